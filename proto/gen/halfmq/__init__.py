@@ -1,0 +1,1 @@
+"""Wire protocol of halfmq; the modules below it are generated from proto/."""
