@@ -1,0 +1,46 @@
+"""Identities: 16 bytes inside, UUID text outside.
+
+Version 7 (RFC 9562) ids start with the time, so new rows go to the right end of a clustered index.
+"""
+
+from __future__ import annotations
+
+import re
+
+from broker.errors import InvalidArgument
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
+
+
+def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
+    """A version 7 UUID from a time in milliseconds and 10 random bytes."""
+    tail = int.from_bytes(random_bytes[:10], "big")
+    value = (unix_ms & (1 << 48) - 1) << 80 | tail
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return value.to_bytes(16, "big")
+
+
+def parse_id(text: str, field: str = "transaction_id") -> bytes:
+    """The 16 bytes of a UUID text.
+
+    Raises:
+        InvalidArgument: the text is not a UUID.
+    """
+    if len(text) in {36, 32} and _UUID.fullmatch(text):
+        return bytes.fromhex(text.replace("-", ""))
+    raise InvalidArgument(
+        f"{text[:80]!r} is not a UUID; use one like 018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b, or leave it empty.",
+        field=field,
+    )
+
+
+def format_id(raw: bytes) -> str:
+    """The UUID text of 16 bytes."""
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def message_id(transaction_id: bytes, position: int) -> str:
+    """Identity of a transaction's message: the transaction's id, and ".N" for the N-th further one."""
+    return f"{format_id(transaction_id)}.{position}" if position else format_id(transaction_id)

@@ -1,0 +1,154 @@
+"""What is refused at the door. The defaults are RocketMQ's where it has one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from broker.domain.message import Message
+from broker.errors import ConfigurationError, InvalidArgument
+
+NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+RESERVED_PROPERTY_PREFIX = "halfmq."
+MAX_TOPIC_NAME = 127
+MAX_GROUP_NAME = 120
+MAX_TAG_BYTES = 255
+MAX_MESSAGE_GROUP_BYTES = 64
+MAX_CLIENT_ID = 255
+MAX_REASON = 500
+
+
+def check_name(name: str, *, field: str, longest: int) -> None:
+    """Refuses a topic or group name outside the allowed letters or length."""
+    if not name:
+        raise InvalidArgument("A name is missing.", field=field, reason="NAME_INVALID")
+    if len(name) > longest:
+        raise InvalidArgument(
+            f"The name has {len(name)} characters; {longest} are allowed.", field=field, reason="NAME_INVALID"
+        )
+    if not NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"The name {name!r} has characters outside a-z, A-Z, 0-9, '-', '_', '%' and '|'.",
+            field=field,
+            reason="NAME_INVALID",
+        )
+
+
+def check_topic_name(name: str, field: str = "topic") -> None:
+    """Refuses a topic name that cannot be."""
+    check_name(name, field=field, longest=MAX_TOPIC_NAME)
+
+
+def check_group_name(name: str, field: str) -> None:
+    """Refuses a group name that cannot be."""
+    check_name(name, field=field, longest=MAX_GROUP_NAME)
+
+
+def check_client_id(client_id: str, field: str = "client_id") -> None:
+    """Refuses a client name that is too long or not printable."""
+    if len(client_id) > MAX_CLIENT_ID:
+        raise InvalidArgument(f"A client id of {len(client_id)} characters; {MAX_CLIENT_ID} are allowed.", field=field)
+    if _CONTROL.search(client_id):
+        raise InvalidArgument("Control characters are not allowed.", field=field)
+
+
+def check_reason(reason: str, field: str = "reason") -> str:
+    """A reason as it is kept: at most 500 characters, without control characters."""
+    if len(reason) > MAX_REASON:
+        raise InvalidArgument(f"A reason of {len(reason)} characters; {MAX_REASON} are allowed.", field=field)
+    return _CONTROL.sub(" ", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that a message and a request may have.
+
+    Attributes:
+        max_body: bytes of a body.
+        max_properties_bytes: bytes of all property names and values of a message (keys count as well).
+        max_properties: entries of a message's properties.
+        max_halves: messages of one transaction.
+        max_items: items of one request.
+    """
+
+    max_body: int = 4 * 1024 * 1024
+    max_properties_bytes: int = 16 * 1024
+    max_properties: int = 128
+    max_halves: int = 1000
+    max_items: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuses limits the tables cannot hold."""
+        if not 1 <= self.max_body <= 15 * 1024 * 1024:
+            raise ConfigurationError("max_body must be between 1 byte and 15 MiB.", field="max_body")
+
+    def check_items(self, count: int, field: str) -> None:
+        """Refuses an empty or an overlong list."""
+        if count == 0:
+            raise InvalidArgument("At least one item is needed.", field=field)
+        if count > self.max_items:
+            raise InvalidArgument(
+                f"{count} items in one request; {self.max_items} are allowed: send them in several.", field=field
+            )
+
+    def check_message(self, message: Message) -> None:
+        """Refuses a message that breaks a limit.
+
+        Raises:
+            InvalidArgument: names the field and the limit.
+        """
+        size = len(message.body)
+        if size == 0:
+            raise InvalidArgument("The body is empty; a message needs at least one byte.", field="body")
+        if size > self.max_body:
+            raise InvalidArgument(
+                f"The body has {size} bytes; {self.max_body} are allowed. Store large content elsewhere, send its key.",
+                field="body",
+                reason="BODY_TOO_LARGE",
+            )
+        check_topic_name(message.topic)
+        if message.tag is not None:
+            _check_label(message.tag, "tag", MAX_TAG_BYTES)
+            if "|" in message.tag:
+                raise InvalidArgument("A tag must not contain '|'.", field="tag")
+        if message.message_group is not None:
+            _check_label(message.message_group, "message_group", MAX_MESSAGE_GROUP_BYTES)
+        if message.keys or message.properties:
+            self._check_headers(message)
+
+    def _check_headers(self, message: Message) -> None:
+        if len(message.properties) > self.max_properties:
+            raise InvalidArgument(
+                f"{len(message.properties)} properties; {self.max_properties} are allowed.", field="properties"
+            )
+        total = 0
+        for key in message.keys:
+            _check_label(key, "keys", self.max_properties_bytes)
+            total += len(key.encode())
+        for name, value in message.properties.items():
+            _check_label(name, "properties", self.max_properties_bytes)
+            if name.startswith(RESERVED_PROPERTY_PREFIX):
+                raise InvalidArgument(
+                    f"The property {name!r}: names that start with {RESERVED_PROPERTY_PREFIX!r} are the broker's own.",
+                    field="properties",
+                )
+            if _CONTROL.search(value):
+                raise InvalidArgument(
+                    f"The property {name!r} has a control character in its value.", field="properties"
+                )
+            total += len(name.encode()) + len(value.encode())
+        if total > self.max_properties_bytes:
+            raise InvalidArgument(
+                f"Keys and properties have {total} bytes; {self.max_properties_bytes} are allowed.",
+                field="properties",
+            )
+
+
+def _check_label(value: str, field: str, longest: int) -> None:
+    if not value:
+        raise InvalidArgument("An empty text is not allowed here; leave the field out.", field=field)
+    if len(value.encode()) > longest:
+        raise InvalidArgument(f"{len(value.encode())} bytes; {longest} are allowed.", field=field)
+    if _CONTROL.search(value):
+        raise InvalidArgument("Control characters are not allowed.", field=field)

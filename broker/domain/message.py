@@ -1,0 +1,53 @@
+"""Messages: as a producer gives them, and as the log holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Message:
+    """A message as a producer writes it."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    message_group: str | None = None
+
+
+@dataclass(slots=True)
+class LogMessage:
+    """A message in the log; times in microseconds."""
+
+    topic: str
+    queue_no: int
+    offset: int
+    transaction_id: bytes
+    position: int
+    body: bytes
+    tag: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    message_group: str | None
+    born_at: int
+    stored_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place in the log."""
+
+    topic: str
+    queue_no: int
+    offset: int
+    message_id: str
+
+
+def queue_for_group(message_group: str, queue_count: int) -> int:
+    """The queue number that all messages of a group go to (FNV-1a, the same on every broker)."""
+    value = 0xCBF29CE484222325
+    for byte in message_group.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value % queue_count

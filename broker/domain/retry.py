@@ -1,0 +1,45 @@
+"""When a message that was given back is delivered again, and when it is given up.
+
+The delays are RocketMQ's (18 steps from 1 s to 2 h); by default a message is delivered once and retried 16 times,
+then it goes to the group's dead letter topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.domain.check_policy import SECOND
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+ROCKETMQ_DELAYS: tuple[int, ...] = (
+    *(1 * SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND),
+    *(minutes * MINUTE for minutes in range(1, 11)),
+    *(20 * MINUTE, 30 * MINUTE, 1 * HOUR, 2 * HOUR),
+)
+
+DEFAULT_MAX_ATTEMPTS = 17
+
+DEAD_LETTER_PREFIX = "%DLQ%"
+
+
+def dead_letter_topic(group: str) -> str:
+    """Name of the topic that takes what a group could not handle."""
+    return DEAD_LETTER_PREFIX + group
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and after which delays (microseconds) a message is delivered again."""
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    delays: tuple[int, ...] = ROCKETMQ_DELAYS
+
+    def exhausted(self, attempt: int) -> bool:
+        """Whether the given delivery (from 1) was the last one."""
+        return attempt >= self.max_attempts
+
+    def delay_after(self, attempt: int) -> int:
+        """Microseconds to wait after the given delivery (from 1) failed."""
+        return self.delays[min(max(attempt, 1), len(self.delays)) - 1]

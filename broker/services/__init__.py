@@ -1,0 +1,1 @@
+"""What the broker does, over ports: transactions, sending, delivery, topics and groups, and the operators' part."""

@@ -1,0 +1,378 @@
+"""What the services ask of the storage: the work they hand over, what comes back, and the ports themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.domain.check_policy import CheckPolicy
+from broker.domain.message import LogMessage, Message
+from broker.domain.topic import ConsumerGroup, QueueState, Topic
+from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
+from broker.errors import BrokerError
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message on its way into storage."""
+
+    topic_id: int
+    queue_no: int | None
+    message: Message
+
+
+@dataclass(slots=True)
+class PrepareWork:
+    """The half messages of one transaction, or some more of them; the delay in microseconds."""
+
+    transaction_id: bytes
+    producer_group_id: int
+    halves: list[Half]
+    first_position: int = 0
+    first_check_delay: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum([len(half.message.body) for half in self.halves])
+
+
+@dataclass(slots=True)
+class VerdictWork:
+    """A verdict on one transaction."""
+
+    transaction_id: bytes
+    commit: bool
+    source: VerdictSource
+    reason: str = ""
+    operator: str = ""
+
+
+@dataclass(slots=True)
+class TransactionOutcome:
+    """Where a transaction stands after some work; `released` is (queue id, offset) by position, when committed."""
+
+    transaction_id: bytes
+    state: TransactionState
+    released: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(slots=True)
+class SendWork:
+    """An ordinary message."""
+
+    message_id: bytes
+    topic_id: int
+    queue_no: int | None
+    message: Message
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.message.body)
+
+
+@dataclass(slots=True)
+class ClaimedCheck:
+    """A check that is counted and must now go out on a stream, or be given back."""
+
+    transaction_id: bytes
+    producer_group_id: int
+    check_number: int
+    max_checks: int
+    prepared_at: int
+    halves: list[Message]
+
+
+@dataclass(slots=True)
+class CheckEntry:
+    """One line of the check history; times in microseconds."""
+
+    check_number: int
+    sent_at: int
+    broker_id: str
+    client_id: str
+    answered_at: int | None
+    verdict: CheckVerdict | None
+    reason: str | None
+
+
+@dataclass(slots=True)
+class OperatorEntry:
+    """Something an operator did; time in microseconds."""
+
+    action: str
+    operator: str
+    reason: str
+    acted_at: int
+
+
+@dataclass(slots=True)
+class OpEntry:
+    """The recorded verdict; time in microseconds."""
+
+    state: TransactionState
+    source: VerdictSource
+    decided_at: int
+    reason: str | None
+    released: Sequence[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class TransactionSummary:
+    """A transaction in short; times in microseconds."""
+
+    transaction_id: bytes
+    state: TransactionState
+    producer_group: str
+    half_count: int
+    check_count: int
+    prepared_at: int
+    next_check_at: int | None
+    parked_at: int | None
+
+
+@dataclass(slots=True)
+class TransactionDetail:
+    """All that is known of a transaction."""
+
+    summary: TransactionSummary
+    halves: list[Message] = field(default_factory=list)
+    checks: list[CheckEntry] = field(default_factory=list)
+    op: OpEntry | None = None
+    operator_actions: list[OperatorEntry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TransactionFilter:
+    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing."""
+
+    state: TransactionState | None = None
+    producer_group: str | None = None
+    topic_id: int | None = None
+    prepared_before: int | None = None
+    after: tuple[int, bytes] | None = None
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class ClaimWork:
+    """A consumer's wish for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds."""
+
+    group: ConsumerGroup
+    topics: Sequence[Topic]
+    owner: str
+    limit: int
+    max_bytes: int
+    lease_time: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Messages handed out under one lease."""
+
+    lease_id: int
+    token: int
+    attempt: int
+    expires_at: int
+    last_error: str | None
+    messages: list[LogMessage]
+
+
+@dataclass(slots=True)
+class Receipt:
+    """A receipt handle taken apart."""
+
+    lease_id: int
+    token: int
+    offset: int
+
+
+@dataclass(slots=True)
+class AckWork:
+    """A message that was handled."""
+
+    receipt: Receipt
+
+
+@dataclass(slots=True)
+class NackWork:
+    """A message that is given back; `delay` in microseconds, None for the group's retry delays."""
+
+    receipt: Receipt
+    delay: int | None = None
+    reason: str = ""
+    untried: bool = False
+
+
+@dataclass(slots=True)
+class ExtendWork:
+    """A lease to keep for `lease_time` microseconds from now."""
+
+    receipt: Receipt
+    lease_time: int
+
+
+@dataclass(slots=True)
+class ReceiptOutcome:
+    """What became of a receipt: the new end of the lease, or the place in the dead letter topic."""
+
+    expires_at: int | None = None
+    dead_letter: tuple[int, int] | None = None
+    dead_letter_message_id: str = ""
+
+
+@dataclass(slots=True)
+class QueueSlice:
+    """Messages of a queue, and where it begins and ends."""
+
+    messages: list[LogMessage]
+    min_offset: int
+    max_offset: int
+
+
+class TransactionStore(Protocol):
+    """Half messages, op records, checks."""
+
+    async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        """Stores half messages; one outcome per item."""
+        ...
+
+    async def decide(self, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
+        """Records verdicts and releases or drops the half messages; one outcome per item."""
+        ...
+
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group; it is made when new."""
+        ...
+
+    async def claim_checks(self, group_ids: Sequence[int], policy: CheckPolicy, limit: int) -> list[ClaimedCheck]:
+        """Counts checks that are due in these groups and returns them to be sent."""
+        ...
+
+    async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
+        """Notes which producer a check went to."""
+        ...
+
+    async def return_check(self, check: ClaimedCheck) -> None:
+        """Takes back the count of a check that could not be sent."""
+        ...
+
+    async def record_answer(self, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str) -> None:
+        """Notes a producer's answer in the check history."""
+        ...
+
+    async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
+        """Parks transactions whose last check went unanswered; their ids and producer groups."""
+        ...
+
+    async def sweep_decided_halves(self) -> int:
+        """Removes half messages that have an op record (a late repetition of Prepare); how many."""
+        ...
+
+    async def overdue(self, grace: int) -> list[tuple[str, int]]:
+        """Producer groups whose oldest check is overdue by more than `grace` microseconds, and by how much."""
+        ...
+
+    async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
+        """All that is known of a transaction."""
+        ...
+
+    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+        """Transactions without a verdict, oldest first."""
+        ...
+
+    async def check_again(
+        self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
+    ) -> TransactionOutcome:
+        """Makes a prepared or parked transaction due for checks again."""
+        ...
+
+
+class LogStore(Protocol):
+    """The log."""
+
+    async def send(self, work: Sequence[SendWork]) -> list[tuple[int, int] | BrokerError]:
+        """Appends ordinary messages; (queue id, offset) per item."""
+        ...
+
+    async def read_queue(self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int) -> QueueSlice:
+        """Reads messages from an offset."""
+        ...
+
+    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
+        """Where the queues of a topic begin and end."""
+        ...
+
+    async def queue_heads(self) -> dict[int, int]:
+        """For each topic id, the sum of its queues' next offsets: it grows when something is released."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Delivery under leases."""
+
+    async def claim(self, work: Sequence[ClaimWork]) -> list[list[Delivered] | BrokerError]:
+        """Hands out messages."""
+        ...
+
+    async def settle(self, work: Sequence[AckWork | NackWork | ExtendWork]) -> list[ReceiptOutcome | BrokerError]:
+        """Applies acks, nacks and extensions."""
+        ...
+
+    async def join(self, group: ConsumerGroup, topics: Sequence[Topic]) -> None:
+        """Makes sure the group has progress rows for all queues of these topics."""
+        ...
+
+    async def groups_with_due_leases(self) -> list[int]:
+        """Groups that have a lease anyone may take."""
+        ...
+
+
+class CatalogStore(Protocol):
+    """Topics and groups."""
+
+    def known_topic(self, name: str) -> Topic | None:
+        """A topic seen a moment ago, without asking the database."""
+        ...
+
+    async def find_topic(self, name: str) -> Topic | None:
+        """A topic by name."""
+        ...
+
+    async def find_topic_of_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue id."""
+        ...
+
+    async def find_group(self, name: str) -> ConsumerGroup | None:
+        """A consumer group by name."""
+        ...
+
+    async def create_topic(self, name: str, queue_count: int, retention: int) -> Topic:
+        """Creates a topic; AlreadyExists when the name is taken."""
+        ...
+
+    async def list_topics(self, after: str, limit: int) -> list[Topic]:
+        """Topics by name."""
+        ...
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Deletes a topic; Refused while half messages or leases refer to it."""
+        ...
+
+    async def create_group(self, name: str, max_attempts: int, retention: int) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic; AlreadyExists when the name is taken."""
+        ...
+
+    async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
+        """Consumer groups by name."""
+        ...
+
+    async def delete_group(self, group: ConsumerGroup) -> None:
+        """Deletes a consumer group with its progress and leases."""
+        ...
+
+    async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
+        """How far a group has come in every queue it joined."""
+        ...

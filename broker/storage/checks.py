@@ -1,0 +1,203 @@
+"""The check-back's side of the tables: which transactions are due, counting, answers, parking.
+
+`half_due (check_state, producer_group_id, check_due_at)` leads every scan to the rows it returns: transactions of other
+groups, parked ones and those not yet due are never read. The diff against op_record takes out those that a verdict has
+reached meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.domain.check_policy import CheckPolicy
+from broker.domain.transaction import (
+    CheckVerdict,
+    TransactionEvent,
+    TransactionState,
+    advance,
+)
+from broker.errors import NotFound, VerdictConflict
+from broker.services.ports import ClaimedCheck, TransactionOutcome
+from broker.storage import rows
+from broker.storage.directory import Directory
+from broker.storage.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
+from broker.storage.session import Session, marks
+
+DUE = (
+    "SELECT h.transaction_id FROM half_message h WHERE h.check_state = ? AND h.producer_group_id = ?"
+    " AND h.check_due_at <= ? AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
+    " ORDER BY h.check_due_at LIMIT ?"
+)
+_LOCK = (
+    "SELECT transaction_id, producer_group_id, check_count, check_limit, born_at FROM half_message"
+    " WHERE transaction_id IN ({ids}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
+)
+
+
+def claim_due(
+    session: Session,
+    group_ids: Sequence[int],
+    now: int,
+    policy: CheckPolicy,
+    limit: int,
+    directory: Directory,
+    broker_id: str,
+) -> list[ClaimedCheck]:
+    """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
+
+    Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
+    another broker holds are passed over.
+    """
+    due = [row[0] for group_id in group_ids for row in session.fetch(DUE, (TO_CHECK, group_id, now, limit))]
+    if not due:
+        return []
+    claimed = []
+    history = []
+    for transaction_id, group_id, count, own_limit, born_at in session.fetch(
+        _LOCK.format(ids=marks(due)) + session.dialect.skip_locked, (*sorted(due), TO_CHECK, now)
+    ):
+        number, most = count + 1, policy.limit_for(own_limit)
+        session.run(
+            "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
+            " WHERE transaction_id = ? AND position = 0",
+            (number, LAST_CHECK_SENT if number >= most else TO_CHECK, policy.next_due(now), transaction_id),
+        )
+        history.append((transaction_id, number, now, broker_id, ""))
+        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, []))
+    if claimed:
+        session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
+        _add_halves(session, claimed, directory)
+    return claimed
+
+
+def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> None:
+    by_id = {check.transaction_id: check for check in claimed}
+    found = session.fetch_in(
+        f"SELECT transaction_id, topic_id, {rows.CONTENT} FROM half_message WHERE transaction_id",
+        sorted(by_id),
+        " ORDER BY transaction_id, position",
+    )
+    topics = directory.by_ids(session, {row[1] for row in found})
+    for transaction_id, topic_id, *content in found:
+        name = topics[topic_id].name if topic_id in topics else "(deleted)"
+        by_id[transaction_id].halves.append(rows.half_from_row(name, content))
+
+
+def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
+    """Notes which producer a check went to."""
+    session.run(
+        "UPDATE transaction_check SET client_id = ? WHERE transaction_id = ? AND check_number = ?",
+        (client_id, check.transaction_id, check.check_number),
+    )
+
+
+def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
+    """Takes back the count of a check that could not be sent; the transaction is due at once again."""
+    changed = session.run(
+        "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
+        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)",
+        (
+            check.check_number - 1,
+            TO_CHECK,
+            now,
+            check.transaction_id,
+            check.check_number,
+            TO_CHECK,
+            LAST_CHECK_SENT,
+        ),
+    )
+    if changed:
+        session.run(
+            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ?",
+            (check.transaction_id, check.check_number),
+        )
+
+
+def record_answer(
+    session: Session, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str, now: int
+) -> None:
+    """Notes a producer's answer; the first one of a check stays."""
+    session.run(
+        "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?"
+        " WHERE transaction_id = ? AND check_number = ? AND answered_at IS NULL",
+        (now, int(verdict), reason or None, transaction_id, check_number),
+    )
+
+
+def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, str]]:
+    """Parks transactions whose last check went unanswered for an interval; their ids and producer groups."""
+    ids = [
+        row[0]
+        for row in session.fetch(
+            "SELECT transaction_id FROM half_message WHERE check_state = ? AND check_due_at <= ? LIMIT ?",
+            (LAST_CHECK_SENT, now, limit),
+        )
+    ]
+    if not ids:
+        return []
+    found = session.fetch(
+        "SELECT transaction_id, producer_group_id FROM half_message"
+        f" WHERE transaction_id IN ({marks(ids)}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
+        + session.dialect.skip_locked,
+        (*sorted(ids), LAST_CHECK_SENT, now),
+    )
+    for transaction_id, _ in found:
+        session.run(
+            "UPDATE half_message SET check_state = ?, check_due_at = NULL, parked_at = ?"
+            " WHERE transaction_id = ? AND position = 0",
+            (PARKED, now, transaction_id),
+        )
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    return [(transaction_id, names.get(group_id, "")) for transaction_id, group_id in found]
+
+
+def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
+    """Producer groups whose oldest check is overdue by more than `grace`, and by how much. One index entry a group."""
+    return [
+        (name, now - oldest)
+        for name, oldest in session.fetch(
+            "SELECT g.name, (SELECT MIN(h.check_due_at) FROM half_message h WHERE h.check_state = ?"
+            " AND h.producer_group_id = g.producer_group_id) FROM producer_group g",
+            (TO_CHECK,),
+        )
+        if oldest is not None and oldest + grace < now
+    ]
+
+
+def check_again(
+    session: Session, transaction_id: bytes, now: int, policy: CheckPolicy, operator: str, reason: str
+) -> TransactionOutcome:
+    """Makes a transaction without verdict due for checks again, with a fresh allowance.
+
+    Raises:
+        NotFound: no such transaction.
+        VerdictConflict: it has a verdict.
+    """
+    row = session.fetch_one(
+        "SELECT check_state, check_count FROM half_message WHERE transaction_id = ? AND position = 0"
+        + session.dialect.for_update,
+        (transaction_id,),
+    )
+    if row is None:
+        op = session.fetch_one("SELECT state FROM op_record WHERE transaction_id = ?", (transaction_id,))
+        if op is None:
+            raise NotFound(
+                "There is no transaction with this id.", reason="TRANSACTION_NOT_FOUND", field="transaction_id"
+            )
+        state = TransactionState(op[0])
+    else:
+        state = TransactionState.PARKED if row[0] == PARKED else TransactionState.PREPARED
+    following = advance(state, TransactionEvent.OPERATOR_CHECK_AGAIN)
+    if row is None:
+        raise VerdictConflict("The transaction was decided meanwhile.", state=state)
+    session.run(
+        "UPDATE half_message SET check_state = ?, check_due_at = ?, check_limit = ?, parked_at = NULL"
+        " WHERE transaction_id = ? AND position = 0",
+        (TO_CHECK, now, row[1] + policy.max_checks, transaction_id),
+    )
+    session.insert(
+        "operator_action",
+        "transaction_id, action, operator, reason, acted_at",
+        [(transaction_id, "CHECK_AGAIN", operator, reason, now)],
+    )
+    return TransactionOutcome(transaction_id, following)

@@ -1,0 +1,82 @@
+"""What topics there are: a short memory in front of the tables `topic` and `queue`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from broker.domain.topic import Topic
+from broker.storage.session import Session
+
+REMEMBERED_FOR = 2.0
+
+_SELECT = "SELECT topic_id, name, retention, created_at FROM topic WHERE "
+
+
+class Directory:
+    """Topics by name, by id and by queue, remembered for a moment; used by every lane's thread."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Starts empty."""
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._by_name: dict[str, tuple[float, Topic]] = {}
+        self._by_id: dict[int, tuple[float, Topic]] = {}
+        self._by_queue: dict[int, tuple[Topic, int]] = {}
+
+    def peek(self, name: str) -> Topic | None:
+        """A topic that was read a moment ago."""
+        entry = self._by_name.get(name)
+        return entry[1] if entry and entry[0] > self._monotonic() else None
+
+    def by_name(self, session: Session, name: str) -> Topic | None:
+        """A topic by name."""
+        return self.peek(name) or next(iter(self._load(session, "name", [name])), None)
+
+    def by_ids(self, session: Session, topic_ids: Iterable[int]) -> dict[int, Topic]:
+        """Topics by id; those that do not exist are left out."""
+        wanted = set(topic_ids)
+        now = self._monotonic()
+        found = {i: entry[1] for i in wanted if (entry := self._by_id.get(i)) and entry[0] > now}
+        if missing := wanted - found.keys():
+            found.update({topic.topic_id: topic for topic in self._load(session, "topic_id", sorted(missing))})
+        return found
+
+    def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue. Queues never move, so this is remembered for good."""
+        if queue_id not in self._by_queue:
+            row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
+            if row is not None:
+                self._load(session, "topic_id", [row[0]])
+        return self._by_queue.get(queue_id)
+
+    def forget(self, topic: Topic) -> None:
+        """Drops what is remembered of a topic."""
+        with self._lock:
+            self._by_name.pop(topic.name, None)
+            self._by_id.pop(topic.topic_id, None)
+            for queue_id in topic.queue_ids:
+                self._by_queue.pop(queue_id, None)
+
+    def _load(self, session: Session, column: str, keys: list[str] | list[int]) -> list[Topic]:
+        rows = session.fetch_in(f"{_SELECT}{column}", keys)
+        return self.remember(session, rows)
+
+    def remember(self, session: Session, rows: Iterable[tuple[int, str, int, int]]) -> list[Topic]:
+        """Topics from rows of (topic_id, name, retention, created_at), with their queues."""
+        rows = list(rows)
+        queues: dict[int, list[int]] = {row[0]: [] for row in rows}
+        # Uses queue_of_topic, in order of the queue numbers.
+        for topic_id, queue_id in session.fetch_in(
+            "SELECT topic_id, queue_id FROM queue WHERE topic_id", list(queues), " ORDER BY topic_id, queue_no"
+        ):
+            queues[topic_id].append(queue_id)
+        until = self._monotonic() + REMEMBERED_FOR
+        topics = [Topic(i, name, retention, created, tuple(queues[i])) for i, name, retention, created in rows]
+        with self._lock:
+            for topic in topics:
+                self._by_name[topic.name] = self._by_id[topic.topic_id] = (until, topic)
+                for number, queue_id in enumerate(topic.queue_ids):
+                    self._by_queue[queue_id] = (topic, number)
+        return topics

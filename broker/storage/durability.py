@@ -1,0 +1,102 @@
+"""Refuses a database that would lose what the broker acknowledged, at the start and by name of the setting."""
+
+from __future__ import annotations
+
+import re
+
+import pymysql
+
+from broker.errors import ConfigurationError
+from broker.storage.engine import Database, trouble_of
+from broker.storage.session import Session
+
+OLDEST = {"mysql": (8, 4), "mariadb": (10, 6)}
+SMALLEST_PACKET = 16 * 1024 * 1024
+
+_ACCESS_DENIED = {1044, 1045, 1698}
+_UNKNOWN_DATABASE = 1049
+
+
+def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False) -> tuple[Database, list[str]]:
+    """Connects and checks; the database, and warnings about settings that are allowed but not good.
+
+    Raises:
+        ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which
+            acknowledged commits could be lost (unless `allow_unsafe`, which turns those into warnings).
+    """
+    try:
+        database = Database(url, answer_timeout=answer_timeout)
+        if database.dialect.embedded:
+            database.release(database.session())
+            return database, []
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise _connect_error(url, error) from error
+    except Exception as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"The database cannot be opened: {error}", field="database") from error
+    _check_version(database)
+    session = database.session()
+    try:
+        unsafe, warnings = _check_settings(session)
+    finally:
+        session.rollback()
+        database.release(session)
+    if unsafe and not allow_unsafe:
+        database.close()
+        raise ConfigurationError(" ".join(unsafe), field="database")
+    return database, unsafe + warnings
+
+
+def _connect_error(url: str, error: Exception) -> ConfigurationError:
+    from broker.storage.engine import parse_url  # noqa: PLC0415 - only on this path
+
+    shown = parse_url(url)
+    code = error.args[0] if error.args else 0
+    where = f"{shown.host}:{shown.port or 3306}"
+    if code in _ACCESS_DENIED:
+        text = f"The database server {where} refuses user {shown.username!r}: check name, password and grants."
+    elif code == _UNKNOWN_DATABASE:
+        text = f"The database {shown.database!r} does not exist on {where}: create it first (CREATE DATABASE)."
+    else:
+        kind = trouble_of(error).name
+        text = f"The database server {where} cannot be reached ({kind}, {error}): is it running, is the port right?"
+    return ConfigurationError(text, field="database")
+
+
+def _check_version(database: Database) -> None:
+    name = database.dialect.name
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", database.version)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    if version < OLDEST[name]:
+        oldest = ".".join(map(str, OLDEST[name]))
+        raise ConfigurationError(
+            f"The server is {name} {database.version}; halfmq needs {oldest} or newer (SKIP LOCKED, window functions).",
+            field="database",
+        )
+
+
+def _check_settings(session: Session) -> tuple[list[str], list[str]]:
+    flush, log_bin, sync_binlog, packet, doublewrite = session.fetch(
+        "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,"
+        " @@GLOBAL.max_allowed_packet, @@GLOBAL.innodb_doublewrite"
+    )[0]
+    unsafe, warnings = [], []
+    if int(flush) != 1:
+        unsafe.append(
+            f"innodb_flush_log_at_trx_commit is {flush}: acknowledged commits would be lost with the machine; "
+            "set it to 1 (SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf)."
+        )
+    if int(log_bin) and int(sync_binlog) != 1:
+        warnings.append(
+            f"sync_binlog is {sync_binlog} while a binary log is kept: after a crash replicas may lack acknowledged "
+            "commits; set it to 1."
+        )
+    if int(packet) < SMALLEST_PACKET:
+        unsafe.append(
+            f"max_allowed_packet is {packet}: messages of the allowed size would not fit; "
+            f"set it to {SMALLEST_PACKET} or more."
+        )
+    if str(doublewrite).upper() in {"0", "OFF"}:
+        warnings.append("innodb_doublewrite is off: a torn page after a power failure would damage tables.")
+    return unsafe, warnings

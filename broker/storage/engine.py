@@ -1,0 +1,217 @@
+"""Connecting: URLs, timeouts, session settings, and what a driver's error means."""
+
+from __future__ import annotations
+
+import sqlite3
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from broker.errors import ConfigurationError
+from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
+from broker.storage.session import Session
+
+CONNECT_TIMEOUT = 5.0
+DEFAULT_ANSWER_TIMEOUT = 30.0
+
+# One round trip at connect; the same words on MySQL and MariaDB.
+_SERVER_SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
+    "SET SESSION time_zone = '+00:00'",
+    "SET SESSION innodb_lock_wait_timeout = 5",
+)
+
+
+class Trouble(Enum):
+    """What a driver's error means for the work that met it."""
+
+    RETRY = auto()
+    """Rolled back by the database; the same work may succeed at once (deadlock, lock wait)."""
+    LOST = auto()
+    """The connection is gone; whether a COMMIT took effect is not known."""
+    READ_ONLY = auto()
+    """The server does not take writes now; another one may."""
+    FULL = auto()
+    """No space left for the database."""
+    DUPLICATE = auto()
+    """A key exists."""
+    OTHER = auto()
+    """Something about the work itself."""
+
+
+_SERVER_TROUBLE = {
+    **dict.fromkeys((1205, 1213, 1020, 3572), Trouble.RETRY),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), Trouble.LOST),
+    **dict.fromkeys((2002, 2003, 2006, 2012, 2013, 2014, 2055), Trouble.LOST),
+    **dict.fromkeys((1040, 1203, 1226), Trouble.LOST),
+    **dict.fromkeys((1290, 1792, 1836), Trouble.READ_ONLY),
+    **dict.fromkeys((1021, 1026, 1114, 3019), Trouble.FULL),
+    1062: Trouble.DUPLICATE,
+}
+_SQLITE_TROUBLE = {
+    "SQLITE_BUSY": Trouble.RETRY,
+    "SQLITE_LOCKED": Trouble.RETRY,
+    "SQLITE_FULL": Trouble.FULL,
+    "SQLITE_IOERR": Trouble.FULL,
+    "SQLITE_READONLY": Trouble.READ_ONLY,
+    "SQLITE_CANTOPEN": Trouble.LOST,
+    "SQLITE_CONSTRAINT_PRIMARYKEY": Trouble.DUPLICATE,
+    "SQLITE_CONSTRAINT_UNIQUE": Trouble.DUPLICATE,
+}
+
+
+def trouble_of(error: BaseException) -> Trouble:
+    """What an error raised by a session means."""
+    if isinstance(error, pymysql.err.InterfaceError | ConnectionError | TimeoutError):
+        return Trouble.LOST
+    if isinstance(error, pymysql.err.MySQLError):
+        code = error.args[0] if error.args else 0
+        return _SERVER_TROUBLE.get(code, Trouble.OTHER)
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", "")
+        return _SQLITE_TROUBLE.get(name) or _SQLITE_TROUBLE.get("_".join(name.split("_")[:2]), Trouble.OTHER)
+    if isinstance(error, sa.exc.TimeoutError):
+        return Trouble.LOST
+    return Trouble.OTHER
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether the error came from the database, not from the code around it."""
+    return isinstance(
+        error, pymysql.err.Error | sqlite3.Error | ConnectionError | TimeoutError | sa.exc.SQLAlchemyError
+    )
+
+
+def parse_url(text: str) -> URL:
+    """A database URL, checked.
+
+    Raises:
+        ConfigurationError: not a URL, or of a database halfmq does not run on.
+    """
+    examples = "use mysql://user:password@host:3306/database, or sqlite:///path/to/file"
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ConfigurationError(f"The database URL cannot be read; {examples}.", field="database") from None
+    backend = url.get_backend_name()
+    if backend not in {"mysql", "mariadb", "sqlite"}:
+        raise ConfigurationError(f"The database {backend!r} is not supported; {examples}.", field="database")
+    if not url.database:
+        what = "file" if backend == "sqlite" else "database"
+        raise ConfigurationError(f"The database URL names no {what}; {examples}.", field="database")
+    if backend == "sqlite" and url.database == ":memory:":
+        raise ConfigurationError("SQLite in memory would lose messages; name a file.", field="database")
+    return url
+
+
+class Database:
+    """A pool of sessions on one database."""
+
+    def __init__(self, url: str | URL, *, answer_timeout: float = DEFAULT_ANSWER_TIMEOUT, pool_size: int = 8) -> None:
+        """Connects once to learn which database it is.
+
+        Args:
+            url: mysql://, mariadb:// or sqlite:/// URL.
+            answer_timeout: seconds to wait for the server's answer to one statement.
+            pool_size: connections kept open for use by several threads.
+
+        Raises:
+            ConfigurationError: the URL is wrong, or the server refuses this user.
+            Exception: the driver's own error when the server cannot be reached.
+        """
+        self.url = parse_url(url) if isinstance(url, str) else url
+        self._answer_timeout = answer_timeout
+        embedded = self.url.get_backend_name() == "sqlite"
+        creator = self._connect_embedded if embedded else self._connect_server
+        self._pool = QueuePool(creator, pool_size=pool_size, max_overflow=pool_size, timeout=10, reset_on_return=None)
+        self.version = ""
+        self.dialect: Dialect = SQLITE if embedded else self._recognise_server()
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    def session(self) -> Session:
+        """A session of its own; give it back with `release` or `discard`."""
+        return Session(self._pool.connect(), self.dialect)
+
+    def release(self, session: Session) -> None:
+        """Gives a healthy session back to the pool."""
+        session.connection.close()
+
+    def discard(self, session: Session) -> None:
+        """Drops a session whose connection cannot be trusted, and all idle ones, which have met the same fate."""
+        session.connection.invalidate()
+        self._pool.dispose()
+        self._pool = self._pool.recreate()
+
+    def close(self) -> None:
+        """Closes all idle connections."""
+        self._pool.dispose()
+
+    def sqlalchemy_engine(self) -> sa.Engine:
+        """An engine over the same connections, for migrations."""
+        creator = self._connect_embedded if self.dialect.embedded else self._connect_server
+        name = "sqlite" if self.dialect.embedded else "mysql+pymysql"
+        return sa.create_engine(f"{name}://", creator=creator, poolclass=sa.NullPool)
+
+    def _connect_server(self) -> Any:
+        url = self.url
+        connection = pymysql.connect(
+            host=url.host or "127.0.0.1",
+            port=url.port or 3306,
+            user=url.username,
+            password=str(url.password or ""),
+            database=url.database,
+            charset="utf8mb4",
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=self._answer_timeout,
+            write_timeout=self._answer_timeout,
+            autocommit=False,
+            **self._server_options(),
+        )
+        with connection.cursor() as cursor:
+            for statement in _SERVER_SESSION:
+                cursor.execute(statement)
+        return connection
+
+    def _server_options(self) -> dict[str, Any]:
+        options = dict(self.url.query)
+        unknown = sorted(set(options) - {"ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "charset"})
+        if unknown:
+            raise ConfigurationError(
+                f"The database URL has options that are not known here: {', '.join(unknown)}; "
+                "ssl_ca, ssl_cert, ssl_key and unix_socket are.",
+                field="database",
+            )
+        options.pop("charset", None)
+        return options
+
+    def _connect_embedded(self) -> Any:
+        path = Path(str(self.url.database))
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"The folder {str(path.parent)!r} does not exist; create it.", field="database")
+        connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute("PRAGMA cache_size = -65536")
+        return connection
+
+    def _recognise_server(self) -> Dialect:
+        connection = self._pool.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("SELECT VERSION()")
+            self.version = str(cursor.fetchone()[0])  # type: ignore[index]
+        finally:
+            connection.close()
+        return MARIADB if "mariadb" in self.version.lower() else MYSQL

@@ -1,0 +1,144 @@
+"""Half messages: storing them, and keeping a repetition of Prepare from doing harm.
+
+The fast path inserts the whole batch and counts: as many new rows as rows given means that nothing was there before.
+After the insert, the op records of the same transactions are looked up. A verdict that another broker committed in
+the meantime is seen then (READ COMMITTED), and the halves it left behind by a late repetition are taken out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.domain.check_policy import CheckPolicy
+from broker.domain.transaction import TransactionState
+from broker.errors import AlreadyExists, BrokerError, Refused, VerdictConflict
+from broker.services.ports import PrepareWork, TransactionOutcome
+from broker.storage import rows
+from broker.storage.session import Session
+
+TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
+
+_COLUMNS = (
+    "transaction_id, position, producer_group_id, topic_id, queue_no, born_at, check_state, check_due_at, check_count, "
+    + rows.CONTENT
+)
+
+
+def prepare(
+    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy
+) -> list[TransactionOutcome | BrokerError]:
+    """Stores half messages; one outcome per item, in their order."""
+    ids = {item.transaction_id for item in work}
+    plain = len(ids) == len(work) and not any(item.first_position for item in work)
+    if plain:
+        new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
+        if session.insert("half_message", _COLUMNS, new, keep_existing="transaction_id") == len(new):
+            decided = _decided(session, list(ids))
+            if not decided:
+                return [TransactionOutcome(item.transaction_id, TransactionState.PREPARED) for item in work]
+            session.run_in("DELETE FROM half_message WHERE transaction_id", list(decided))
+            return [_outcome(item, decided.get(item.transaction_id)) for item in work]
+        # Something was there before: start over and look at each transaction by itself.
+        session.rollback()
+        session.begin()
+    return [_prepare_one(session, item, now, policy) for item in work]
+
+
+def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object, ...]]:
+    group = item.producer_group_id
+    result: list[tuple[object, ...]] = []
+    for position, half in enumerate(item.halves, item.first_position):
+        if position:
+            head = (item.transaction_id, position, group, half.topic_id, half.queue_no, now, 0, None, 0)
+        else:
+            due = policy.first_due(now, item.first_check_delay)
+            head = (item.transaction_id, 0, group, half.topic_id, half.queue_no, now, TO_CHECK, due, 0)
+        result.append(head + rows.content(half.message))
+    return result
+
+
+def _decided(session: Session, ids: Sequence[bytes]) -> dict[bytes, tuple[int, int, str | None]]:
+    found = session.fetch_in(
+        "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id", ids
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in found}
+
+
+def _outcome(item: PrepareWork, decided: tuple[int, int, str | None] | None) -> TransactionOutcome | BrokerError:
+    if decided is None:
+        return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+    state, half_count, released = decided
+    if state == TransactionState.COMMITTED and item.first_position + len(item.halves) <= half_count:
+        # The same Prepare again, after its commit: one effect, and the place where it went.
+        return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED, rows.decode_released(released))
+    return VerdictConflict(
+        f"Cannot prepare: the transaction already has its outcome, {TransactionState(state).name}; "
+        "begin a new transaction.",
+        state=state,
+    )
+
+
+def _prepare_one(
+    session: Session, item: PrepareWork, now: int, policy: CheckPolicy
+) -> TransactionOutcome | BrokerError:
+    existing = {
+        row[0]: row[1:]
+        for row in session.fetch(
+            "SELECT position, topic_id, body, tag, message_keys, message_group, properties, check_state"
+            " FROM half_message WHERE transaction_id = ? ORDER BY position" + session.dialect.for_update,
+            (item.transaction_id,),
+        )
+    }
+    if decided := _decided(session, [item.transaction_id]):
+        return _outcome(item, decided[item.transaction_id])
+    if existing and existing[0][-1] == PARKED:
+        return VerdictConflict(
+            "Cannot prepare: the transaction is parked after its last check; begin a new one.",
+            state=TransactionState.PARKED,
+        )
+    if item.first_position > len(existing):
+        return Refused(
+            f"first_position is {item.first_position}, but {len(existing)} messages are prepared so far: "
+            "positions have no gaps.",
+            reason="POSITION_GAP",
+            field="first_position",
+        )
+    new = []
+    for row, half in zip(_rows(item, now, policy), item.halves, strict=True):
+        stored = existing.get(row[1])  # type: ignore[call-overload]
+        if stored is None:
+            new.append(row)
+            continue
+        body, _, tag, keys, group, properties = rows.content(half.message)
+        if stored[:-1] != (half.topic_id, body, tag, keys, group, properties):
+            return AlreadyExists(
+                f"This transaction already has another message at position {row[1]}; an id names one content for ever.",
+                reason="TRANSACTION_ID_REUSED",
+                field="transaction_id",
+            )
+    if new:
+        session.insert("half_message", _COLUMNS, new)
+    return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+
+
+def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, bytes]:
+    """Diffs half messages against op records; takes out halves that have one.
+
+    A Prepare that was repeated on another broker can leave such halves when it is overtaken by the verdict between
+    its insert and its look-up. Reads at most `limit` halves, by primary key from `after` on.
+
+    Returns:
+        How many transactions were swept, and where to go on (empty at the end).
+    """
+    ids = [
+        row[0]
+        for row in session.fetch(
+            "SELECT transaction_id FROM half_message WHERE transaction_id > ? AND position = 0"
+            " ORDER BY transaction_id LIMIT ?",
+            (after, limit),
+        )
+    ]
+    decided = list(_decided(session, ids)) if ids else []
+    if decided:
+        session.run_in("DELETE FROM half_message WHERE transaction_id", decided)
+    return len(decided), ids[-1] if len(ids) == limit else b""

@@ -1,0 +1,349 @@
+"""Delivery: handing out ranges under leases, taking over what expired, and settling receipts."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from broker.domain.lease import Lease, receipt_gone, runs
+from broker.domain.retry import RetryPolicy
+from broker.domain.topic import ConsumerGroup, Topic
+from broker.errors import BrokerError, StaleReceipt
+from broker.services.ports import (
+    AckWork,
+    ClaimWork,
+    Delivered,
+    ExtendWork,
+    NackWork,
+    Receipt,
+    ReceiptOutcome,
+)
+from broker.storage import dead_letters, rows
+from broker.storage.directory import Directory
+from broker.storage.log import fitting, read_range
+from broker.storage.session import Session, marks
+
+LARGEST_RANGE = 1024
+_TAKE_OVERS_AT_ONCE = 64
+_INSERT_COLUMNS = (
+    "group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved, last_error"
+)
+
+_random = random.SystemRandom()
+
+DUE_LEASES = "SELECT lease_id FROM lease WHERE group_id = ? AND available_at <= ? ORDER BY available_at LIMIT ?"
+
+
+def new_token() -> int:
+    """A fencing token; it cannot be guessed."""
+    return _random.getrandbits(62)
+
+
+def join(session: Session, group: ConsumerGroup, topics: Iterable[Topic]) -> None:
+    """Makes sure the group has a progress row for every queue of these topics; new ones start at the beginning."""
+    queue_ids = [queue_id for topic in topics for queue_id in topic.queue_ids]
+    known = session.fetch(
+        f"SELECT queue_id FROM group_progress WHERE group_id = ? AND queue_id IN ({marks(queue_ids)})",
+        (group.group_id, *queue_ids),
+    )
+    new = sorted(set(queue_ids) - {row[0] for row in known})
+    if new:
+        session.insert(
+            "group_progress",
+            "group_id, queue_id, next_offset",
+            [(group.group_id, queue_id, 0) for queue_id in new],
+            keep_existing="group_id",
+        )
+
+
+@dataclass(slots=True)
+class _Room:
+    """What a consumer still has room for."""
+
+    messages: int
+    size: int
+
+    def take(self, delivered: Delivered) -> None:
+        self.messages -= len(delivered.messages)
+        self.size -= sum([len(message.body) for message in delivered.messages])
+
+    @property
+    def left(self) -> bool:
+        return self.messages > 0 and self.size > 0
+
+
+def claim(
+    session: Session, work: Sequence[ClaimWork], now: int, directory: Directory, turn: int
+) -> list[list[Delivered] | BrokerError]:
+    """Hands out messages to each consumer in turn: first what expired or was given back, then new ones."""
+    results: list[list[Delivered] | BrokerError] = []
+    for item in work:
+        room = _Room(item.limit, item.max_bytes)
+        delivered = list(_take_over(session, item, room, now, directory))
+        if room.left:
+            delivered.extend(_hand_out(session, item, room, now, turn))
+        results.append(delivered)
+    return results
+
+
+def _hand_out(session: Session, item: ClaimWork, room: _Room, now: int, turn: int) -> Iterable[Delivered]:
+    places = {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+    backlog = session.fetch(
+        "SELECT p.queue_id, q.next_offset, q.min_offset FROM group_progress p JOIN queue q ON q.queue_id = p.queue_id"
+        f" WHERE p.group_id = ? AND p.queue_id IN ({marks(list(places))}) AND q.next_offset > p.next_offset",
+        (item.group.group_id, *places),
+    )
+    if not backlog:
+        return
+    start = turn % len(backlog)
+    for queue_id, head, min_offset in [*backlog[start:], *backlog[:start]]:
+        if not room.left:
+            return
+        row = session.fetch_one(
+            "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.skip_locked,
+            (item.group.group_id, queue_id),
+        )
+        if row is None:
+            continue  # Another broker hands out this queue at the moment.
+        first = max(row[0], min_offset)
+        count = min(head - first, room.messages, LARGEST_RANGE)
+        if count <= 0:
+            continue
+        count = fitting(session, queue_id, first, count, room.size)
+        session.run(
+            "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+            (first + count, item.group.group_id, queue_id),
+        )
+        lease = Lease(0, item.group.group_id, queue_id, first, count, new_token(), 1, now + item.lease_time, item.owner)
+        lease = replace(lease, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(lease)))
+        topic, queue_no = places[queue_id]
+        messages = read_range(session, topic.name, queue_no, queue_id, first, count)
+        delivered = Delivered(lease.lease_id, lease.token, 1, lease.available_at, None, messages)
+        room.take(delivered)
+        yield delivered
+
+
+def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directory: Directory) -> Iterable[Delivered]:
+    # Uses lease_available; then the rows are locked by primary key.
+    ids = [row[0] for row in session.fetch(DUE_LEASES, (item.group.group_id, now, _TAKE_OVERS_AT_ONCE))]
+    if not ids:
+        return
+    places = {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+    policy = RetryPolicy(item.group.max_attempts)
+    found = session.fetch(
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
+        + session.dialect.skip_locked,
+        (*sorted(ids), now),
+    )
+    for lease in sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id)):
+        if lease.queue_id not in places:
+            continue  # The consumer does not read this topic; another one of the group does.
+        if policy.exhausted(lease.attempt):
+            _give_up(session, item.group, lease, now, directory)
+            continue
+        if not room.left:
+            return
+        topic, queue_no = places[lease.queue_id]
+        delivered = _redeliver(session, item, lease, room, now, (topic.name, queue_no))
+        if delivered is not None:
+            room.take(delivered)
+            yield delivered
+
+
+def _redeliver(
+    session: Session, item: ClaimWork, lease: Lease, room: _Room, now: int, place: tuple[str, int]
+) -> Delivered | None:
+    open_offsets = set(lease.open_offsets())
+    kept = [
+        message
+        for message in read_range(session, *place, lease.queue_id, lease.first, lease.count)
+        if message.offset in open_offsets
+    ]
+    if not kept:
+        session.run("DELETE FROM lease WHERE lease_id = ?", (lease.lease_id,))
+        return None
+    if len(kept) > room.messages:
+        # The consumer has no room for all: the rest stays, due, in a lease of its own.
+        rest = kept[room.messages].offset
+        session.insert("lease", _INSERT_COLUMNS, [_values(_cut(lease, rest, lease.first + lease.count))])
+        lease = replace(_cut(lease, lease.first, rest), lease_id=lease.lease_id)
+        kept = kept[: room.messages]
+    taken = lease.take_over(owner=item.owner, token=new_token(), until=now + item.lease_time)
+    _store(session, taken)
+    return Delivered(taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept)
+
+
+def _cut(lease: Lease, start: int, end: int) -> Lease:
+    keep = (1 << end - start) - 1
+    shift = start - lease.first
+    return replace(
+        lease,
+        lease_id=0,
+        first=start,
+        count=end - start,
+        settled=lease.settled >> shift & keep,
+        moved=lease.moved >> shift & keep,
+    )
+
+
+def _give_up(session: Session, group: ConsumerGroup, lease: Lease, now: int, directory: Directory) -> None:
+    reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
+    dead_letters.move(session, group, lease, list(lease.open_offsets()), reason, now, directory)
+    session.run("DELETE FROM lease WHERE lease_id = ?", (lease.lease_id,))
+
+
+def settle(
+    session: Session, work: Sequence[AckWork | NackWork | ExtendWork], now: int, directory: Directory
+) -> list[ReceiptOutcome | BrokerError]:
+    """Applies acks, nacks and extensions; one outcome per item, in their order."""
+    ids = sorted({item.receipt.lease_id for item in work})
+    leases = {
+        row[0]: rows.lease_from_row(row)
+        for row in session.fetch_in(
+            f"SELECT {rows.LEASE_COLUMNS} FROM lease WHERE lease_id", ids, session.dialect.for_update
+        )
+    }
+    before = dict(leases)
+    outcomes: list[ReceiptOutcome | BrokerError] = [ReceiptOutcome() for _ in work]
+    nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
+    acked: dict[int, int] = defaultdict(int)
+    for index, item in enumerate(work):
+        receipt = item.receipt
+        lease = leases.get(receipt.lease_id)
+        refusal = _refusal(lease, receipt)
+        if lease is None or refusal is not None:
+            outcomes[index] = refusal or receipt_gone()
+        elif isinstance(item, AckWork):
+            acked[lease.lease_id] |= 1 << receipt.offset - lease.first
+        elif isinstance(item, NackWork):
+            nacks[lease.lease_id].append((index, item))
+        else:
+            until = now + item.lease_time
+            leases[lease.lease_id] = replace(lease, available_at=until)
+            outcomes[index] = ReceiptOutcome(expires_at=until)
+    for lease_id, bits in acked.items():
+        leases[lease_id] = replace(leases[lease_id], settled=leases[lease_id].settled | bits)
+    if nacks:
+        groups = _groups(session, {leases[lease_id].group_id for lease_id in nacks})
+        for lease_id, items in nacks.items():
+            lease = leases[lease_id]
+            leases[lease_id] = _give_back(session, groups[lease.group_id], lease, items, outcomes, now, directory)
+    done = sorted(lease_id for lease_id, lease in leases.items() if lease.done)
+    if done:
+        session.run_in("DELETE FROM lease WHERE lease_id", done)
+    for lease_id in sorted(leases):
+        if not leases[lease_id].done and leases[lease_id] != before[lease_id]:
+            _store(session, leases[lease_id])
+    return outcomes
+
+
+def _refusal(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
+    if lease is None:
+        return receipt_gone()
+    try:
+        lease.check_receipt(receipt.token, receipt.offset)
+    except StaleReceipt as stale:
+        return stale
+    return None
+
+
+def _groups(session: Session, group_ids: Iterable[int]) -> dict[int, ConsumerGroup]:
+    found = session.fetch_in(
+        "SELECT group_id, name, max_attempts, created_at FROM consumer_group WHERE group_id", sorted(group_ids)
+    )
+    return {row[0]: ConsumerGroup(*row) for row in found}
+
+
+def _give_back(
+    session: Session,
+    group: ConsumerGroup,
+    lease: Lease,
+    items: Sequence[tuple[int, NackWork]],
+    outcomes: list[ReceiptOutcome | BrokerError],
+    now: int,
+    directory: Directory,
+) -> Lease:
+    """Moves nacked messages out of a lease: into waiting leases, or to the dead letter topic."""
+    policy = RetryPolicy(group.max_attempts)
+    waiting: dict[tuple[int, int, str | None], list[int]] = defaultdict(list)
+    lost: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for index, item in items:
+        offset = item.receipt.offset
+        if lease.settled >> offset - lease.first & 1:
+            continue  # Handled (or given back) in this very batch, or before.
+        lease = lease.move_out([offset])
+        reason = item.reason or lease.last_error
+        if item.untried:
+            waiting[(now, lease.attempt - 1, lease.last_error)].append(offset)
+        elif policy.exhausted(lease.attempt):
+            lost[reason or "given back"].append((index, offset))
+        else:
+            delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
+            waiting[(now + delay, lease.attempt, reason)].append(offset)
+    for reason, entries in lost.items():
+        places = dead_letters.move(session, group, lease, [offset for _, offset in entries], reason, now, directory)
+        for index, offset in entries:
+            if offset in places:
+                place = places[offset]
+                outcomes[index] = ReceiptOutcome(
+                    dead_letter=(place.queue_id, place.offset), dead_letter_message_id=place.message_id
+                )
+    new = []
+    for (available_at, attempt, last_error), offsets in waiting.items():
+        for first, count in runs(sorted(offsets)):
+            new.append(
+                _values(
+                    Lease(
+                        0,
+                        lease.group_id,
+                        lease.queue_id,
+                        first,
+                        count,
+                        new_token(),
+                        attempt,
+                        available_at,
+                        last_error=last_error,
+                    )
+                )
+            )
+    if new:
+        session.insert("lease", _INSERT_COLUMNS, new)
+    return lease
+
+
+def _values(lease: Lease) -> tuple[object, ...]:
+    return (
+        lease.group_id,
+        lease.queue_id,
+        lease.first,
+        lease.count,
+        lease.token,
+        lease.attempt,
+        lease.available_at,
+        lease.owner,
+        rows.encode_bits(lease.settled, lease.count),
+        rows.encode_bits(lease.moved, lease.count),
+        lease.last_error,
+    )
+
+
+def _store(session: Session, lease: Lease) -> None:
+    session.run(
+        "UPDATE lease SET first_offset = ?, message_count = ?, token = ?, attempt = ?, available_at = ?, owner = ?,"
+        " settled = ?, moved = ?, last_error = ? WHERE lease_id = ?",
+        (*_values(lease)[2:], lease.lease_id),
+    )
+
+
+def groups_with_due(session: Session, now: int) -> list[int]:
+    """Groups that have a lease anyone may take. One entry of lease_available a group."""
+    return [
+        row[0]
+        for row in session.fetch(
+            "SELECT g.group_id, (SELECT MIN(l.available_at) FROM lease l WHERE l.group_id = g.group_id)"
+            " FROM consumer_group g"
+        )
+        if row[1] is not None and row[1] <= now
+    ]

@@ -1,0 +1,100 @@
+"""Between rows and the domain's values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from broker.domain.lease import Lease
+from broker.domain.message import LogMessage, Message
+
+CONTENT = "body, size, tag, message_keys, message_group, properties"
+MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
+READ_COLUMNS = (
+    "log_offset, transaction_id, position, body, tag, message_keys, message_group, properties, born_at, stored_at"
+)
+LEASE_COLUMNS = (
+    "lease_id, group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved,"
+    " last_error"
+)
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def content(message: Message) -> tuple[Any, ...]:
+    """The values of CONTENT."""
+    return (
+        message.body,
+        len(message.body),
+        message.tag,
+        _encode(message.keys) if message.keys else None,
+        message.message_group,
+        _encode(message.properties) if message.properties else None,
+    )
+
+
+def half_from_row(topic: str, row: Sequence[Any]) -> Message:
+    """A half message from the values of CONTENT."""
+    body, _, tag, keys, group, properties = row
+    return Message(
+        topic=topic,
+        body=body,
+        tag=tag,
+        keys=tuple(json.loads(keys)) if keys else (),
+        properties=json.loads(properties) if properties else {},
+        message_group=group,
+    )
+
+
+def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
+    """A message from the values of READ_COLUMNS."""
+    offset, transaction_id, position, body, tag, keys, group, properties, born_at, stored_at = row
+    return LogMessage(
+        topic,
+        queue_no,
+        offset,
+        transaction_id,
+        position,
+        body,
+        tag,
+        json.loads(keys) if keys else [],
+        json.loads(properties) if properties else {},
+        group,
+        born_at,
+        stored_at,
+    )
+
+
+def encode_released(places: Sequence[tuple[int, int]]) -> str:
+    """Places in the log as stored with an op record."""
+    return "[" + ",".join([f"[{queue_id},{offset}]" for queue_id, offset in places]) + "]"
+
+
+def decode_released(text: str | None) -> list[tuple[int, int]]:
+    """Places in the log from an op record."""
+    return [(queue_id, offset) for queue_id, offset in json.loads(text)] if text else []
+
+
+def encode_bits(bits: int, count: int) -> bytes | None:
+    """A bitmap as stored."""
+    return bits.to_bytes((count + 7) // 8, "little") if bits else None
+
+
+def lease_from_row(row: Sequence[Any]) -> Lease:
+    """A lease from the values of LEASE_COLUMNS."""
+    lease_id, group_id, queue_id, first, count, token, attempt, available_at, owner, settled, moved, last_error = row
+    return Lease(
+        lease_id=lease_id,
+        group_id=group_id,
+        queue_id=queue_id,
+        first=first,
+        count=count,
+        token=token,
+        attempt=attempt,
+        available_at=available_at,
+        owner=owner,
+        settled=int.from_bytes(settled or b"", "little"),
+        moved=int.from_bytes(moved or b"", "little"),
+        last_error=last_error,
+    )

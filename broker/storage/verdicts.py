@@ -1,0 +1,216 @@
+"""Verdicts: the op record, the release and the end of the half messages, in one database transaction.
+
+The half messages' rows are locked first, then the op records are read: whoever decides a transaction holds its halves,
+so what is read there is final. Bodies do not travel: the release copies them inside the database.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from broker.domain.transaction import TransactionState, advance, verdict_event
+from broker.errors import BrokerError, NotFound, VerdictConflict
+from broker.services.ports import TransactionOutcome, VerdictWork
+from broker.storage import rows
+from broker.storage.directory import Directory
+from broker.storage.halves import PARKED
+from broker.storage.log import take_offsets
+from broker.storage.session import Session, marks
+
+_OP_COLUMNS = (
+    "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
+    " released"
+)
+
+# The half messages of one queue become log entries, in the order of their transactions and positions.
+_RELEASE = (
+    f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
+    " SELECT ?, ? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1, transaction_id, position,"
+    f" {rows.CONTENT}, born_at, ? FROM half_message WHERE topic_id = ? AND {{queue_no}} AND transaction_id IN ({{ids}})"
+)
+
+_Half = tuple[int, int | None]
+"""Topic id and fixed queue number of a half message."""
+
+
+class _Open:
+    """A transaction without a verdict, as its half messages tell it."""
+
+    __slots__ = ("born_at", "check_count", "group_id", "halves", "parked")
+
+    def __init__(self, row: Sequence[int]) -> None:
+        _, _, _, _, check_state, self.check_count, self.group_id, self.born_at = row
+        self.parked = check_state == PARKED
+        self.halves: list[_Half] = []
+
+
+def decide(
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
+) -> list[TransactionOutcome | BrokerError]:
+    """Records verdicts, releases and drops half messages; one outcome per item, in their order."""
+    ids = sorted({item.transaction_id for item in work})
+    pending = _lock_halves(session, ids)
+    recorded = _recorded(session, ids)
+    decided: dict[bytes, VerdictWork] = {}
+    outcomes: list[TransactionOutcome | BrokerError] = []
+    for item in work:
+        outcome = _judge(item, pending.get(item.transaction_id), recorded.get(item.transaction_id))
+        if isinstance(outcome, TransactionOutcome) and item.transaction_id not in recorded:
+            # Further verdicts on it in this batch see this one as recorded.
+            recorded[item.transaction_id] = outcome
+            decided[item.transaction_id] = item
+        outcomes.append(outcome)
+    if decided:
+        refused = _apply(session, decided, pending, recorded, now, directory, turn)
+        if refused:
+            outcomes = [refused.get(item.transaction_id, given) for item, given in zip(work, outcomes, strict=True)]
+    return outcomes
+
+
+def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
+    pending: dict[bytes, _Open] = {}
+    for row in session.fetch_in(
+        "SELECT transaction_id, position, topic_id, queue_no, check_state, check_count, producer_group_id, born_at"
+        " FROM half_message WHERE transaction_id",
+        ids,
+        " ORDER BY transaction_id, position" + session.dialect.for_update,
+    ):
+        if row[1] == 0:
+            pending[row[0]] = _Open(row)
+        pending[row[0]].halves.append((row[2], row[3]))
+    return pending
+
+
+def _recorded(session: Session, ids: Sequence[bytes]) -> dict[bytes, TransactionOutcome]:
+    return {
+        row[0]: TransactionOutcome(row[0], TransactionState(row[1]), rows.decode_released(row[2]))
+        for row in session.fetch_in("SELECT transaction_id, state, released FROM op_record WHERE transaction_id", ids)
+    }
+
+
+def _judge(
+    item: VerdictWork, pending: _Open | None, recorded: TransactionOutcome | None
+) -> TransactionOutcome | BrokerError:
+    if recorded is not None:
+        state = recorded.state
+    elif pending is not None:
+        state = TransactionState.PARKED if pending.parked else TransactionState.PREPARED
+    else:
+        return NotFound(
+            "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
+            reason="TRANSACTION_NOT_FOUND",
+            field="transaction_id",
+        )
+    try:
+        following = advance(state, verdict_event(item.commit, item.source))
+    except VerdictConflict as conflict:
+        return conflict
+    return recorded or TransactionOutcome(item.transaction_id, following)
+
+
+def _apply(
+    session: Session,
+    decided: dict[bytes, VerdictWork],
+    pending: dict[bytes, _Open],
+    outcomes: dict[bytes, TransactionOutcome],
+    now: int,
+    directory: Directory,
+    turn: int,
+) -> dict[bytes, BrokerError]:
+    refused = _without_topic(session, decided, pending, directory)
+    for transaction_id in refused:
+        del decided[transaction_id]
+    committed = sorted(i for i, item in decided.items() if item.commit)
+    released = _release(session, committed, pending, now, directory, turn) if committed else {}
+    ops = []
+    for transaction_id in sorted(decided):
+        item, half = decided[transaction_id], pending[transaction_id]
+        places = released.get(transaction_id)
+        if places:
+            outcomes[transaction_id].released = places
+        ops.append(
+            (
+                transaction_id,
+                int(outcomes[transaction_id].state),
+                int(item.source),
+                half.group_id,
+                len(half.halves),
+                half.check_count,
+                half.born_at,
+                now,
+                item.reason or None,
+                rows.encode_released(places) if places else None,
+            )
+        )
+    if ops:
+        session.insert("op_record", _OP_COLUMNS, ops)
+        session.run_in("DELETE FROM half_message WHERE transaction_id", sorted(decided))
+    actions = [
+        (transaction_id, "COMMIT" if item.commit else "ROLLBACK", item.operator, item.reason, now)
+        for transaction_id, item in decided.items()
+        if item.operator
+    ]
+    if actions:
+        session.insert("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
+    return refused
+
+
+def _without_topic(
+    session: Session, decided: dict[bytes, VerdictWork], pending: dict[bytes, _Open], directory: Directory
+) -> dict[bytes, BrokerError]:
+    wanted = {topic_id for i, item in decided.items() if item.commit for topic_id, _ in pending[i].halves}
+    missing = wanted - directory.by_ids(session, wanted).keys()
+    if not missing:
+        return {}
+    return {
+        transaction_id: NotFound(
+            "A topic of this transaction was deleted; roll the transaction back.", reason="TOPIC_NOT_FOUND"
+        )
+        for transaction_id, item in decided.items()
+        if item.commit and any(topic_id in missing for topic_id, _ in pending[transaction_id].halves)
+    }
+
+
+def _release(
+    session: Session,
+    committed: Sequence[bytes],
+    pending: dict[bytes, _Open],
+    now: int,
+    directory: Directory,
+    turn: int,
+) -> dict[bytes, list[tuple[int, int]]]:
+    topics = directory.by_ids(session, {topic_id for i in committed for topic_id, _ in pending[i].halves})
+
+    def queue_of(half: _Half) -> int:
+        queues = topics[half[0]].queue_ids
+        return queues[(turn if half[1] is None else half[1]) % len(queues)]
+
+    # Halves with the same topic and fixed queue number go in one statement; two of them may share a queue.
+    members: dict[_Half, int] = defaultdict(int)
+    for transaction_id in committed:
+        for half in pending[transaction_id].halves:
+            members[half] += 1
+    counts: dict[int, int] = defaultdict(int)
+    for half, count in members.items():
+        counts[queue_of(half)] += count
+    following = take_offsets(session, counts)
+    cursors: dict[_Half, int] = {}
+    for half, count in members.items():
+        queue_id = queue_of(half)
+        first = following[queue_id]
+        following[queue_id] = first + count
+        cursors[half] = first
+        topic_id, queue_no = half
+        condition = "queue_no IS NULL" if queue_no is None else "queue_no = ?"
+        values = [queue_id, first, now, topic_id, *([] if queue_no is None else [queue_no]), *committed]
+        copied = session.run(_RELEASE.format(queue_no=condition, ids=marks(committed)), values)
+        if copied != count:
+            raise RuntimeError(f"released {copied} of {count} half messages; the database transaction is undone")
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    for transaction_id in committed:
+        own = places[transaction_id] = []
+        for half in pending[transaction_id].halves:
+            own.append((queue_of(half), cursors[half]))
+            cursors[half] += 1
+    return places
