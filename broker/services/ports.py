@@ -337,6 +337,10 @@ class CatalogStore(Protocol):
         """A topic seen a moment ago, without asking the database."""
         ...
 
+    def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue id, without asking the database."""
+        ...
+
     async def find_topic(self, name: str) -> Topic | None:
         """A topic by name."""
         ...

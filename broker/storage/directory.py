@@ -30,6 +30,10 @@ class Directory:
         entry = self._by_name.get(name)
         return entry[1] if entry and entry[0] > self._monotonic() else None
 
+    def peek_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue that was read before."""
+        return self._by_queue.get(queue_id)
+
     def by_name(self, session: Session, name: str) -> Topic | None:
         """A topic by name."""
         return self.peek(name) or next(iter(self._load(session, "name", [name])), None)

@@ -18,6 +18,7 @@ from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
 from broker.storage.session import Session
 
 CONNECT_TIMEOUT = 5.0
+LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
 DEFAULT_ANSWER_TIMEOUT = 30.0
 
 # One round trip at connect; the same words on MySQL and MariaDB.
@@ -193,6 +194,9 @@ class Database:
                 field="database",
             )
         options.pop("charset", None)
+        if self.url.host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
+            # The driver would encrypt where the server offers it, which protects nothing on loopback.
+            return {**options, "ssl_disabled": True}
         return options
 
     def _connect_embedded(self) -> Any:

@@ -47,6 +47,7 @@ def prepare(
 def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object, ...]]:
     group = item.producer_group_id
     result: list[tuple[object, ...]] = []
+    head: tuple[object, ...]
     for position, half in enumerate(item.halves, item.first_position):
         if position:
             head = (item.transaction_id, position, group, half.topic_id, half.queue_no, now, 0, None, 0)
@@ -105,7 +106,7 @@ def _prepare_one(
         )
     new = []
     for row, half in zip(_rows(item, now, policy), item.halves, strict=True):
-        stored = existing.get(row[1])  # type: ignore[call-overload]
+        stored = existing.get(row[1])
         if stored is None:
             new.append(row)
             continue

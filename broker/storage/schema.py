@@ -6,12 +6,14 @@ Names cannot end in a space (refused at the door), so PAD SPACE has nothing to c
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 metadata = sa.MetaData()
 
-_MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 
 Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 Body = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")

@@ -79,6 +79,7 @@ class Store:
         self._receipts: Lane[AckWork | NackWork | ExtendWork, ReceiptOutcome] = Lane(
             "receipt", database, self._settle, config=LaneConfig(max_items=8192, patience=lanes.patience)
         )
+        self._notes: Lane[Callable[[Session], None], None] = Lane("note", database, _apply_notes, config=lanes)
         self._look_ups = _LookUps(database, lanes.patience)
 
     async def start(self) -> None:
@@ -87,7 +88,7 @@ class Store:
 
     async def close(self) -> None:
         """Waits for what was handed in, then gives all connections back."""
-        for lane in (self._prepares, self._verdicts, self._sends, self._claims, self._receipts):
+        for lane in (self._prepares, self._verdicts, self._sends, self._claims, self._receipts, self._notes):
             await lane.close()
         await self._look_ups.close()
 
@@ -132,17 +133,17 @@ class Store:
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
         """Notes which producer a check went to."""
-        await self._write(lambda session: checks.record_sent(session, check, client_id))
+        await self._note(lambda session: checks.record_sent(session, check, client_id))
 
     async def return_check(self, check: ClaimedCheck) -> None:
         """Takes back the count of a check that could not be sent."""
         now = self.clock.now()
-        await self._write(lambda session: checks.return_check(session, check, now))
+        await self._note(lambda session: checks.return_check(session, check, now))
 
     async def record_answer(self, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str) -> None:
         """Notes a producer's answer in the check history."""
         now = self.clock.now()
-        await self._write(
+        await self._note(
             lambda session: checks.record_answer(session, transaction_id, check_number, verdict, reason, now)
         )
 
@@ -207,6 +208,10 @@ class Store:
     def known_topic(self, name: str) -> Topic | None:
         """A topic seen a moment ago, without asking the database."""
         return self.directory.peek(name)
+
+    def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue id, without asking the database."""
+        return self.directory.peek_queue(queue_id)
 
     async def find_topic(self, name: str) -> Topic | None:
         """A topic by name."""
@@ -275,6 +280,11 @@ class Store:
     async def _write(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=True)
 
+    async def _note(self, note: Callable[[Session], None]) -> None:
+        outcome = (await self._notes.submit([note]))[0]
+        if isinstance(outcome, BrokerError):
+            raise outcome
+
     def _prepare(self, session: Session, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
         return halves.prepare(session, work, self.clock.now(), self._policy)
 
@@ -291,6 +301,12 @@ class Store:
         self, session: Session, work: Sequence[AckWork | NackWork | ExtendWork]
     ) -> list[ReceiptOutcome | BrokerError]:
         return leases.settle(session, work, self.clock.now(), self.directory)
+
+
+def _apply_notes(session: Session, notes: Sequence[Callable[[Session], None]]) -> list[None | BrokerError]:
+    for note in notes:
+        note(session)
+    return [None] * len(notes)
 
 
 class _LookUps:

@@ -1,5 +1,7 @@
 """The first tables."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
@@ -7,7 +9,7 @@ from sqlalchemy.dialects import mysql
 revision = "0001"
 down_revision = None
 
-MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 Body = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 Bits = sa.LargeBinary(1024).with_variant(mysql.VARBINARY(1024), "mysql", "mariadb")

@@ -1,0 +1,202 @@
+"""Names to topics and groups; unknown ones are refused, or made on the spot where that is switched on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import check_group_name, check_topic_name
+from broker.domain.retry import DEFAULT_MAX_ATTEMPTS
+from broker.errors import AlreadyExists, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.services.ports import CatalogStore, LogStore, TransactionStore
+
+REMEMBERED_FOR = 2.0
+LARGEST_PAGE = 1000
+
+
+class CatalogPorts(CatalogStore, LogStore, TransactionStore):
+    """What the catalog needs of the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """How topics and groups come into being.
+
+    Attributes:
+        auto_create: make unknown topics and groups when they are first named. Off by default: a misspelt name would
+            otherwise swallow messages.
+        queue_count: queues of a topic that names no number.
+        retention: microseconds that messages are kept where a topic names no time.
+        max_queues: the largest number of queues a topic may have.
+    """
+
+    auto_create: bool = False
+    queue_count: int = 4
+    retention: int = 72 * 3600 * 1_000_000
+    max_queues: int = 1024
+
+
+class Catalog:
+    """Finds, makes, lists and deletes topics and groups."""
+
+    def __init__(self, store: CatalogPorts, config: CatalogConfig | None = None) -> None:
+        """Takes the storage and the defaults."""
+        self._store = store
+        self.config = config or CatalogConfig()
+        self._groups: dict[str, tuple[float, ConsumerGroup]] = {}
+        self._producer_groups: dict[str, int] = {}
+
+    def known_topic(self, name: str) -> Topic | None:
+        """A topic that was looked up a moment ago."""
+        return self._store.known_topic(name)
+
+    async def topic(self, name: str, field: str = "topic") -> Topic:
+        """A topic by name.
+
+        Raises:
+            InvalidArgument: the name cannot be one.
+            NotFound: there is none, and topics are not made on the spot.
+        """
+        known = self._store.known_topic(name)
+        if known is not None:
+            return known
+        check_topic_name(name, field)
+        topic = await self._store.find_topic(name)
+        if topic is None and self.config.auto_create:
+            try:
+                topic = await self.create_topic(name)
+            except AlreadyExists:
+                topic = await self._store.find_topic(name)
+        if topic is None:
+            raise NotFound(
+                f"There is no topic {name!r}; create it with AdminService.CreateTopic.",
+                reason="TOPIC_NOT_FOUND",
+                field=field,
+            )
+        return topic
+
+    async def group(self, name: str, field: str = "consumer_group") -> ConsumerGroup:
+        """A consumer group by name.
+
+        Raises:
+            InvalidArgument: the name cannot be one.
+            NotFound: there is none, and groups are not made on the spot.
+        """
+        entry = self._groups.get(name)
+        if entry and entry[0] > time.monotonic():
+            return entry[1]
+        check_group_name(name, field)
+        group = await self._store.find_group(name)
+        if group is None and self.config.auto_create:
+            try:
+                group = await self.create_group(name)
+            except AlreadyExists:
+                group = await self._store.find_group(name)
+        if group is None:
+            raise NotFound(
+                f"There is no consumer group {name!r}; create it with AdminService.CreateGroup.",
+                reason="GROUP_NOT_FOUND",
+                field=field,
+            )
+        self._groups[name] = (time.monotonic() + REMEMBERED_FOR, group)
+        return group
+
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group. Producers come and go, so theirs are made when first named."""
+        known = self._producer_groups.get(name)
+        if known is None:
+            check_group_name(name, "producer_group")
+            known = self._producer_groups[name] = await self._store.producer_group_id(name)
+        return known
+
+    async def create_topic(self, name: str, queue_count: int = 0, retention: int = 0) -> Topic:
+        """Creates a topic; 0 stands for the defaults.
+
+        Raises:
+            InvalidArgument: name, number or time is out of bounds.
+            AlreadyExists: the name is taken.
+        """
+        check_topic_name(name, "topic.name")
+        if queue_count > self.config.max_queues:
+            raise InvalidArgument(
+                f"{queue_count} queues; {self.config.max_queues} are allowed.", field="topic.queue_count"
+            )
+        if retention < 0:
+            raise InvalidArgument("A time cannot be negative.", field="topic.retention")
+        return await self._store.create_topic(
+            name, queue_count or self.config.queue_count, retention or self.config.retention
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Deletes a topic with its messages.
+
+        Raises:
+            NotFound: there is none.
+            Refused: transactions or consumers hold messages of it.
+        """
+        topic = await self._store.find_topic(name)
+        if topic is None:
+            check_topic_name(name)
+            raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
+        await self._store.delete_topic(topic)
+
+    async def create_group(self, name: str, max_attempts: int = 0) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic; 0 stands for the default.
+
+        Raises:
+            InvalidArgument: name or number is out of bounds.
+            AlreadyExists: the name is taken.
+        """
+        check_group_name(name, "group.name")
+        if max_attempts > 1000:
+            raise InvalidArgument(f"{max_attempts} attempts; 1000 are allowed.", field="group.max_attempts")
+        return await self._store.create_group(name, max_attempts or DEFAULT_MAX_ATTEMPTS, self.config.retention)
+
+    async def delete_group(self, name: str) -> None:
+        """Deletes a consumer group with its progress and leases; its dead letter topic stays.
+
+        Raises:
+            NotFound: there is none.
+        """
+        check_group_name(name, "group")
+        group = await self._store.find_group(name)
+        if group is None:
+            raise NotFound(f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="group")
+        self._groups.pop(name, None)
+        await self._store.delete_group(group)
+
+    async def topics(self, page_token: str, page_size: int) -> tuple[list[Topic], str]:
+        """A page of topics by name, and the token of the next page (empty at the end)."""
+        size = page_limit(page_size)
+        found = await self._store.list_topics(page_token, size + 1)
+        return found[:size], found[size - 1].name if len(found) > size else ""
+
+    async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
+        """A page of consumer groups by name, and the token of the next page (empty at the end)."""
+        size = page_limit(page_size)
+        found = await self._store.list_groups(page_token, size + 1)
+        return found[:size], found[size - 1].name if len(found) > size else ""
+
+    async def queue_states(self, topic: str, group: str = "") -> Sequence[QueueState]:
+        """Where the queues of a topic begin and end, and how far a group has come."""
+        found = await self.topic(topic)
+        reader = await self.group(group) if group else None
+        return await self._store.queue_states(found, reader)
+
+    async def progress(self, group: str) -> tuple[ConsumerGroup, Sequence[QueueState]]:
+        """A group, and how far it has come in every queue it joined."""
+        found = await self.group(group, "group")
+        return found, await self._store.group_progress(found)
+
+
+def page_limit(page_size: int) -> int:
+    """The number of entries of a page; 0 stands for 100."""
+    if page_size > LARGEST_PAGE:
+        raise InvalidArgument(f"A page of {page_size}; {LARGEST_PAGE} is the largest.", field="page_size")
+    return page_size or 100

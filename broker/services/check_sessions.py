@@ -1,0 +1,121 @@
+"""Producers that hold a check stream to this broker, and which of them is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from broker.services.ports import ClaimedCheck
+
+# A check that its stream does not take within this many seconds did not go out.
+SEND_TIMEOUT = 5.0
+
+
+@dataclass(slots=True)
+class _Parcel:
+    check: ClaimedCheck
+    sent: asyncio.Future[bool]
+
+
+class CheckSession:
+    """One producer's check stream, as the checker sees it."""
+
+    def __init__(self, group_id: int, client_id: str) -> None:
+        """Made by CheckSessions.open."""
+        self.group_id = group_id
+        self.client_id = client_id
+        self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
+        self._under_way: set[asyncio.Future[bool]] = set()
+        self.closed = False
+
+    async def send(self, check: ClaimedCheck) -> bool:
+        """Sends a check down the stream; whether it went out."""
+        if self.closed:
+            return False
+        sent: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._under_way.add(sent)
+        self._parcels.put_nowait(_Parcel(check, sent))
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT):
+                return await sent
+        except TimeoutError:
+            # It must not go out later, after its count was given back.
+            self.close()
+            return False
+        finally:
+            self._under_way.discard(sent)
+
+    async def outgoing(self) -> AsyncIterator[ClaimedCheck]:
+        """The checks to write, in order; asking for the next one confirms that the last one was written."""
+        while not self.closed:
+            parcel = await self._parcels.get()
+            if parcel is None or self.closed:
+                return
+            yield parcel.check
+            if not parcel.sent.done():
+                parcel.sent.set_result(True)
+
+    def close(self) -> None:
+        """Ends the stream; checks that wait were not sent."""
+        self.closed = True
+        self._parcels.put_nowait(None)
+        for sent in self._under_way:
+            if not sent.done():
+                sent.set_result(False)
+
+
+class CheckSessions:
+    """All check streams to this broker."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self._by_group: dict[int, list[CheckSession]] = defaultdict(list)
+        self._turn = 0
+        self.on_open: Callable[[], None] = lambda: None
+
+    def open(self, group_id: int, client_id: str) -> CheckSession:
+        """Registers a producer of a group."""
+        session = CheckSession(group_id, client_id)
+        self._by_group[group_id].append(session)
+        self.on_open()
+        return session
+
+    def end(self, session: CheckSession) -> None:
+        """Takes a producer out."""
+        session.close()
+        sessions = self._by_group[session.group_id]
+        if session in sessions:
+            sessions.remove(session)
+        if not sessions:
+            del self._by_group[session.group_id]
+
+    def group_ids(self) -> list[int]:
+        """Groups that have a producer here."""
+        return [group_id for group_id, sessions in self._by_group.items() if any(not s.closed for s in sessions)]
+
+    def counts(self) -> dict[int, int]:
+        """Producers per group."""
+        return {group_id: len(sessions) for group_id, sessions in self._by_group.items()}
+
+    async def send(self, check: ClaimedCheck) -> str | None:
+        """Sends a check to the group's next producer; who got it, None when nobody could be reached."""
+        for _ in range(len(self._by_group.get(check.producer_group_id, ()))):
+            sessions = self._by_group.get(check.producer_group_id)
+            if not sessions:
+                return None
+            self._turn += 1
+            session = sessions[self._turn % len(sessions)]
+            if await session.send(check):
+                return session.client_id
+        return None
+
+    def close_all(self) -> None:
+        """Ends all streams, so that producers go to another broker."""
+        for sessions in list(self._by_group.values()):
+            for session in list(sessions):
+                session.close()

@@ -1,0 +1,291 @@
+"""Delivery: pulling under leases, waiting for messages, subscriptions with credits, and receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import format_id
+from broker.domain.lease import parse_receipt
+from broker.domain.limits import check_client_id, check_reason
+from broker.domain.message import LogPosition
+from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
+from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, QueueSlice, Receipt
+from broker.services.transactions import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.services.catalog import Catalog
+    from broker.services.ports import CatalogStore, Delivered, LeaseStore, LogStore
+    from broker.services.wakeups import Wakeups
+
+    class DeliveryPorts(LeaseStore, LogStore, CatalogStore):
+        """What delivery needs of the storage."""
+
+
+SECOND = 1_000_000
+# A wake-up can be lost with the broker that would have seen it; nobody waits longer than this without looking.
+LONGEST_SLEEP = 15.0
+RETRY_PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryConfig:
+    """Bounds of delivery; times in microseconds.
+
+    Attributes:
+        lease_time: how long a delivery belongs to its consumer, where it does not say.
+        shortest_lease, longest_lease: what it may say.
+        batch_messages, batch_bytes: what is taken from the database at once.
+        longest_wait: how long a pull may wait for its first message.
+    """
+
+    lease_time: int = 30 * SECOND
+    shortest_lease: int = SECOND // 10
+    longest_lease: int = 12 * 3600 * SECOND
+    batch_messages: int = 512
+    batch_bytes: int = 1024 * 1024
+    longest_wait: int = 60 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a receipt; `expires_at` in microseconds."""
+
+    expires_at: int | None = None
+    dead_letter: LogPosition | None = None
+
+
+class DeliveryService:
+    """Hands out messages and takes receipts back."""
+
+    def __init__(
+        self, store: DeliveryPorts, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig | None = None
+    ) -> None:
+        """Takes the storage, the names, who waits, and the bounds."""
+        self._store = store
+        self._catalog = catalog
+        self.wakeups = wakeups
+        self.config = config or DeliveryConfig()
+
+    async def subscribe(
+        self, group: str, topics: Sequence[str], client_id: str, lease_time: int | None
+    ) -> Subscription:
+        """Joins a group on some topics.
+
+        Raises:
+            InvalidArgument: a name, the client id or the time cannot be.
+            NotFound: the group or a topic does not exist.
+        """
+        if not topics:
+            raise InvalidArgument("Name at least one topic.", field="topics")
+        check_client_id(client_id)
+        time = self._lease_time(lease_time, "lease_duration")
+        joined = await self._catalog.group(group)
+        found = [await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(topics)]
+        await self._store.join(joined, found)
+        client_id = client_id or f"consumer-{format_id(new_id())}"
+        return Subscription(self, self._store, joined, list(dict.fromkeys(found)), client_id, time)
+
+    async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
+        """Marks messages as handled; one outcome per handle."""
+        return await self._settle(handles, AckWork)
+
+    async def nack(
+        self, handles: Sequence[str], *, delay: int | None = None, reason: str = "", untried: bool = False
+    ) -> list[Settled | BrokerError]:
+        """Gives messages back; one outcome per handle.
+
+        Raises:
+            InvalidArgument: the delay or the reason is out of bounds.
+        """
+        if delay is not None and not 0 <= delay <= self.config.longest_lease:
+            raise InvalidArgument("The delay must be between 0 s and 12 h.", field="delay")
+        reason = check_reason(reason)
+        return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried))
+
+    async def extend(self, handles: Sequence[str], lease_time: int | None) -> list[Settled | BrokerError]:
+        """Keeps leases for longer; one outcome per handle.
+
+        Raises:
+            InvalidArgument: the time is out of bounds.
+        """
+        time = self._lease_time(lease_time, "duration")
+        return await self._settle(handles, lambda receipt: ExtendWork(receipt, time))
+
+    async def read_queue(self, topic: str, queue_no: int, offset: int, limit: int, wait: int) -> QueueSlice:
+        """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
+
+        Raises:
+            InvalidArgument: the queue or the offset does not exist.
+            NotFound: there is no such topic.
+        """
+        found = await self._catalog.topic(topic)
+        if queue_no >= found.queue_count:
+            raise InvalidArgument(
+                f"The topic {topic!r} has {found.queue_count} queues, numbered from 0; there is no queue {queue_no}.",
+                field="queue",
+            )
+        if offset < 0:
+            raise InvalidArgument("An offset cannot be negative.", field="offset")
+        until = asyncio.get_running_loop().time() + self._wait(wait)
+        limit = limit or 32
+        with self.wakeups.listen([found.topic_id]) as event:
+            while True:
+                event.clear()
+                piece = await self._store.read_queue(
+                    found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes
+                )
+                if piece.messages or not await _signal(event, until):
+                    return piece
+
+    def _lease_time(self, wanted: int | None, field: str) -> int:
+        if wanted is None:
+            return self.config.lease_time
+        if not self.config.shortest_lease <= wanted <= self.config.longest_lease:
+            raise InvalidArgument(
+                f"A lease lasts between {self.config.shortest_lease / SECOND:g} s and "
+                f"{self.config.longest_lease // SECOND} s.",
+                field=field,
+            )
+        return wanted
+
+    def _wait(self, wait: int) -> float:
+        if not 0 <= wait <= self.config.longest_wait:
+            raise InvalidArgument(f"Wait at most {self.config.longest_wait // SECOND} s.", field="wait")
+        return wait / SECOND
+
+    async def _settle(self, handles: Sequence[str], work_for: type[AckWork] | _WorkFor) -> list[Settled | BrokerError]:
+        if not handles:
+            raise InvalidArgument("At least one receipt handle is needed.", field="receipt_handles")
+        work = []
+        refused: dict[int, BrokerError] = {}
+        for index, handle in enumerate(handles):
+            try:
+                work.append(work_for(Receipt(*parse_receipt(handle))))
+            except InvalidArgument as error:
+                refused[index] = error
+        done = iter(await self._store.settle(work))
+        outcomes: list[Settled | BrokerError] = []
+        for index in range(len(handles)):
+            outcome = refused.get(index) or next(done)
+            if isinstance(outcome, BrokerError):
+                outcomes.append(outcome)
+            elif outcome.dead_letter is not None:
+                place = await self._store.find_topic_of_queue(outcome.dead_letter[0])
+                name = place[0].name if place else ""
+                number = place[1] if place else 0
+                outcomes.append(
+                    Settled(
+                        dead_letter=LogPosition(name, number, outcome.dead_letter[1], outcome.dead_letter_message_id)
+                    )
+                )
+            else:
+                outcomes.append(Settled(outcome.expires_at) if outcome.expires_at else _SETTLED)
+        return outcomes
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _WorkFor = Callable[[Receipt], AckWork | NackWork | ExtendWork]
+
+_SETTLED = Settled()
+
+
+class Subscription:
+    """One consumer's membership of a group: it takes messages as its credits allow."""
+
+    def __init__(
+        self,
+        service: DeliveryService,
+        store: DeliveryPorts,
+        group: ConsumerGroup,
+        topics: Sequence[Topic],
+        client_id: str,
+        lease_time: int,
+    ) -> None:
+        """Made by DeliveryService.subscribe."""
+        self._service = service
+        self._store = store
+        self._group = group
+        self._topics = topics
+        self.client_id = client_id
+        self.lease_time = lease_time
+        self._credits = 0
+        self._granted = asyncio.Event()
+
+    def grant(self, messages: int) -> None:
+        """Allows `messages` more."""
+        self._credits += messages
+        self._granted.set()
+
+    async def take(self, limit: int) -> list[Delivered]:
+        """Up to `limit` messages that are there now."""
+        config = self._service.config
+        work = ClaimWork(
+            self._group,
+            self._topics,
+            self.client_id,
+            min(limit, config.batch_messages),
+            config.batch_bytes,
+            self.lease_time,
+        )
+        outcome = (await self._store.claim([work]))[0]
+        if isinstance(outcome, BrokerError):
+            raise outcome
+        return outcome
+
+    async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
+        """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
+        until = asyncio.get_running_loop().time() + self._service._wait(wait)  # noqa: SLF001 - one module
+        with self._listen() as event:
+            while True:
+                event.clear()
+                delivered = await self.take(limit)
+                if delivered or not await _signal(event, until):
+                    return delivered
+
+    async def next_batch(self) -> list[Delivered]:
+        """The next messages, as many as the credits allow; waits as long as it takes."""
+        with self._listen() as event:
+            while True:
+                while self._credits <= 0:
+                    self._granted.clear()
+                    await self._granted.wait()
+                event.clear()
+                try:
+                    delivered = await self.take(self._credits)
+                except StorageUnavailable:
+                    # The stream outlives the database's absence; what is due is delivered when it is back.
+                    await asyncio.sleep(RETRY_PAUSE)
+                    continue
+                if delivered:
+                    self._credits -= sum(len(part.messages) for part in delivered)
+                    return delivered
+                await _signal(event, asyncio.get_running_loop().time() + LONGEST_SLEEP)
+
+    def _listen(self) -> _Listening:
+        return self._service.wakeups.listen([topic.topic_id for topic in self._topics], self._group.group_id)
+
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    _Listening = AbstractContextManager[asyncio.Event]
+
+
+async def _signal(event: asyncio.Event, until: float) -> bool:
+    """Waits for an event until a time of the loop; whether it came."""
+    left = until - asyncio.get_running_loop().time()
+    if left <= 0:
+        return False
+    try:
+        async with asyncio.timeout(left):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,277 @@
+"""Transactions: prepare, decide, look at, resolve."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import message_id, uuid7
+from broker.domain.limits import Limits, check_reason
+from broker.domain.message import LogPosition, Message, queue_for_group
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.services.catalog import page_limit
+from broker.services.ports import (
+    Half,
+    PrepareWork,
+    SendWork,
+    TransactionFilter,
+    TransactionOutcome,
+    VerdictWork,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.services.catalog import Catalog, CatalogPorts
+    from broker.services.ports import TransactionDetail, TransactionSummary
+    from broker.services.wakeups import Wakeups
+
+LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
+
+
+@dataclass(slots=True)
+class HalfTransaction:
+    """Half messages as a producer hands them in; None as id lets the broker make one."""
+
+    transaction_id: bytes | None
+    messages: list[Message]
+    first_position: int = 0
+    first_check_delay: int = 0
+
+
+@dataclass(slots=True)
+class OrdinaryMessage:
+    """An ordinary message as a producer hands it in; None as id lets the broker make one."""
+
+    message_id: bytes | None
+    message: Message
+
+
+@dataclass(slots=True)
+class PlacedOutcome:
+    """Where a transaction stands, and where its messages lie when it is committed."""
+
+    transaction_id: bytes
+    state: TransactionState
+    released: list[LogPosition]
+
+
+def new_id() -> bytes:
+    """A fresh time-ordered id."""
+    return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
+
+
+class TransactionService:
+    """Takes in half messages and verdicts, and ordinary messages, which are both in one."""
+
+    def __init__(
+        self,
+        store: CatalogPorts,
+        catalog: Catalog,
+        wakeups: Wakeups,
+        *,
+        limits: Limits | None = None,
+        policy: CheckPolicy,
+    ) -> None:
+        """Takes the storage, the names, who waits for messages, and the bounds."""
+        self._store = store
+        self._catalog = catalog
+        self._wakeups = wakeups
+        self.limits = limits or Limits()
+        self._policy = policy
+
+    async def prepare(
+        self, producer_group: str, requests: Sequence[HalfTransaction | BrokerError]
+    ) -> list[PlacedOutcome | BrokerError]:
+        """Stores half messages; one outcome per request, errors among the requests are passed through."""
+        self.limits.check_items(len(requests), "transactions")
+        group_id = await self._catalog.producer_group_id(producer_group)
+        outcomes: list[PlacedOutcome | BrokerError | None] = [None] * len(requests)
+        work: list[PrepareWork] = []
+        places: list[int] = []
+        for index, request in enumerate(requests):
+            if isinstance(request, BrokerError):
+                outcomes[index] = request
+                continue
+            try:
+                work.append(await self._prepare_work(group_id, request))
+                places.append(index)
+            except BrokerError as error:
+                outcomes[index] = error
+        for index, done in zip(places, await self._store.prepare(work), strict=True):
+            outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _prepare_work(self, group_id: int, request: HalfTransaction) -> PrepareWork:
+        messages = request.messages
+        if not messages:
+            raise InvalidArgument("A transaction needs at least one message.", field="messages")
+        if request.first_position + len(messages) > self.limits.max_halves:
+            raise InvalidArgument(
+                f"A transaction of {request.first_position + len(messages)} messages; {self.limits.max_halves} are "
+                "allowed.",
+                field="messages",
+            )
+        if request.first_position and request.transaction_id is None:
+            raise InvalidArgument("Name the transaction that gets more messages.", field="transaction_id")
+        if not 0 <= request.first_check_delay <= LONGEST_CHECK_DELAY:
+            raise InvalidArgument("The delay must be between 0 s and 24 h.", field="first_check_delay")
+        halves = []
+        for index, message in enumerate(messages):
+            try:
+                halves.append(Half(*await self._destination(message), message))
+            except InvalidArgument as error:
+                raise error.within(f"messages[{index}]") from None
+            except NotFound as error:
+                raise NotFound(error.message, reason=error.reason, field=f"messages[{index}].topic") from None
+        return PrepareWork(
+            request.transaction_id or new_id(), group_id, halves, request.first_position, request.first_check_delay
+        )
+
+    async def _destination(self, message: Message) -> tuple[int, int | None]:
+        self.limits.check_message(message)
+        topic = self._catalog.known_topic(message.topic) or await self._catalog.topic(message.topic)
+        if message.message_group is None:
+            return topic.topic_id, None
+        return topic.topic_id, queue_for_group(message.message_group, topic.queue_count)
+
+    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
+        """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through."""
+        self.limits.check_items(len(verdicts), "transaction_ids")
+        work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
+        decided = iter(await self._store.decide(work))
+        outcomes: list[PlacedOutcome | BrokerError] = []
+        topic_ids: set[int] = set()
+        for verdict in verdicts:
+            done = verdict if isinstance(verdict, BrokerError) else next(decided)
+            if isinstance(done, TransactionOutcome):
+                outcomes.append(await self._placed(done, topic_ids))
+            else:
+                outcomes.append(done)
+        self._wakeups.released(topic_ids)
+        return outcomes
+
+    async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[LogPosition | BrokerError]:
+        """Appends ordinary messages; one place per message, errors among the messages are passed through."""
+        self.limits.check_items(len(messages), "messages")
+        outcomes: list[LogPosition | BrokerError | None] = [None] * len(messages)
+        work: list[SendWork] = []
+        places: list[int] = []
+        for index, item in enumerate(messages):
+            try:
+                if isinstance(item, BrokerError):
+                    raise item
+                work.append(SendWork(item.message_id or new_id(), *await self._destination(item.message), item.message))
+                places.append(index)
+            except InvalidArgument as error:
+                outcomes[index] = error.within(f"messages[{index}]")
+            except BrokerError as error:
+                outcomes[index] = error
+        topic_ids: set[int] = set()
+        for index, sent, done in zip(places, work, await self._store.send(work), strict=True):
+            if isinstance(done, BrokerError):
+                outcomes[index] = done
+            else:
+                outcomes[index] = await self._position(done, sent.message_id, 0, topic_ids)
+        self._wakeups.released(topic_ids)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
+        """All that is known of a transaction, and where its messages lie.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        detail = await self._store.transaction(transaction_id)
+        if detail is None:
+            raise NotFound(
+                "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
+                reason="TRANSACTION_NOT_FOUND",
+                field="transaction_id",
+            )
+        released = detail.op.released if detail.op else ()
+        placed = await self._placed(TransactionOutcome(transaction_id, detail.summary.state, released))
+        return detail, placed.released
+
+    async def undecided(
+        self,
+        *,
+        state: TransactionState | None,
+        producer_group: str,
+        topic: str,
+        prepared_before: int | None,
+        page_size: int,
+        page_token: str,
+    ) -> tuple[list[TransactionSummary], str]:
+        """A page of transactions without a verdict, oldest first, and the token of the next page."""
+        size = page_limit(page_size)
+        found = await self._store.list_transactions(
+            TransactionFilter(
+                state=state,
+                producer_group=producer_group or None,
+                topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
+                prepared_before=prepared_before,
+                after=_parse_page(page_token),
+                limit=size + 1,
+            )
+        )
+        if len(found) <= size:
+            return found, ""
+        last = found[size - 1]
+        return found[:size], f"{last.prepared_at:x}.{last.transaction_id.hex()}"
+
+    async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
+        """Decides in the producer's place; None as verdict has the transaction checked again.
+
+        Raises:
+            InvalidArgument: no reason, or one too long.
+            NotFound: no such transaction.
+            VerdictConflict: it has the opposite verdict.
+        """
+        reason = check_reason(reason.strip())
+        if not reason:
+            raise InvalidArgument("An operator's decision needs a reason; it is kept.", field="reason")
+        operator = operator.strip()[:255] or "operator"
+        if commit is None:
+            outcome = await self._store.check_again(transaction_id, self._policy, operator, reason)
+            return await self._placed(outcome)
+        work = VerdictWork(transaction_id, commit, VerdictSource.OPERATOR, reason, operator)
+        result = (await self.decide([work]))[0]
+        if isinstance(result, BrokerError):
+            raise result
+        return result
+
+    async def _placed(self, outcome: TransactionOutcome, topic_ids: set[int] | None = None) -> PlacedOutcome:
+        released = [
+            await self._position(place, outcome.transaction_id, position, topic_ids)
+            for position, place in enumerate(outcome.released)
+        ]
+        return PlacedOutcome(outcome.transaction_id, outcome.state, released)
+
+    async def _position(
+        self, place: tuple[int, int], transaction_id: bytes, position: int, topic_ids: set[int] | None
+    ) -> LogPosition:
+        queue_id, offset = place
+        found = self._store.known_queue(queue_id) or await self._store.find_topic_of_queue(queue_id)
+        if found is None:
+            return LogPosition("", 0, offset, message_id(transaction_id, position))
+        topic, queue_no = found
+        if topic_ids is not None:
+            topic_ids.add(topic.topic_id)
+        return LogPosition(topic.name, queue_no, offset, message_id(transaction_id, position))
+
+
+def _parse_page(token: str) -> tuple[int, bytes] | None:
+    if not token:
+        return None
+    try:
+        born_at, raw = token.split(".")
+        return int(born_at, 16), bytes.fromhex(raw)
+    except ValueError:
+        raise InvalidArgument(
+            "This is no page token; use next_page_token of the page before.", field="page_token"
+        ) from None

@@ -1,0 +1,66 @@
+"""Waking those who wait for messages: when something is released, or a lease becomes free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Wakeups:
+    """Who waits for which topics, and for which group's leases."""
+
+    def __init__(self) -> None:
+        """Starts with nobody waiting."""
+        self._by_topic: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._by_topic)
+
+    @contextmanager
+    def listen(self, topic_ids: Iterable[int], group_id: int | None = None) -> Iterator[asyncio.Event]:
+        """An event that is set when something may have come; clear it before looking."""
+        event = asyncio.Event()
+        topic_ids = list(topic_ids)
+        for topic_id in topic_ids:
+            self._by_topic[topic_id].add(event)
+        if group_id is not None:
+            self._by_group[group_id].add(event)
+        try:
+            yield event
+        finally:
+            for topic_id in topic_ids:
+                _remove(self._by_topic, topic_id, event)
+            if group_id is not None:
+                _remove(self._by_group, group_id, event)
+
+    def released(self, topic_ids: Iterable[int]) -> None:
+        """Messages were released to these topics."""
+        for topic_id in topic_ids:
+            for event in self._by_topic.get(topic_id, ()):
+                event.set()
+
+    def leases_free(self, group_ids: Iterable[int]) -> None:
+        """Leases of these groups can be taken."""
+        for group_id in group_ids:
+            for event in self._by_group.get(group_id, ()):
+                event.set()
+
+    def wake_all(self) -> None:
+        """Wakes everybody, to look whether to go on."""
+        for events in list(self._by_topic.values()):
+            for event in events:
+                event.set()
+
+
+def _remove(waiters: dict[int, set[asyncio.Event]], key: int, event: asyncio.Event) -> None:
+    waiters[key].discard(event)
+    if not waiters[key]:
+        del waiters[key]

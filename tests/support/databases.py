@@ -1,0 +1,81 @@
+"""The database servers the tests run on: where they are, and databases of their own for the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import uuid
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import pymysql
+import pytest
+
+Kind: TypeAlias = Literal["mariadb", "mysql"]
+KINDS: tuple[Kind, ...] = ("mariadb", "mysql")
+
+_CHECKOUT = Path(__file__).parents[2]
+_ABSENT = {"", "0", "false"}
+
+
+def in_ci() -> bool:
+    """Whether a missing part must fail the test instead of skipping it."""
+    return os.environ.get("CI", "").lower() not in _ABSENT
+
+
+def server_url(kind: Kind) -> str:
+    """The URL of the server: from HALFMQ_TEST_<KIND>_URL, or started by scripts/db where that is wanted.
+
+    Without either the test is skipped; in CI it fails. A server that is started here is left running.
+    """
+    variable = f"HALFMQ_TEST_{kind.upper()}_URL"
+    if url := os.environ.get(variable):
+        return url
+    if in_ci() or os.environ.get("HALFMQ_TEST_DB") == "start":
+        return _started(kind)
+    pytest.skip(f"needs {kind}: set {variable}, or HALFMQ_TEST_DB=start to have it started")
+
+
+@lru_cache
+def _started(kind: Kind) -> str:
+    command = [str(_CHECKOUT / "scripts" / "db"), "start", kind]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if result.returncode != 0:
+        pytest.fail(f"scripts/db start {kind} failed:\n{result.stderr}", pytrace=False)
+    return result.stdout.split()[-1]
+
+
+def connect(url: str, **options: object) -> pymysql.Connection:
+    """A PyMySQL connection to what a database URL names."""
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=parts.username,
+        password=parts.password or "",
+        database=parts.path.strip("/") or None,
+        **options,
+    )
+
+
+def create_database(server: str) -> str:
+    """Makes an empty database with a name of its own; its URL."""
+    name = f"halfmq_test_{uuid.uuid4().hex[:12]}"
+    with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    return urlsplit(server)._replace(path=f"/{name}").geturl()
+
+
+def drop_database(url: str) -> None:
+    """Drops it, and first ends the connections that a broken test left in it: they would block this for ever."""
+    name = urlsplit(url).path.strip("/")
+    server = urlsplit(url)._replace(path="/").geturl()
+    with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
+        for (session,) in cursor.fetchall():
+            with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended by itself
+                cursor.execute(f"KILL {session}")
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
