@@ -14,14 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import ConsumerGroup, QueueState, Topic
-    from broker.services.ports import CatalogStore, LogStore, TransactionStore
+    from broker.services.ports import Storage
 
 REMEMBERED_FOR = 2.0
 LARGEST_PAGE = 1000
-
-
-class CatalogPorts(CatalogStore, LogStore, TransactionStore):
-    """What the catalog needs of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class CatalogConfig:
 class Catalog:
     """Finds, makes, lists and deletes topics and groups."""
 
-    def __init__(self, store: CatalogPorts, config: CatalogConfig | None = None) -> None:
+    def __init__(self, store: Storage, config: CatalogConfig | None = None) -> None:
         """Takes the storage and the defaults."""
         self._store = store
         self.config = config or CatalogConfig()

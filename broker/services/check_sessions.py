@@ -26,7 +26,7 @@ class CheckSession:
     """One producer's check stream, as the checker sees it."""
 
     def __init__(self, group_id: int, client_id: str) -> None:
-        """Made by CheckSessions.open."""
+        """Takes part once CheckSessions has admitted it."""
         self.group_id = group_id
         self.client_id = client_id
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
@@ -78,21 +78,19 @@ class CheckSessions:
         self._turn = 0
         self.on_open: Callable[[], None] = lambda: None
 
-    def open(self, group_id: int, client_id: str) -> CheckSession:
-        """Registers a producer of a group."""
-        session = CheckSession(group_id, client_id)
-        self._by_group[group_id].append(session)
+    def admit(self, session: CheckSession) -> None:
+        """Takes a producer in."""
+        self._by_group[session.group_id].append(session)
         self.on_open()
-        return session
 
     def end(self, session: CheckSession) -> None:
         """Takes a producer out."""
         session.close()
-        sessions = self._by_group[session.group_id]
+        sessions = self._by_group.get(session.group_id, [])
         if session in sessions:
             sessions.remove(session)
         if not sessions:
-            del self._by_group[session.group_id]
+            self._by_group.pop(session.group_id, None)
 
     def group_ids(self) -> list[int]:
         """Groups that have a producer here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,12 @@ from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, Queu
 from broker.services.transactions import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from broker.domain.topic import ConsumerGroup, Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import CatalogStore, Delivered, LeaseStore, LogStore
+    from broker.services.ports import Delivered, Storage
     from broker.services.wakeups import Wakeups
-
-    class DeliveryPorts(LeaseStore, LogStore, CatalogStore):
-        """What delivery needs of the storage."""
 
 
 SECOND = 1_000_000
@@ -63,7 +61,7 @@ class DeliveryService:
     """Hands out messages and takes receipts back."""
 
     def __init__(
-        self, store: DeliveryPorts, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig | None = None
+        self, store: Storage, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig | None = None
     ) -> None:
         """Takes the storage, the names, who waits, and the bounds."""
         self._store = store
@@ -202,7 +200,7 @@ class Subscription:
     def __init__(
         self,
         service: DeliveryService,
-        store: DeliveryPorts,
+        store: Storage,
         group: ConsumerGroup,
         topics: Sequence[Topic],
         client_id: str,
@@ -234,10 +232,32 @@ class Subscription:
             config.batch_bytes,
             self.lease_time,
         )
-        outcome = (await self._store.claim([work]))[0]
+        claiming = asyncio.ensure_future(self._store.claim([work]))
+        try:
+            outcome = (await asyncio.shield(claiming))[0]
+        except asyncio.CancelledError:
+            # The consumer left in the meantime; what was taken for it must not wait for its lease to expire.
+            _spawn(self._give_back_when_claimed(claiming))
+            raise
         if isinstance(outcome, BrokerError):
             raise outcome
         return outcome
+
+    async def give_back(self, parts: Sequence[Delivered]) -> None:
+        """Returns messages that never reached the consumer, for the next one."""
+        work = [
+            NackWork(Receipt(part.lease_id, part.token, message.offset), untried=True)
+            for part in parts
+            for message in part.messages
+        ]
+        with suppress(BrokerError):
+            await self._store.settle(work)
+
+    async def _give_back_when_claimed(self, claiming: asyncio.Future[list[list[Delivered] | BrokerError]]) -> None:
+        with suppress(BrokerError):
+            outcome = (await claiming)[0]
+            if not isinstance(outcome, BrokerError):
+                await self.give_back(outcome)
 
     async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
         """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
@@ -276,6 +296,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     _Listening = AbstractContextManager[asyncio.Event]
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+def _spawn(work: Coroutine[object, object, None]) -> None:
+    task = asyncio.create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
 
 
 async def _signal(event: asyncio.Event, until: float) -> bool:

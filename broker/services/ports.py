@@ -380,3 +380,7 @@ class CatalogStore(Protocol):
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
         """How far a group has come in every queue it joined."""
         ...
+
+
+class Storage(TransactionStore, LogStore, LeaseStore, CatalogStore, Protocol):
+    """All of it, as one database gives it."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.services.catalog import Catalog, CatalogPorts
-    from broker.services.ports import TransactionDetail, TransactionSummary
+    from broker.services.catalog import Catalog
+    from broker.services.ports import Storage, TransactionDetail, TransactionSummary
     from broker.services.wakeups import Wakeups
 
 LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
@@ -70,7 +70,7 @@ class TransactionService:
 
     def __init__(
         self,
-        store: CatalogPorts,
+        store: Storage,
         catalog: Catalog,
         wakeups: Wakeups,
         *,

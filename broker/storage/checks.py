@@ -57,6 +57,13 @@ def claim_due(
         _LOCK.format(ids=marks(due)) + session.dialect.skip_locked, (*sorted(due), TO_CHECK, now)
     ):
         number, most = count + 1, policy.limit_for(own_limit)
+        if number > most:
+            # The limit was lowered meanwhile: no further check, and parked when next looked at.
+            session.run(
+                "UPDATE half_message SET check_state = ? WHERE transaction_id = ? AND position = 0",
+                (LAST_CHECK_SENT, transaction_id),
+            )
+            continue
         session.run(
             "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
             " WHERE transaction_id = ? AND position = 0",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from broker.domain.lease import Lease, receipt_gone, runs
+from broker.domain.message import LogMessage
 from broker.domain.retry import RetryPolicy
 from broker.domain.topic import ConsumerGroup, Topic
 from broker.errors import BrokerError, StaleReceipt
@@ -33,7 +35,11 @@ _INSERT_COLUMNS = (
 
 _random = random.SystemRandom()
 
-DUE_LEASES = "SELECT lease_id FROM lease WHERE group_id = ? AND available_at <= ? ORDER BY available_at LIMIT ?"
+# Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
+DUE_LEASES = (
+    "SELECT lease_id FROM lease WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
+    " ORDER BY available_at LIMIT ?"
+)
 
 
 def new_token() -> int:
@@ -44,6 +50,8 @@ def new_token() -> int:
 def join(session: Session, group: ConsumerGroup, topics: Iterable[Topic]) -> None:
     """Makes sure the group has a progress row for every queue of these topics; new ones start at the beginning."""
     queue_ids = [queue_id for topic in topics for queue_id in topic.queue_ids]
+    if not queue_ids:
+        return
     known = session.fetch(
         f"SELECT queue_id FROM group_progress WHERE group_id = ? AND queue_id IN ({marks(queue_ids)})",
         (group.group_id, *queue_ids),
@@ -69,6 +77,11 @@ class _Room:
         self.messages -= len(delivered.messages)
         self.size -= sum([len(message.body) for message in delivered.messages])
 
+    def fitting(self, messages: Sequence[LogMessage]) -> int:
+        """How many of these there is room for; at least one."""
+        sizes = itertools.accumulate(len(message.body) for message in messages[: self.messages])
+        return max(1, sum(1 for size in sizes if size <= self.size))
+
     @property
     def left(self) -> bool:
         return self.messages > 0 and self.size > 0
@@ -80,6 +93,9 @@ def claim(
     """Hands out messages to each consumer in turn: first what expired or was given back, then new ones."""
     results: list[list[Delivered] | BrokerError] = []
     for item in work:
+        if not item.topics:
+            results.append([])
+            continue
         room = _Room(item.limit, item.max_bytes)
         delivered = list(_take_over(session, item, room, now, directory))
         if room.left:
@@ -88,8 +104,13 @@ def claim(
     return results
 
 
+def _places(item: ClaimWork) -> dict[int, tuple[Topic, int]]:
+    """Topic and queue number of every queue the consumer reads."""
+    return {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+
+
 def _hand_out(session: Session, item: ClaimWork, room: _Room, now: int, turn: int) -> Iterable[Delivered]:
-    places = {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+    places = _places(item)
     backlog = session.fetch(
         "SELECT p.queue_id, q.next_offset, q.min_offset FROM group_progress p JOIN queue q ON q.queue_id = p.queue_id"
         f" WHERE p.group_id = ? AND p.queue_id IN ({marks(list(places))}) AND q.next_offset > p.next_offset",
@@ -116,21 +137,29 @@ def _hand_out(session: Session, item: ClaimWork, room: _Room, now: int, turn: in
             "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
             (first + count, item.group.group_id, queue_id),
         )
-        lease = Lease(0, item.group.group_id, queue_id, first, count, new_token(), 1, now + item.lease_time, item.owner)
-        lease = replace(lease, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(lease)))
         topic, queue_no = places[queue_id]
         messages = read_range(session, topic.name, queue_no, queue_id, first, count)
+        if not messages:
+            continue  # Retention was here between the look at the backlog and now.
+        lease = Lease(0, item.group.group_id, queue_id, first, count, new_token(), 1, now + item.lease_time, item.owner)
+        lease = replace(lease, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(lease)))
         delivered = Delivered(lease.lease_id, lease.token, 1, lease.available_at, None, messages)
         room.take(delivered)
         yield delivered
 
 
 def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directory: Directory) -> Iterable[Delivered]:
+    places = _places(item)
     # Uses lease_available; then the rows are locked by primary key.
-    ids = [row[0] for row in session.fetch(DUE_LEASES, (item.group.group_id, now, _TAKE_OVERS_AT_ONCE))]
+    ids = [
+        row[0]
+        for row in session.fetch(
+            DUE_LEASES.format(queue_ids=marks(list(places))),
+            (item.group.group_id, now, *places, _TAKE_OVERS_AT_ONCE),
+        )
+    ]
     if not ids:
         return
-    places = {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
     policy = RetryPolicy(item.group.max_attempts)
     found = session.fetch(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
@@ -138,8 +167,6 @@ def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directo
         (*sorted(ids), now),
     )
     for lease in sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id)):
-        if lease.queue_id not in places:
-            continue  # The consumer does not read this topic; another one of the group does.
         if policy.exhausted(lease.attempt):
             _give_up(session, item.group, lease, now, directory)
             continue
@@ -164,12 +191,13 @@ def _redeliver(
     if not kept:
         session.run("DELETE FROM lease WHERE lease_id = ?", (lease.lease_id,))
         return None
-    if len(kept) > room.messages:
+    taking = room.fitting(kept)
+    if taking < len(kept):
         # The consumer has no room for all: the rest stays, due, in a lease of its own.
-        rest = kept[room.messages].offset
+        rest = kept[taking].offset
         session.insert("lease", _INSERT_COLUMNS, [_values(_cut(lease, rest, lease.first + lease.count))])
         lease = replace(_cut(lease, lease.first, rest), lease_id=lease.lease_id)
-        kept = kept[: room.messages]
+        kept = kept[:taking]
     taken = lease.take_over(owner=item.owner, token=new_token(), until=now + item.lease_time)
     _store(session, taken)
     return Delivered(taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept)

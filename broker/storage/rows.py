@@ -71,9 +71,9 @@ def encode_released(places: Sequence[tuple[int, int]]) -> str:
     return "[" + ",".join([f"[{queue_id},{offset}]" for queue_id, offset in places]) + "]"
 
 
-def decode_released(text: str | None) -> list[tuple[int, int]]:
+def decode_released(text: str | None) -> tuple[tuple[int, int], ...]:
     """Places in the log from an op record."""
-    return [(queue_id, offset) for queue_id, offset in json.loads(text)] if text else []
+    return tuple((queue_id, offset) for queue_id, offset in json.loads(text)) if text else ()
 
 
 def encode_bits(bits: int, count: int) -> bytes | None:

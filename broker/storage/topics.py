@@ -64,6 +64,8 @@ def delete_topic(session: Session, topic: Topic, directory: Directory) -> None:
             field="topic",
         )
     queues = topic.queue_ids
+    # First the progress: a pull holds it, and without it nobody hands out more.
+    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
     if session.fetch(f"SELECT 1 FROM lease WHERE queue_id IN ({marks(queues)}) LIMIT 1", queues):
         raise Refused(
             f"Consumers hold messages of {topic.name!r}; stop them, or delete their groups, first.",
@@ -76,7 +78,6 @@ def delete_topic(session: Session, topic: Topic, directory: Directory) -> None:
                 "DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset <= ?",
                 (queue_id, head[0], head[-1]),
             )
-    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
     session.run("DELETE FROM queue WHERE topic_id = ?", (topic.topic_id,))
     session.run("DELETE FROM topic WHERE topic_id = ?", (topic.topic_id,))
     directory.forget(topic)
@@ -124,8 +125,9 @@ def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]
 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
     """Deletes a consumer group with its progress and leases; its dead letter topic stays."""
-    session.run("DELETE FROM lease WHERE group_id = ?", (group.group_id,))
+    # First the progress: a pull holds it while it adds its lease.
     session.run("DELETE FROM group_progress WHERE group_id = ?", (group.group_id,))
+    session.run("DELETE FROM lease WHERE group_id = ?", (group.group_id,))
     session.run("DELETE FROM consumer_group WHERE group_id = ?", (group.group_id,))
 
 

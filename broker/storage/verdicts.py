@@ -52,19 +52,25 @@ def decide(
     ids = sorted({item.transaction_id for item in work})
     pending = _lock_halves(session, ids)
     recorded = _recorded(session, ids)
+    homeless = _without_topic(session, work, pending, directory)
     decided: dict[bytes, VerdictWork] = {}
     outcomes: list[TransactionOutcome | BrokerError] = []
     for item in work:
         outcome = _judge(item, pending.get(item.transaction_id), recorded.get(item.transaction_id))
         if isinstance(outcome, TransactionOutcome) and item.transaction_id not in recorded:
-            # Further verdicts on it in this batch see this one as recorded.
-            recorded[item.transaction_id] = outcome
-            decided[item.transaction_id] = item
+            if item.commit and item.transaction_id in homeless:
+                outcome = NotFound(
+                    "A topic of this transaction was deleted; roll the transaction back.",
+                    reason="TOPIC_NOT_FOUND",
+                    field="topic",
+                )
+            else:
+                # Further verdicts on it in this batch see this one as recorded.
+                recorded[item.transaction_id] = outcome
+                decided[item.transaction_id] = item
         outcomes.append(outcome)
     if decided:
-        refused = _apply(session, decided, pending, recorded, now, directory, turn)
-        if refused:
-            outcomes = [refused.get(item.transaction_id, given) for item, given in zip(work, outcomes, strict=True)]
+        _apply(session, decided, pending, recorded, now, directory, turn)
     return outcomes
 
 
@@ -117,10 +123,7 @@ def _apply(
     now: int,
     directory: Directory,
     turn: int,
-) -> dict[bytes, BrokerError]:
-    refused = _without_topic(session, decided, pending, directory)
-    for transaction_id in refused:
-        del decided[transaction_id]
+) -> None:
     committed = sorted(i for i, item in decided.items() if item.commit)
     released = _release(session, committed, pending, now, directory, turn) if committed else {}
     ops = []
@@ -128,7 +131,7 @@ def _apply(
         item, half = decided[transaction_id], pending[transaction_id]
         places = released.get(transaction_id)
         if places:
-            outcomes[transaction_id].released = places
+            outcomes[transaction_id].released = tuple(places)
         ops.append(
             (
                 transaction_id,
@@ -153,23 +156,18 @@ def _apply(
     ]
     if actions:
         session.insert("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
-    return refused
 
 
 def _without_topic(
-    session: Session, decided: dict[bytes, VerdictWork], pending: dict[bytes, _Open], directory: Directory
-) -> dict[bytes, BrokerError]:
-    wanted = {topic_id for i, item in decided.items() if item.commit for topic_id, _ in pending[i].halves}
+    session: Session, work: Sequence[VerdictWork], pending: dict[bytes, _Open], directory: Directory
+) -> set[bytes]:
+    """Transactions to be committed that have a message for a topic which was deleted."""
+    committing = {item.transaction_id for item in work if item.commit} & pending.keys()
+    wanted = {topic_id for i in committing for topic_id, _ in pending[i].halves}
     missing = wanted - directory.by_ids(session, wanted).keys()
     if not missing:
-        return {}
-    return {
-        transaction_id: NotFound(
-            "A topic of this transaction was deleted; roll the transaction back.", reason="TOPIC_NOT_FOUND"
-        )
-        for transaction_id, item in decided.items()
-        if item.commit and any(topic_id in missing for topic_id, _ in pending[transaction_id].halves)
-    }
+        return set()
+    return {i for i in committing if any(topic_id in missing for topic_id, _ in pending[i].halves)}
 
 
 def _release(

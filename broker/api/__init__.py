@@ -1,0 +1,1 @@
+"""The halfmq.v1 services: convert, call, convert."""

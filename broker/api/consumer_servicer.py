@@ -1,0 +1,210 @@
+"""ConsumerService."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.api import converters
+from broker.api.outbox import Outbox
+from broker.errors import BrokerError, InvalidArgument
+from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    import grpc
+    from google.protobuf.message import Message as Request
+
+    from broker.services.catalog import Catalog
+    from broker.services.delivery import DeliveryService, Settled, Subscription
+
+    _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
+    _Context = grpc.aio.ServicerContext[object, object]
+
+MOST_CREDITS = 100_000
+
+
+class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
+    """Delivery under leases, and reading by offset."""
+
+    def __init__(self, delivery: DeliveryService, catalog: Catalog, broker_id: str) -> None:
+        """Takes the services it speaks for."""
+        self._delivery = delivery
+        self._catalog = catalog
+        self._broker_id = broker_id
+        self._streams: set[Outbox[consumer_pb2.ConsumeResponse]] = set()
+
+    def drain(self) -> None:
+        """Ends all consume streams, so that consumers go to another broker."""
+        for outbox in self._streams:
+            outbox.close()
+
+    async def Consume(
+        self, request_iterator: AsyncIterator[consumer_pb2.ConsumeRequest], context: _ConsumeContext
+    ) -> AsyncIterator[consumer_pb2.ConsumeResponse]:
+        """Serves one consumer."""
+        subscription = await self._subscribe(request_iterator)
+        subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
+        subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
+        outbox: Outbox[consumer_pb2.ConsumeResponse] = Outbox()
+        self._streams.add(outbox)
+        try:
+            yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
+            async for response in outbox.run(
+                self._deliver(subscription, outbox), self._take_requests(request_iterator, subscription, outbox)
+            ):
+                yield response
+        finally:
+            self._streams.discard(outbox)
+
+    async def _subscribe(self, requests: AsyncIterator[consumer_pb2.ConsumeRequest]) -> Subscription:
+        first = await anext(aiter(requests), None)
+        if first is None or first.WhichOneof("event") != "subscribe":
+            raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
+        wanted = first.subscribe
+        lease_time = _optional(wanted, "lease_duration")
+        return await self._delivery.subscribe(wanted.consumer_group, wanted.topics, wanted.client_id, lease_time)
+
+    async def _deliver(self, subscription: Subscription, outbox: Outbox[consumer_pb2.ConsumeResponse]) -> None:
+        while True:
+            parts = await subscription.next_batch()
+            for index, part in enumerate(parts):
+                batch = consumer_pb2.DeliveryBatch(deliveries=converters.deliveries(part))
+                try:
+                    await outbox.write(consumer_pb2.ConsumeResponse(deliveries=batch))
+                except BaseException:
+                    # They never left: the next consumer gets them at once.
+                    await asyncio.shield(subscription.give_back(parts[index:]))
+                    raise
+
+    async def _take_requests(
+        self,
+        requests: AsyncIterator[consumer_pb2.ConsumeRequest],
+        subscription: Subscription,
+        outbox: Outbox[consumer_pb2.ConsumeResponse],
+    ) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("event")
+            if kind == "credits":
+                _check_credits(request.credits.messages)
+                subscription.grant(request.credits.messages)
+                continue
+            if kind == "ack":
+                outcomes = await self._answered(self._delivery.ack(request.ack.receipt_handles), request.ack)
+            elif kind == "nack":
+                outcomes = await self._answered(self._nack(request.nack), request.nack)
+            elif kind == "extend":
+                outcomes = await self._answered(self._extend(request.extend), request.extend)
+            else:
+                raise InvalidArgument("Only credits, ack, nack and extend may follow the subscription.", field="event")
+            results = converters.receipt_results(getattr(request, kind).receipt_handles, outcomes)
+            await outbox.write(
+                consumer_pb2.ConsumeResponse(
+                    outcome=consumer_pb2.ReceiptOutcome(request_id=request.request_id, results=results)
+                )
+            )
+
+    async def _answered(
+        self, settling: Coroutine[object, object, list[Settled | BrokerError]], request: Request
+    ) -> Sequence[Settled | BrokerError]:
+        # What is refused as a whole is refused handle by handle here, so that the stream goes on.
+        try:
+            return await settling
+        except BrokerError as error:
+            return [error] * len(request.receipt_handles)  # type: ignore[attr-defined]
+
+    async def _nack(self, request: consumer_pb2.NackRequest) -> list[Settled | BrokerError]:
+        return await self._delivery.nack(
+            request.receipt_handles,
+            delay=_optional(request, "delay"),
+            reason=request.reason,
+            untried=request.untried,
+        )
+
+    async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> list[Settled | BrokerError]:
+        return await self._delivery.extend(request.receipt_handles, _optional(request, "duration"))
+
+    async def Pull(
+        self, request: consumer_pb2.PullRequest, context: _Context
+    ) -> AsyncIterator[consumer_pb2.PullResponse]:
+        """Delivers up to max_messages and ends."""
+        _check_credits(request.max_messages)
+        subscription = await self._delivery.subscribe(
+            request.consumer_group, request.topics, request.client_id, _optional(request, "lease_duration")
+        )
+        left = request.max_messages or 32
+        wait = _optional(request, "wait") or 0
+        while left:
+            parts = await subscription.wait_and_take(left, wait)
+            wait = 0
+            for part in parts:
+                left -= len(part.messages)
+                yield consumer_pb2.PullResponse(deliveries=converters.deliveries(part))
+            if not parts:
+                return
+
+    async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
+        """Marks messages as handled."""
+        outcomes = await self._delivery.ack(request.receipt_handles)
+        return consumer_pb2.AckResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+
+    async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
+        """Gives messages back."""
+        outcomes = await self._nack(request)
+        return consumer_pb2.NackResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+
+    async def ExtendLease(
+        self, request: consumer_pb2.ExtendLeaseRequest, context: _Context
+    ) -> consumer_pb2.ExtendLeaseResponse:
+        """Keeps leases for longer."""
+        outcomes = await self._extend(request)
+        return consumer_pb2.ExtendLeaseResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+
+    async def ReadQueue(
+        self, request: consumer_pb2.ReadQueueRequest, context: _Context
+    ) -> AsyncIterator[consumer_pb2.ReadQueueResponse]:
+        """Reads a queue from an offset on."""
+        _check_credits(request.max_messages)
+        left = request.max_messages or 32
+        offset = request.offset
+        wait = _optional(request, "wait") or 0
+        first = True
+        while left:
+            piece = await self._delivery.read_queue(request.topic, request.queue, offset, left, wait)
+            wait = 0
+            if not piece.messages and not first:
+                return
+            first = False
+            left -= len(piece.messages)
+            offset = piece.messages[-1].offset + 1 if piece.messages else max(offset, piece.min_offset)
+            yield consumer_pb2.ReadQueueResponse(
+                messages=[converters.log_message(message) for message in piece.messages],
+                next_offset=offset,
+                min_offset=piece.min_offset,
+                max_offset=piece.max_offset,
+            )
+            if not piece.messages:
+                return
+
+    async def QueueOffsets(
+        self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
+    ) -> consumer_pb2.QueueOffsetsResponse:
+        """Tells where queues begin and end, and how far a group has come."""
+        states = await self._catalog.queue_states(request.topic, request.consumer_group)
+        response = consumer_pb2.QueueOffsetsResponse()
+        for state in states:
+            entry = response.queues.add(queue=state.queue_no, min_offset=state.min_offset, max_offset=state.max_offset)
+            if request.consumer_group:
+                entry.committed_offset = state.committed_offset
+                entry.lag = state.lag
+        return response
+
+
+def _optional(request: Request, field: str) -> int | None:
+    return converters.micros(getattr(request, field), field) if request.HasField(field) else None
+
+
+def _check_credits(messages: int) -> None:
+    if messages > MOST_CREDITS:
+        raise InvalidArgument(f"{messages} messages at once; {MOST_CREDITS} are allowed.", field="messages")

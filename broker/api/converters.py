@@ -1,0 +1,266 @@
+"""Between the wire and the domain. Pure functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from broker.api.status import item_error
+from broker.domain.ids import format_id, message_id, parse_id
+from broker.domain.message import LogPosition, Message
+from broker.errors import BrokerError, InvalidArgument, VerdictConflict
+from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome
+from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from google.protobuf.duration_pb2 import Duration
+
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.services.delivery import Settled
+    from broker.services.ports import ClaimedCheck, Delivered, TransactionDetail, TransactionSummary
+
+SECOND = 1_000_000
+
+
+def timestamp(micros: int) -> Timestamp:
+    """Microseconds as a Timestamp."""
+    return Timestamp(seconds=micros // SECOND, nanos=micros % SECOND * 1000)
+
+
+def micros(duration: Duration, field: str) -> int:
+    """A Duration in microseconds.
+
+    Raises:
+        InvalidArgument: it is negative.
+    """
+    value = duration.seconds * SECOND + duration.nanos // 1000
+    if value < 0:
+        raise InvalidArgument("A duration cannot be negative.", field=field)
+    return value
+
+
+def message_in(message: message_pb2.Message) -> Message:
+    """A message as a producer sent it."""
+    return Message(
+        message.topic,
+        message.body or message.text.encode(),
+        message.tag or None,
+        tuple(message.keys),
+        dict(message.properties) if message.properties else {},
+        message.message_group or None,
+    )
+
+
+def message_out(message: Message) -> message_pb2.Message:
+    """A half message on its way back to a producer or an operator."""
+    return message_pb2.Message(
+        topic=message.topic,
+        body=message.body,
+        tag=message.tag or "",
+        keys=message.keys,
+        properties=message.properties,
+        message_group=message.message_group or "",
+    )
+
+
+def half_transaction(item: transaction_pb2.HalfTransaction) -> HalfTransaction | BrokerError:
+    """An item of Prepare, or why it cannot be one."""
+    try:
+        transaction_id = parse_id(item.transaction_id) if item.transaction_id else None
+        for index, message in enumerate(item.messages):
+            if message.message_id:
+                raise InvalidArgument(
+                    "A half message is named by its transaction; leave message_id empty.",
+                    field=f"messages[{index}].message_id",
+                )
+        delay = micros(item.first_check_delay, "first_check_delay") if item.HasField("first_check_delay") else 0
+    except InvalidArgument as error:
+        return error
+    return HalfTransaction(transaction_id, [message_in(m) for m in item.messages], item.first_position, delay)
+
+
+def ordinary_message(message: message_pb2.Message) -> OrdinaryMessage | BrokerError:
+    """An item of Send, or why it cannot be one."""
+    try:
+        own_id = parse_id(message.message_id, "message_id") if message.message_id else None
+    except InvalidArgument as error:
+        return error
+    return OrdinaryMessage(own_id, message_in(message))
+
+
+def position(place: LogPosition) -> message_pb2.LogPosition:
+    """A place in the log."""
+    return message_pb2.LogPosition(
+        topic=place.topic, queue=place.queue_no, offset=place.offset, message_id=place.message_id
+    )
+
+
+def transaction_result(
+    outcome: PlacedOutcome | BrokerError, transaction_id: str = ""
+) -> transaction_pb2.TransactionResult:
+    """What became of one transaction."""
+    if isinstance(outcome, BrokerError):
+        state = outcome.state if isinstance(outcome, VerdictConflict) else 0
+        return transaction_pb2.TransactionResult(
+            transaction_id=transaction_id, state=_state(state), error=item_error(outcome)
+        )
+    return transaction_pb2.TransactionResult(
+        transaction_id=format_id(outcome.transaction_id),
+        state=_state(outcome.state),
+        released=[position(place) for place in outcome.released],
+    )
+
+
+def _state(state: int) -> transaction_pb2.TransactionState.ValueType:
+    return transaction_pb2.TransactionState.ValueType(state)
+
+
+def log_message(message: LogMessage) -> message_pb2.LogMessage:
+    """A message of the log."""
+    return message_pb2.LogMessage(
+        topic=message.topic,
+        queue=message.queue_no,
+        offset=message.offset,
+        body=message.body,
+        tag=message.tag or "",
+        keys=message.keys,
+        properties=message.properties,
+        message_group=message.message_group or "",
+        message_id=message_id(message.transaction_id, message.position),
+        transaction_id=format_id(message.transaction_id),
+        born_at=timestamp(message.born_at),
+        stored_at=timestamp(message.stored_at),
+    )
+
+
+def deliveries(part: Delivered) -> list[consumer_pb2.Delivery]:
+    """The messages of one lease."""
+    prefix = f"{part.lease_id:x}.{part.token:x}."
+    expires_at = timestamp(part.expires_at)
+    return [
+        consumer_pb2.Delivery(
+            message=log_message(message),
+            receipt_handle=f"{prefix}{message.offset:x}",
+            attempt=part.attempt,
+            lease_expires_at=expires_at,
+            last_error=part.last_error or "",
+        )
+        for message in part.messages
+    ]
+
+
+def receipt_results(
+    handles: Sequence[str], outcomes: Sequence[Settled | BrokerError]
+) -> list[consumer_pb2.ReceiptResult]:
+    """What became of receipt handles."""
+    results = []
+    for handle, outcome in zip(handles, outcomes, strict=True):
+        result = consumer_pb2.ReceiptResult(receipt_handle=handle)
+        if isinstance(outcome, BrokerError):
+            result.error.CopyFrom(item_error(outcome))
+        else:
+            if outcome.expires_at is not None:
+                result.lease_expires_at.CopyFrom(timestamp(outcome.expires_at))
+            if outcome.dead_letter is not None:
+                result.dead_letter.CopyFrom(position(outcome.dead_letter))
+        results.append(result)
+    return results
+
+
+def check(claimed: ClaimedCheck) -> transaction_pb2.TransactionCheck:
+    """A question to a producer."""
+    return transaction_pb2.TransactionCheck(
+        transaction_id=format_id(claimed.transaction_id),
+        check_number=claimed.check_number,
+        max_checks=claimed.max_checks,
+        messages=[message_out(half) for half in claimed.halves],
+        prepared_at=timestamp(claimed.prepared_at),
+    )
+
+
+def transaction(detail: TransactionDetail, released: Sequence[LogPosition]) -> transaction_pb2.Transaction:
+    """All that is known of a transaction."""
+    summary = detail.summary
+    result = transaction_pb2.Transaction(
+        transaction_id=format_id(summary.transaction_id),
+        state=_state(summary.state),
+        producer_group=summary.producer_group,
+        halves=[message_out(half) for half in detail.halves],
+        check_count=summary.check_count,
+        prepared_at=timestamp(summary.prepared_at),
+        next_check_at=None if summary.next_check_at is None else timestamp(summary.next_check_at),
+        parked_at=None if summary.parked_at is None else timestamp(summary.parked_at),
+    )
+    for entry in detail.checks:
+        result.checks.add(
+            check_number=entry.check_number,
+            sent_at=timestamp(entry.sent_at),
+            broker_id=entry.broker_id,
+            client_id=entry.client_id,
+            answered_at=None if entry.answered_at is None else timestamp(entry.answered_at),
+            verdict=transaction_pb2.CheckVerdict.ValueType(entry.verdict or 0),
+            reason=entry.reason or "",
+        )
+    for action in detail.operator_actions:
+        result.operator_actions.add(
+            action=action.action,
+            operator=action.operator,
+            reason=action.reason,
+            acted_at=timestamp(action.acted_at),
+        )
+    if detail.op is not None:
+        result.op.CopyFrom(
+            transaction_pb2.OpRecord(
+                state=_state(detail.op.state),
+                source=transaction_pb2.VerdictSource.ValueType(detail.op.source),
+                decided_at=timestamp(detail.op.decided_at),
+                reason=detail.op.reason or "",
+                released=[position(place) for place in released],
+            )
+        )
+    return result
+
+
+def transaction_summary(summary: TransactionSummary) -> admin_pb2.TransactionSummary:
+    """A transaction in short."""
+    return admin_pb2.TransactionSummary(
+        transaction_id=format_id(summary.transaction_id),
+        state=_state(summary.state),
+        producer_group=summary.producer_group,
+        half_count=summary.half_count,
+        check_count=summary.check_count,
+        prepared_at=timestamp(summary.prepared_at),
+        next_check_at=None if summary.next_check_at is None else timestamp(summary.next_check_at),
+        parked_at=None if summary.parked_at is None else timestamp(summary.parked_at),
+    )
+
+
+def topic(found: Topic) -> admin_pb2.Topic:
+    """A topic's settings."""
+    result = admin_pb2.Topic(name=found.name, queue_count=found.queue_count, created_at=timestamp(found.created_at))
+    result.retention.FromMicroseconds(found.retention)
+    return result
+
+
+def group(found: ConsumerGroup) -> admin_pb2.ConsumerGroup:
+    """A consumer group's settings."""
+    return admin_pb2.ConsumerGroup(
+        name=found.name, max_attempts=found.max_attempts, created_at=timestamp(found.created_at)
+    )
+
+
+def group_progress(state: QueueState) -> admin_pb2.GroupProgress:
+    """How far a group has come in a queue."""
+    return admin_pb2.GroupProgress(
+        topic=state.topic,
+        queue=state.queue_no,
+        committed_offset=state.committed_offset,
+        next_offset=state.next_offset,
+        max_offset=state.max_offset,
+        in_flight=state.in_flight,
+        lag=state.lag,
+    )

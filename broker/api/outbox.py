@@ -1,0 +1,56 @@
+"""One response stream, several tasks that write to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+Response = TypeVar("Response")
+
+
+class Outbox(Generic[Response]):
+    """Collects the responses of tasks for the one generator that may write them.
+
+    A writer waits until its response was written, so a client that does not read holds up its own stream and nothing
+    piles up: at most one response per task waits.
+    """
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None]] | None] = asyncio.Queue()
+
+    async def write(self, response: Response) -> None:
+        """Writes a response; returns when the transport has taken it."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((response, written))
+        await written
+
+    def close(self) -> None:
+        """Ends the stream after what waits."""
+        self._waiting.put_nowait(None)
+
+    async def run(self, *work: Coroutine[object, object, None]) -> AsyncIterator[Response]:
+        """Runs the tasks and yields what they write, until one of them ends.
+
+        Raises:
+            Exception: whatever a task raised.
+        """
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.close())
+        try:
+            while (entry := await self._waiting.get()) is not None:
+                response, written = entry
+                yield response
+                if not written.done():
+                    written.set_result(None)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,65 @@
+"""From the broker's errors to gRPC: one table, rich details, and nothing of the inside for unknown ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from broker import errors
+from halfmq.v1 import message_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing import Any
+
+DOMAIN = "halfmq"
+REASON_KEY = "halfmq-reason"
+RETRY_KEY = "halfmq-retry-ms"
+
+CODES: tuple[tuple[type[errors.BrokerError], grpc.StatusCode], ...] = (
+    (errors.InvalidArgument, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.Refused, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.StorageUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (errors.StorageRejected, grpc.StatusCode.INTERNAL),
+    (errors.ConfigurationError, grpc.StatusCode.INTERNAL),
+)
+
+
+def code_of(error: errors.BrokerError) -> grpc.StatusCode:
+    """The gRPC code of an error."""
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+def item_error(error: errors.BrokerError) -> pb.ItemError:
+    """An error as part of an answer about many items."""
+    return pb.ItemError(code=code_of(error).value[0], reason=error.reason, message=error.message, field=error.field)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.BrokerError) -> NoReturn:
+    """Ends an RPC with an error: code, text, and details for programs."""
+    code = code_of(error)
+    details: list[Any] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
+    metadata: list[tuple[str, str | bytes]] = [(REASON_KEY, error.reason)]
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, errors.Overloaded | errors.StorageUnavailable):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(int(error.retry_after * 1000))
+        details.append(retry)
+        metadata.append((RETRY_KEY, str(int(error.retry_after * 1000))))
+    text = f"{error.field}: {error.message}" if error.field else error.message
+    status = status_pb2.Status(code=code.value[0], message=text)
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    rich = rpc_status.to_status(status)
+    await context.abort(code, text, (*(rich.trailing_metadata or ()), *metadata))
+    raise AssertionError("abort does not return")

@@ -1,0 +1,188 @@
+"""TransactionService and ProducerService."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.api import converters
+from broker.api.outbox import Outbox
+from broker.api.status import item_error
+from broker.domain.ids import parse_id
+from broker.domain.limits import MAX_REASON, check_client_id, check_reason
+from broker.domain.transaction import CheckVerdict, VerdictSource
+from broker.errors import BrokerError, InvalidArgument
+from broker.services.check_sessions import CheckSession
+from broker.services.ports import VerdictWork
+from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    import grpc
+
+    from broker.services.catalog import Catalog
+    from broker.services.check_sessions import CheckSessions
+    from broker.services.ports import TransactionStore
+    from broker.services.transactions import PlacedOutcome, TransactionService
+
+    _CheckContext = grpc.aio.ServicerContext[
+        transaction_pb2.CheckTransactionsRequest, AsyncIterator[transaction_pb2.CheckTransactionsResponse]
+    ]
+    _CheckResponse = transaction_pb2.CheckTransactionsResponse
+    _Context = grpc.aio.ServicerContext[object, object]
+
+ANSWERS_AT_ONCE = 500
+
+
+def _verdicts(ids: Sequence[str], *, commit: bool, reason: str = "") -> list[VerdictWork | BrokerError]:
+    verdicts: list[VerdictWork | BrokerError] = []
+    for text in ids:
+        try:
+            verdicts.append(VerdictWork(parse_id(text), commit, VerdictSource.PRODUCER, reason))
+        except InvalidArgument as error:
+            verdicts.append(error)
+    return verdicts
+
+
+class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
+    """Half messages and verdicts."""
+
+    def __init__(
+        self,
+        transactions: TransactionService,
+        sessions: CheckSessions,
+        catalog: Catalog,
+        store: TransactionStore,
+        broker_id: str,
+    ) -> None:
+        """Takes the services it speaks for."""
+        self._transactions = transactions
+        self._sessions = sessions
+        self._catalog = catalog
+        self._store = store
+        self._broker_id = broker_id
+
+    async def Prepare(
+        self, request: transaction_pb2.PrepareRequest, context: _Context
+    ) -> transaction_pb2.PrepareResponse:
+        """Stores half messages."""
+        items = [converters.half_transaction(item) for item in request.transactions]
+        outcomes = await self._transactions.prepare(request.producer_group, items)
+        return transaction_pb2.PrepareResponse(
+            results=[
+                converters.transaction_result(outcome, item.transaction_id)
+                for item, outcome in zip(request.transactions, outcomes, strict=True)
+            ]
+        )
+
+    async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
+        """Releases transactions."""
+        results = await self._decide(request.transaction_ids, _verdicts(request.transaction_ids, commit=True))
+        return transaction_pb2.CommitResponse(results=results)
+
+    async def Rollback(
+        self, request: transaction_pb2.RollbackRequest, context: _Context
+    ) -> transaction_pb2.RollbackResponse:
+        """Drops transactions."""
+        reason = check_reason(request.reason)
+        verdicts = _verdicts(request.transaction_ids, commit=False, reason=reason)
+        return transaction_pb2.RollbackResponse(results=await self._decide(request.transaction_ids, verdicts))
+
+    async def _decide(
+        self, ids: Sequence[str], verdicts: Sequence[VerdictWork | BrokerError]
+    ) -> list[transaction_pb2.TransactionResult]:
+        outcomes = await self._transactions.decide(verdicts)
+        return [
+            converters.transaction_result(outcome, transaction_id)
+            for transaction_id, outcome in zip(ids, outcomes, strict=True)
+        ]
+
+    async def GetTransaction(
+        self, request: transaction_pb2.GetTransactionRequest, context: _Context
+    ) -> transaction_pb2.GetTransactionResponse:
+        """Tells all that is known of a transaction."""
+        detail, released = await self._transactions.transaction(parse_id(request.transaction_id))
+        return transaction_pb2.GetTransactionResponse(transaction=converters.transaction(detail, released))
+
+    async def CheckTransactions(
+        self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: _CheckContext
+    ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
+        """Asks the producer about its transactions, for as long as it listens."""
+        session = await self._register(request_iterator)
+        outbox: Outbox[_CheckResponse] = Outbox()
+        registered = transaction_pb2.ProducerRegistered(broker_id=self._broker_id)
+        try:
+            yield transaction_pb2.CheckTransactionsResponse(registered=registered)
+            self._sessions.admit(session)
+            async for response in outbox.run(
+                _send_checks(session, outbox), self._take_answers(request_iterator, outbox)
+            ):
+                yield response
+        finally:
+            self._sessions.end(session)
+
+    async def _register(self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest]) -> CheckSession:
+        first = await anext(aiter(requests), None)
+        if first is None or first.WhichOneof("event") != "register":
+            raise InvalidArgument("The first request on this stream must be register.", field="register")
+        check_client_id(first.register.client_id, "register.client_id")
+        group_id = await self._catalog.producer_group_id(first.register.producer_group)
+        return CheckSession(group_id, first.register.client_id or "producer")
+
+    async def _take_answers(
+        self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest], outbox: Outbox[_CheckResponse]
+    ) -> None:
+        room = asyncio.Semaphore(ANSWERS_AT_ONCE)
+        async with asyncio.TaskGroup() as answers:
+            async for request in requests:
+                if request.WhichOneof("event") != "answer":
+                    raise InvalidArgument("Only answers may follow the registration.", field="event")
+                await room.acquire()
+                task = answers.create_task(self._take_answer(request.answer, outbox))
+                task.add_done_callback(lambda _: room.release())
+
+    async def _take_answer(self, answer: transaction_pb2.CheckAnswer, outbox: Outbox[_CheckResponse]) -> None:
+        outcome: PlacedOutcome | BrokerError
+        try:
+            transaction_id = parse_id(answer.transaction_id)
+            reason = check_reason(answer.reason[:MAX_REASON])
+            verdict = CheckVerdict(answer.verdict or CheckVerdict.UNKNOWN)
+            await self._store.record_answer(transaction_id, answer.check_number, verdict, reason)
+            if verdict is CheckVerdict.UNKNOWN:
+                return
+            work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.CHECK, reason)
+            outcome = (await self._transactions.decide([work]))[0]
+        except BrokerError as error:
+            # Also when the database is away: the transaction stays as it is and is checked again.
+            outcome = error
+        except ValueError as error:
+            outcome = InvalidArgument(str(error), field="answer")
+        result = converters.transaction_result(outcome, answer.transaction_id)
+        await outbox.write(
+            transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
+        )
+
+
+async def _send_checks(session: CheckSession, outbox: Outbox[_CheckResponse]) -> None:
+    async for claimed in session.outgoing():
+        await outbox.write(transaction_pb2.CheckTransactionsResponse(check=converters.check(claimed)))
+
+
+class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
+    """Ordinary messages."""
+
+    def __init__(self, transactions: TransactionService) -> None:
+        """Takes the service it speaks for."""
+        self._transactions = transactions
+
+    async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
+        """Appends messages to the log."""
+        items = [converters.ordinary_message(message) for message in request.messages]
+        results = []
+        for outcome in await self._transactions.send(items):
+            if isinstance(outcome, BrokerError):
+                results.append(producer_pb2.SendResult(error=item_error(outcome)))
+            else:
+                results.append(producer_pb2.SendResult(position=converters.position(outcome)))
+        return producer_pb2.SendResponse(results=results)

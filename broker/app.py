@@ -1,0 +1,271 @@
+"""The broker as a whole: builds the parts, starts them, drains and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from broker.api.admin_servicer import AdminServicer
+from broker.api.consumer_servicer import ConsumerServicer
+from broker.api.interceptor import ErrorInterceptor
+from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
+from broker.config import BrokerConfig
+from broker.errors import BrokerError, ConfigurationError
+from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.transaction_checker import TransactionChecker
+from broker.maintenance.watchers import ClockSynchroniser, HeadWatcher, LeaseWatcher
+from broker.services.catalog import Catalog, CatalogConfig
+from broker.services.check_sessions import CheckSessions
+from broker.services.delivery import DeliveryConfig, DeliveryService
+from broker.services.transactions import TransactionService
+from broker.services.wakeups import Wakeups
+from broker.storage.durability import open_database
+from broker.storage.group_commit import LaneConfig
+from broker.storage.migrations import current, migrate, newest
+from broker.storage.store import Store
+from halfmq.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    consumer_pb2,
+    consumer_pb2_grpc,
+    producer_pb2,
+    producer_pb2_grpc,
+    transaction_pb2,
+    transaction_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from broker.maintenance.loop import Loop
+
+logger = logging.getLogger("halfmq.broker")
+
+LARGEST_REQUEST = 32 * 1024 * 1024
+
+# Unread streams must not grow the broker: no bandwidth probing, so flow-control windows keep their size.
+SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_REQUEST),
+    ("grpc.max_send_message_length", LARGEST_REQUEST),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),
+]
+
+SERVICES = (
+    transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"].full_name,
+    producer_pb2.DESCRIPTOR.services_by_name["ProducerService"].full_name,
+    consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+)
+
+
+class Broker:
+    """One broker process: `await start()`, then `await stop()`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Takes the settings; nothing is opened yet."""
+        self.config = config
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach the broker."""
+        return f"{self.config.listen.rpartition(':')[0]}:{self.port}"
+
+    async def start(self) -> None:
+        """Opens the database, and serves.
+
+        Raises:
+            ConfigurationError: the database, its settings, or the address is not usable; says what to change.
+        """
+        await asyncio.to_thread(self._open_database)
+        self._build()
+        await self.store.start()
+        await self._listen()
+        for loop in self._loops:
+            loop.start()
+        await self._set_serving(True)
+        logger.info("broker %s serves on %s, database %s", self.config.name, self.endpoint, self._database.shown_url)
+
+    async def stop(self) -> None:
+        """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable."""
+        logger.info("broker %s drains", self.config.name)
+        await self._set_serving(False)
+        self._sessions.close_all()
+        self._consumers.drain()
+        for loop in self._loops:
+            await loop.stop()
+        await self._server.stop(self.config.drain)
+        await self.store.close()
+        self._database.close()
+        logger.info("broker %s stopped", self.config.name)
+
+    def _open_database(self) -> None:
+        config = self.config
+        self._database, warnings = open_database(
+            config.database, answer_timeout=config.answer_timeout, allow_unsafe=config.allow_unsafe_database
+        )
+        for warning in warnings:
+            logger.warning("database setting: %s", warning)
+        if config.migrate:
+            migrate(self._database)
+        elif current(self._database) != newest():
+            raise ConfigurationError(
+                f"The database's tables are at version {current(self._database)}, this broker needs {newest()}: "
+                "run `halfmq migrate`.",
+                field="database",
+            )
+
+    def _build(self) -> None:
+        config = self.config
+        policy = config.check_policy()
+        self.store = Store(
+            self._database,
+            broker_id=config.name,
+            policy=policy,
+            lanes=LaneConfig(patience=config.patience),
+        )
+        self._sessions = CheckSessions()
+        self._wakeups = Wakeups()
+        catalog_config = CatalogConfig(
+            auto_create=config.auto_create, queue_count=config.queue_count, retention=config.retention
+        )
+        self._catalog = Catalog(self.store, catalog_config)
+        self._transactions = TransactionService(
+            self.store, self._catalog, self._wakeups, limits=config.limits(), policy=policy
+        )
+        delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
+        self._delivery = DeliveryService(self.store, self._catalog, self._wakeups, delivery_config)
+        self._consumers = ConsumerServicer(self._delivery, self._catalog, config.name)
+        self._loops: list[Loop] = [
+            TransactionChecker(self.store, self._sessions, policy),
+            HeadWatcher(self.store, self._wakeups),
+            LeaseWatcher(self.store, self._wakeups),
+            ClockSynchroniser(self.store),
+            RetentionSweeper(self.store, keep_ops=config.retention),
+        ]
+
+    async def _listen(self) -> None:
+        config = self.config
+        self._server = grpc.aio.server(interceptors=(ErrorInterceptor(),), options=SERVER_OPTIONS)
+        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
+            TransactionServicer(self._transactions, self._sessions, self._catalog, self.store, config.name),
+            self._server,
+        )
+        producer_pb2_grpc.add_ProducerServiceServicer_to_server(ProducerServicer(self._transactions), self._server)
+        consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, self._server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(self._catalog, self._transactions, self.store.clock), self._server
+        )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
+            self._server,
+        )
+        try:
+            self.port = self._bind()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"The address {config.listen} cannot be used ({error}): is another process there?", field="listen"
+            ) from None
+        await self._server.start()
+
+    def _bind(self) -> int:
+        config = self.config
+        if not config.tls_certificate:
+            return self._server.add_insecure_port(config.listen)
+        try:
+            key = Path(config.tls_key).read_bytes()
+            chain = Path(config.tls_certificate).read_bytes()
+            client_ca = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
+        except OSError as error:
+            raise ConfigurationError(
+                f"The file {error.filename!r} cannot be read: {error.strerror}.", field="tls_certificate"
+            ) from None
+        credentials = grpc.ssl_server_credentials(
+            [(key, chain)], root_certificates=client_ca, require_client_auth=client_ca is not None
+        )
+        return self._server.add_secure_port(config.listen, credentials)
+
+    async def _set_serving(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *SERVICES):
+            await self._health.set(service, status)
+
+
+class EmbeddedBroker:
+    """A broker inside this process, on embedded storage, for tests and small tools.
+
+    A context manager; it runs on a thread of its own, so synchronous and asyncio code can both use it.
+    """
+
+    def __init__(self, data_dir: Path | None = None, *, auto_create: bool = True, **settings: Any) -> None:
+        """Takes a folder for the data (a temporary one when not given) and settings of BrokerConfig."""
+        self._temporary = None if data_dir else tempfile.TemporaryDirectory(prefix="halfmq-")
+        folder = Path(self._temporary.name) if self._temporary else Path(data_dir or "")
+        settings.setdefault("database", f"sqlite:///{folder / 'halfmq.db'}")
+        settings.setdefault("listen", "127.0.0.1:0")
+        settings.setdefault("drain", 1.0)
+        self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="halfmq-broker", daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach the broker."""
+        return self._broker.endpoint
+
+    def start(self) -> Self:
+        """Starts serving.
+
+        Raises:
+            ConfigurationError: a setting is not usable.
+        """
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._broker.start(), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stops serving and drops a temporary folder."""
+        try:
+            with contextlib.suppress(BrokerError):
+                asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result()
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        """Starts serving."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops serving."""
+        self.stop()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()

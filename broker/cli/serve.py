@@ -1,0 +1,98 @@
+"""`halfmq serve` and `halfmq migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from broker.app import Broker
+from broker.cli import logs
+from broker.config import BrokerConfig, load
+from broker.errors import BrokerError
+from broker.storage.durability import open_database
+from broker.storage.migrations import current, migrate
+
+Database = Annotated[
+    str | None, typer.Option(help="Database URL: mysql://user:password@host:3306/name, or sqlite:///file.")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with a table [broker].")]
+
+
+def fail(error: BrokerError) -> NoReturn:
+    """Ends the command with an error: the setting or field at fault, and what to do."""
+    where = f"{error.field}: " if error.field else ""
+    sys.stderr.write(f"halfmq: {where}{error.message}\n")
+    raise SystemExit(2)
+
+
+def serve(  # noqa: PLR0917
+    database: Database = None,
+    listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
+    config_file: ConfigFile = None,
+    broker_id: Annotated[str | None, typer.Option(help="Name in logs and histories.")] = None,
+    first_check: Annotated[float | None, typer.Option(help="Seconds from prepare to the first check [6].")] = None,
+    check_interval: Annotated[float | None, typer.Option(help="Seconds between checks [30].")] = None,
+    max_checks: Annotated[int | None, typer.Option(help="Checks before a transaction is parked [15].")] = None,
+    lease: Annotated[float | None, typer.Option(help="Seconds a delivery belongs to its consumer [30].")] = None,
+    queue_count: Annotated[int | None, typer.Option(help="Queues of a topic that names no number [4].")] = None,
+    retention_hours: Annotated[float | None, typer.Option(help="Hours that messages are kept [72].")] = None,
+    auto_create: Annotated[
+        bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
+    ] = None,
+    max_body_bytes: Annotated[int | None, typer.Option(help="Largest body of a message [4194304].")] = None,
+    drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
+    answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds to try to reach a lost database [10].")] = None,
+    allow_unsafe_database: Annotated[
+        bool | None, typer.Option(help="Start although the database can lose acknowledged commits [off].")
+    ] = None,
+    migrate: Annotated[bool | None, typer.Option(help="Create or upgrade the tables at the start [on].")] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="Certificate chain (PEM file).")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Private key (PEM file).")] = None,
+    tls_client_ca: Annotated[str | None, typer.Option(help="CA of client certificates (PEM file).")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
+) -> None:
+    """Run a broker.
+
+    Every option can also be set by HALFMQ_<OPTION> in the environment, or in the file named by --config.
+    """
+    arguments = dict(locals())
+    file = arguments.pop("config_file")
+    try:
+        config = load(arguments, file=file)
+        logs.set_up(config.log_format, config.log_level)
+        asyncio.run(_serve(config))
+    except BrokerError as error:
+        fail(error)
+
+
+async def _serve(config: BrokerConfig) -> None:
+    broker = Broker(config)
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    await broker.start()
+    # One line on standard output, for whoever started this process: where it serves.
+    sys.stdout.write(f"{broker.endpoint}\n")
+    sys.stdout.flush()
+    await ending.wait()
+    await broker.stop()
+
+
+def migrate_tables(database: Database = None, config_file: ConfigFile = None) -> None:
+    """Create or upgrade the database's tables."""
+    try:
+        config = load({"database": database}, file=config_file)
+        opened, _ = open_database(config.database, answer_timeout=config.answer_timeout, allow_unsafe=True)
+        before = current(opened)
+        migrate(opened)
+        sys.stdout.write(f"{opened.shown_url}: {before or 'empty'} -> {current(opened)}\n")
+    except BrokerError as error:
+        fail(error)

@@ -1,0 +1,189 @@
+"""The broker's settings: their names, defaults and bounds, and where they are read from.
+
+Arguments win over the environment (HALFMQ_<NAME>), which wins over the TOML file (a table [broker]), which wins over
+the defaults. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from broker.domain.check_policy import CheckPolicy
+from broker.domain.limits import Limits
+from broker.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "HALFMQ_"
+DEFAULT_DATABASE = "sqlite:///halfmq.db"
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Everything that can be set; the text behind each name is what `halfmq serve --help` shows.
+
+    Attributes:
+        database: URL of the database: mysql://user:password@host:3306/name, or sqlite:///file.
+        listen: address and port to serve on; port 0 takes a free one.
+        broker_id: this broker's name in logs and histories.
+        first_check: seconds from prepare to the first check.
+        check_interval: seconds between checks.
+        max_checks: checks before a transaction is parked.
+        lease: seconds a delivery belongs to its consumer.
+        queue_count: queues of a topic that names no number.
+        retention_hours: hours that messages and op records are kept by default.
+        auto_create: make unknown topics and consumer groups when they are first named.
+        max_body_bytes: largest body of a message.
+        drain: seconds that calls may take to end after SIGTERM.
+        answer_timeout: seconds to wait for the database's answer to a statement.
+        patience: seconds to try to reach a lost database before calls fail.
+        allow_unsafe_database: start although the database's settings can lose acknowledged commits.
+        migrate: create or upgrade the tables at the start.
+        tls_certificate: file with the server's certificate chain (PEM); needs tls_key.
+        tls_key: file with the server's private key (PEM).
+        tls_client_ca: file with the CA of client certificates; clients must then show one.
+        log_format: text or json.
+        log_level: debug, info, warning or error.
+    """
+
+    database: str = DEFAULT_DATABASE
+    listen: str = "127.0.0.1:8085"
+    broker_id: str = ""
+    first_check: float = 6.0
+    check_interval: float = 30.0
+    max_checks: int = 15
+    lease: float = 30.0
+    queue_count: int = 4
+    retention_hours: float = 72.0
+    auto_create: bool = False
+    max_body_bytes: int = 4 * 1024 * 1024
+    drain: float = 10.0
+    answer_timeout: float = 30.0
+    patience: float = 10.0
+    allow_unsafe_database: bool = False
+    migrate: bool = True
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    log_format: str = "text"
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot be, by name."""
+        if not 1 <= self.queue_count <= 1024:
+            raise ConfigurationError("queue_count must be between 1 and 1024.", field="queue_count")
+        for name in ("lease", "retention_hours", "answer_timeout", "patience"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be more than 0.", field=name)
+        if self.drain < 0:
+            raise ConfigurationError("drain must be 0 or more.", field="drain")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ConfigurationError("tls_client_ca needs tls_certificate and tls_key.", field="tls_client_ca")
+        if self.log_format not in {"text", "json"}:
+            raise ConfigurationError("log_format is text or json.", field="log_format")
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            raise ConfigurationError("log_level is debug, info, warning or error.", field="log_level")
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ConfigurationError("listen is host:port, such as 0.0.0.0:8085.", field="listen")
+        self.check_policy()
+        self.limits()
+
+    @property
+    def name(self) -> str:
+        """The broker's name; made of host and process where none is set."""
+        return self.broker_id or f"{socket.gethostname()}-{os.getpid()}"
+
+    def check_policy(self) -> CheckPolicy:
+        """The times of the check-back."""
+        return CheckPolicy(
+            first_check=int(self.first_check * 1e6),
+            interval=int(self.check_interval * 1e6),
+            max_checks=self.max_checks,
+        )
+
+    def limits(self) -> Limits:
+        """The bounds of messages and requests."""
+        return Limits(max_body=self.max_body_bytes)
+
+    @property
+    def retention(self) -> int:
+        """Microseconds that messages and op records are kept by default."""
+        return int(self.retention_hours * 3600e6)
+
+
+_TYPES = {field.name: field.type for field in fields(BrokerConfig)}
+
+
+def load(
+    arguments: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> BrokerConfig:
+    """Reads the settings from everywhere.
+
+    Args:
+        arguments: what the command line said; None where it said nothing.
+        environment: HALFMQ_* variables; the process's own when not given.
+        file: a TOML file with a table [broker].
+
+    Raises:
+        ConfigurationError: an unknown name, a value of the wrong kind, or one out of bounds.
+    """
+    environment = os.environ if environment is None else environment
+    settings: dict[str, Any] = _from_file(file) if file else {}
+    for name in _TYPES:
+        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if text is not None:
+            settings[name] = _parse(name, text, f"{ENVIRONMENT_PREFIX}{name.upper()}")
+    settings.update({name: value for name, value in arguments.items() if value is not None})
+    return BrokerConfig(**settings)
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"The file {str(file)!r} cannot be read: {error.strerror}.", field="config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"The file {str(file)!r} is not TOML: {error}.", field="config") from None
+    table = content.get("broker", {})
+    unknown = sorted(set(table) - set(_TYPES)) + sorted(set(content) - {"broker"})
+    if unknown:
+        raise ConfigurationError(
+            f"The file {str(file)!r} has settings that do not exist: {', '.join(unknown)}. "
+            f"There are, in the table [broker]: {', '.join(_TYPES)}.",
+            field="config",
+        )
+    return {name: _parse(name, value, name) for name, value in table.items()}
+
+
+def _parse(name: str, value: Any, shown: str) -> Any:
+    kind = _TYPES[name]
+    try:
+        if kind == "bool":
+            return _parse_bool(value)
+        if kind == "int":
+            return int(value)
+        if kind == "float":
+            return float(value)
+    except ValueError:
+        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[str(kind)]
+        raise ConfigurationError(f"{shown} is {value!r}; it must be {wanted}.", field=name) from None
+    return str(value)
+
+
+def _parse_bool(value: Any) -> bool:
+    text = str(value).lower()
+    if text in {"1", "true", "yes", "on"}:
+        return True
+    if text in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError(text)

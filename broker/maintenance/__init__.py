@@ -1,0 +1,1 @@
+"""What a broker does by itself, one small class per loop."""

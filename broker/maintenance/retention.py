@@ -1,0 +1,60 @@
+"""Forgetting what is past its time: the heads of queues, and old op records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.maintenance.loop import Loop
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+
+INTERVAL = 30.0
+TASK = "retention"
+PAGE = 1000
+
+
+class RetentionStore(Protocol):
+    """What the sweeper asks of the storage."""
+
+    async def take_turn(self, task: str, hold: int) -> bool:
+        """Whether this broker may do a task now."""
+        ...
+
+    async def list_topics(self, after: str, limit: int) -> list[Topic]:
+        """Topics by name."""
+        ...
+
+    async def trim_queue(self, topic: Topic, queue_id: int) -> int:
+        """Deletes some messages past retention; how many."""
+        ...
+
+    async def trim_ops(self, kept: int) -> int:
+        """Deletes some op records older than `kept` microseconds; how many."""
+        ...
+
+
+class RetentionSweeper(Loop):
+    """Deletes in small pieces, on one broker at a time."""
+
+    name = "retention"
+
+    def __init__(self, store: RetentionStore, *, keep_ops: int, interval: float = INTERVAL) -> None:
+        """Takes the storage, how long op records are kept (microseconds), and the seconds between two rounds."""
+        super().__init__(interval)
+        self._store = store
+        self._keep_ops = keep_ops
+
+    async def run_once(self) -> None:
+        """One round over all topics and the op records, if it is this broker's turn."""
+        if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
+            return
+        after = ""
+        while topics := await self._store.list_topics(after, PAGE):
+            for topic in topics:
+                for queue_id in topic.queue_ids:
+                    while await self._store.trim_queue(topic, queue_id):
+                        pass
+            after = topics[-1].name
+        while await self._store.trim_ops(self._keep_ops):
+            pass

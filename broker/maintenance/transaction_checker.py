@@ -1,0 +1,92 @@
+"""The check-back: asks producers about transactions that have no verdict, and parks those nobody can answer for.
+
+A check is counted in the database before it goes out, so no crash can make it one too many; when it turns out that no
+producer's stream takes it, the count is taken back. Groups without a producer on this broker are not looked at: nothing
+is spent for them here, another broker may have their producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import format_id
+from broker.maintenance.loop import Loop
+
+if TYPE_CHECKING:
+    from broker.domain.check_policy import CheckPolicy
+    from broker.services.check_sessions import CheckSessions
+    from broker.services.ports import ClaimedCheck, TransactionStore
+
+logger = logging.getLogger("halfmq.checker")
+
+BATCH = 256
+WARN_EVERY = 60.0
+
+
+class TransactionChecker(Loop):
+    """Sends due checks to producers, parks transactions after their last one, and warns of what nobody answers."""
+
+    name = "transaction checker"
+
+    def __init__(self, store: TransactionStore, sessions: CheckSessions, policy: CheckPolicy) -> None:
+        """Takes the storage, the producers' streams and the times.
+
+        The rounds are short against the policy's times, and a second apart at most.
+        """
+        shortest = min(policy.interval, policy.first_check or policy.interval) / 1_000_000
+        super().__init__(interval=min(1.0, max(0.02, shortest / 5)))
+        self._store = store
+        self._sessions = sessions
+        self._policy = policy
+        self._warn_at = time.monotonic() + policy.interval / 1_000_000
+        self._sweep_at = 0.0
+        sessions.on_open = self.poke
+
+    async def run_once(self) -> None:
+        """One pass: park, check everything that is due, and now and then sweep and warn."""
+        for transaction_id, group in await self._store.park_exhausted(BATCH):
+            logger.warning(
+                "transaction %s of group %s is parked: its last check brought no verdict; "
+                "an operator resolves it (ResolveTransaction)",
+                format_id(transaction_id),
+                group,
+            )
+        await self.check_due()
+        now = time.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + WARN_EVERY
+            await self._store.sweep_decided_halves()
+        if now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY
+            await self._warn()
+
+    async def check_due(self) -> int:
+        """Sends every check that is due to a producer connected here; how many went out."""
+        sent = 0
+        while group_ids := self._sessions.group_ids():
+            claimed = await self._store.claim_checks(group_ids, self._policy, BATCH)
+            results = await asyncio.gather(*[self._send(check) for check in claimed])
+            sent += sum(results)
+            if len(claimed) < BATCH or not all(results):
+                break
+        return sent
+
+    async def _send(self, check: ClaimedCheck) -> bool:
+        client_id = await self._sessions.send(check)
+        if client_id is None:
+            await self._store.return_check(check)
+            return False
+        await self._store.record_sent(check, client_id)
+        return True
+
+    async def _warn(self) -> None:
+        for group, late in await self._store.overdue(2 * self._policy.interval):
+            logger.warning(
+                "transactions of producer group %s wait for a check since %.0f s: no producer of the group holds a "
+                "check stream to any broker, or none is fast enough; no check is spent meanwhile",
+                group,
+                late / 1_000_000,
+            )

@@ -1,0 +1,69 @@
+"""Noticing what other brokers did, with one cheap query for all who wait here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.maintenance.loop import Loop
+
+if TYPE_CHECKING:
+    from broker.services.ports import LeaseStore, LogStore
+    from broker.services.wakeups import Wakeups
+    from broker.storage.store import Store
+
+HEAD_INTERVAL = 0.05
+LEASE_INTERVAL = 0.25
+CLOCK_INTERVAL = 5.0
+
+
+class HeadWatcher(Loop):
+    """Wakes those who wait for a topic when its queues have grown on another broker."""
+
+    name = "head watcher"
+
+    def __init__(self, store: LogStore, wakeups: Wakeups, interval: float = HEAD_INTERVAL) -> None:
+        """Takes the storage, who waits, and the seconds between two looks."""
+        super().__init__(interval)
+        self._store = store
+        self._wakeups = wakeups
+        self._seen: dict[int, int] = {}
+
+    async def run_once(self) -> None:
+        """One look at all queues' heads, if anybody waits."""
+        if not self._wakeups.waiting:
+            return
+        heads = await self._store.queue_heads()
+        self._wakeups.released([topic_id for topic_id, head in heads.items() if self._seen.get(topic_id) != head])
+        self._seen = heads
+
+
+class LeaseWatcher(Loop):
+    """Wakes the consumers of groups that have leases to take: expired ones, and retries whose time has come."""
+
+    name = "lease watcher"
+
+    def __init__(self, store: LeaseStore, wakeups: Wakeups, interval: float = LEASE_INTERVAL) -> None:
+        """Takes the storage, who waits, and the seconds between two looks."""
+        super().__init__(interval)
+        self._store = store
+        self._wakeups = wakeups
+
+    async def run_once(self) -> None:
+        """One look at every group's earliest lease, if anybody waits."""
+        if self._wakeups.waiting:
+            self._wakeups.leases_free(await self._store.groups_with_due_leases())
+
+
+class ClockSynchroniser(Loop):
+    """Keeps this broker's idea of the database's time right."""
+
+    name = "clock"
+
+    def __init__(self, store: Store, interval: float = CLOCK_INTERVAL) -> None:
+        """Takes the storage and the seconds between two readings."""
+        super().__init__(interval)
+        self._store = store
+
+    async def run_once(self) -> None:
+        """One reading."""
+        await self._store.synchronise_clock()
