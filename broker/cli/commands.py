@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from broker.cli import serve
+from broker.cli.bench.transactions import transactions
 
 app = typer.Typer(
     name="halfmq",
@@ -15,3 +16,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("migrate")(serve.migrate_tables)
+
+bench = typer.Typer(help="Measure rates and latencies next to a floor of plain driver code.", no_args_is_help=True)
+bench.command("transactions")(transactions)
+app.add_typer(bench, name="bench")
