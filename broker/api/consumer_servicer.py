@@ -70,9 +70,10 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         while True:
             parts = await subscription.next_batch()
             for index, part in enumerate(parts):
-                batch = consumer_pb2.DeliveryBatch(deliveries=converters.deliveries(part))
+                response = consumer_pb2.ConsumeResponse()
+                converters.add_deliveries(response.deliveries.deliveries, part)
                 try:
-                    await outbox.write(consumer_pb2.ConsumeResponse(deliveries=batch))
+                    await outbox.write(response)
                 except BaseException:
                     # They never left: the next consumer gets them at once.
                     await asyncio.shield(subscription.give_back(parts[index:]))
@@ -98,12 +99,11 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 outcomes = await self._answered(self._extend(request.extend), request.extend)
             else:
                 raise InvalidArgument("Only credits, ack, nack and extend may follow the subscription.", field="event")
-            results = converters.receipt_results(getattr(request, kind).receipt_handles, outcomes)
-            await outbox.write(
-                consumer_pb2.ConsumeResponse(
-                    outcome=consumer_pb2.ReceiptOutcome(request_id=request.request_id, results=results)
-                )
-            )
+            response = consumer_pb2.ConsumeResponse()
+            response.outcome.request_id = request.request_id
+            handles = getattr(request, kind).receipt_handles
+            converters.add_receipt_results(response.outcome.results, handles, outcomes)
+            await outbox.write(response)
 
     async def _answered(
         self, settling: Coroutine[object, object, list[Settled | BrokerError]], request: Request
@@ -140,26 +140,34 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             wait = 0
             for part in parts:
                 left -= len(part.messages)
-                yield consumer_pb2.PullResponse(deliveries=converters.deliveries(part))
+                response = consumer_pb2.PullResponse()
+                converters.add_deliveries(response.deliveries, part)
+                yield response
             if not parts:
                 return
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""
         outcomes = await self._delivery.ack(request.receipt_handles)
-        return consumer_pb2.AckResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+        response = consumer_pb2.AckResponse()
+        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        return response
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
         """Gives messages back."""
         outcomes = await self._nack(request)
-        return consumer_pb2.NackResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+        response = consumer_pb2.NackResponse()
+        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        return response
 
     async def ExtendLease(
         self, request: consumer_pb2.ExtendLeaseRequest, context: _Context
     ) -> consumer_pb2.ExtendLeaseResponse:
         """Keeps leases for longer."""
         outcomes = await self._extend(request)
-        return consumer_pb2.ExtendLeaseResponse(results=converters.receipt_results(request.receipt_handles, outcomes))
+        response = consumer_pb2.ExtendLeaseResponse()
+        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        return response
 
     async def ReadQueue(
         self, request: consumer_pb2.ReadQueueRequest, context: _Context
@@ -178,12 +186,12 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             first = False
             left -= len(piece.messages)
             offset = piece.messages[-1].offset + 1 if piece.messages else max(offset, piece.min_offset)
-            yield consumer_pb2.ReadQueueResponse(
-                messages=[converters.log_message(message) for message in piece.messages],
-                next_offset=offset,
-                min_offset=piece.min_offset,
-                max_offset=piece.max_offset,
+            response = consumer_pb2.ReadQueueResponse(
+                next_offset=offset, min_offset=piece.min_offset, max_offset=piece.max_offset
             )
+            for message in piece.messages:
+                converters.fill_log_message(response.messages.add(), message)
+            yield response
             if not piece.messages:
                 return
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.api.status import item_error
-from broker.domain.ids import format_id, message_id, parse_id
+from broker.domain.ids import format_id, parse_id
 from broker.domain.message import LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument, VerdictConflict
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
     from broker.domain.message import LogMessage
     from broker.domain.topic import ConsumerGroup, QueueState, Topic
@@ -50,7 +51,7 @@ def message_in(message: message_pb2.Message) -> Message:
         message.body or message.text.encode(),
         message.tag or None,
         tuple(message.keys),
-        dict(message.properties) if message.properties else {},
+        dict(message.properties),
         message.message_group or None,
     )
 
@@ -99,76 +100,86 @@ def position(place: LogPosition) -> message_pb2.LogPosition:
     )
 
 
+def add_transaction_result(
+    results: RepeatedCompositeContainer[transaction_pb2.TransactionResult],
+    outcome: PlacedOutcome | BrokerError,
+    transaction_id: str = "",
+) -> None:
+    """Adds what became of one transaction to an answer; in place, because building it apart copies it."""
+    if isinstance(outcome, BrokerError):
+        state = outcome.state if isinstance(outcome, VerdictConflict) else 0
+        results.add(transaction_id=transaction_id, state=_state(state), error=item_error(outcome))
+        return
+    result = results.add(
+        transaction_id=transaction_id or format_id(outcome.transaction_id), state=_state(outcome.state)
+    )
+    for place in outcome.released:
+        result.released.add(topic=place.topic, queue=place.queue_no, offset=place.offset, message_id=place.message_id)
+
+
 def transaction_result(
     outcome: PlacedOutcome | BrokerError, transaction_id: str = ""
 ) -> transaction_pb2.TransactionResult:
     """What became of one transaction."""
-    if isinstance(outcome, BrokerError):
-        state = outcome.state if isinstance(outcome, VerdictConflict) else 0
-        return transaction_pb2.TransactionResult(
-            transaction_id=transaction_id, state=_state(state), error=item_error(outcome)
-        )
-    return transaction_pb2.TransactionResult(
-        transaction_id=format_id(outcome.transaction_id),
-        state=_state(outcome.state),
-        released=[position(place) for place in outcome.released],
-    )
+    response = transaction_pb2.CommitResponse()
+    add_transaction_result(response.results, outcome, transaction_id)
+    return response.results[0]
 
 
 def _state(state: int) -> transaction_pb2.TransactionState.ValueType:
-    return transaction_pb2.TransactionState.ValueType(state)
+    return cast("transaction_pb2.TransactionState.ValueType", int(state))
 
 
-def log_message(message: LogMessage) -> message_pb2.LogMessage:
-    """A message of the log."""
-    return message_pb2.LogMessage(
-        topic=message.topic,
-        queue=message.queue_no,
-        offset=message.offset,
-        body=message.body,
-        tag=message.tag or "",
-        keys=message.keys,
-        properties=message.properties,
-        message_group=message.message_group or "",
-        message_id=message_id(message.transaction_id, message.position),
-        transaction_id=format_id(message.transaction_id),
-        born_at=timestamp(message.born_at),
-        stored_at=timestamp(message.stored_at),
-    )
+def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> None:
+    """Writes a message of the log into an answer; in place, because building it apart copies the body."""
+    target.topic = message.topic
+    target.queue = message.queue_no
+    target.offset = message.offset
+    target.body = message.body
+    if message.tag:
+        target.tag = message.tag
+    if message.keys:
+        target.keys.extend(message.keys)
+    if message.properties:
+        target.properties.update(message.properties)
+    if message.message_group:
+        target.message_group = message.message_group
+    target.transaction_id = own_id = format_id(message.transaction_id)
+    target.message_id = f"{own_id}.{message.position}" if message.position else own_id
+    target.born_at.seconds, rest = divmod(message.born_at, SECOND)
+    target.born_at.nanos = rest * 1000
+    target.stored_at.seconds, rest = divmod(message.stored_at, SECOND)
+    target.stored_at.nanos = rest * 1000
 
 
-def deliveries(part: Delivered) -> list[consumer_pb2.Delivery]:
-    """The messages of one lease."""
+def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], part: Delivered) -> None:
+    """Adds the messages of one lease to an answer."""
     prefix = f"{part.lease_id:x}.{part.token:x}."
-    expires_at = timestamp(part.expires_at)
-    return [
-        consumer_pb2.Delivery(
-            message=log_message(message),
-            receipt_handle=f"{prefix}{message.offset:x}",
-            attempt=part.attempt,
-            lease_expires_at=expires_at,
-            last_error=part.last_error or "",
-        )
-        for message in part.messages
-    ]
+    seconds, rest = divmod(part.expires_at, SECOND)
+    for message in part.messages:
+        delivery = target.add(receipt_handle=f"{prefix}{message.offset:x}", attempt=part.attempt)
+        delivery.lease_expires_at.seconds = seconds
+        delivery.lease_expires_at.nanos = rest * 1000
+        if part.last_error:
+            delivery.last_error = part.last_error
+        fill_log_message(delivery.message, message)
 
 
-def receipt_results(
-    handles: Sequence[str], outcomes: Sequence[Settled | BrokerError]
-) -> list[consumer_pb2.ReceiptResult]:
-    """What became of receipt handles."""
-    results = []
+def add_receipt_results(
+    results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult],
+    handles: Sequence[str],
+    outcomes: Sequence[Settled | BrokerError],
+) -> None:
+    """Adds what became of receipt handles to an answer."""
     for handle, outcome in zip(handles, outcomes, strict=True):
-        result = consumer_pb2.ReceiptResult(receipt_handle=handle)
+        result = results.add(receipt_handle=handle)
         if isinstance(outcome, BrokerError):
             result.error.CopyFrom(item_error(outcome))
-        else:
-            if outcome.expires_at is not None:
-                result.lease_expires_at.CopyFrom(timestamp(outcome.expires_at))
-            if outcome.dead_letter is not None:
-                result.dead_letter.CopyFrom(position(outcome.dead_letter))
-        results.append(result)
-    return results
+            continue
+        if outcome.expires_at is not None:
+            result.lease_expires_at.CopyFrom(timestamp(outcome.expires_at))
+        if outcome.dead_letter is not None:
+            result.dead_letter.CopyFrom(position(outcome.dead_letter))
 
 
 def check(claimed: ClaimedCheck) -> transaction_pb2.TransactionCheck:
@@ -202,7 +213,7 @@ def transaction(detail: TransactionDetail, released: Sequence[LogPosition]) -> t
             broker_id=entry.broker_id,
             client_id=entry.client_id,
             answered_at=None if entry.answered_at is None else timestamp(entry.answered_at),
-            verdict=transaction_pb2.CheckVerdict.ValueType(entry.verdict or 0),
+            verdict=cast("transaction_pb2.CheckVerdict.ValueType", int(entry.verdict or 0)),
             reason=entry.reason or "",
         )
     for action in detail.operator_actions:
@@ -216,7 +227,7 @@ def transaction(detail: TransactionDetail, released: Sequence[LogPosition]) -> t
         result.op.CopyFrom(
             transaction_pb2.OpRecord(
                 state=_state(detail.op.state),
-                source=transaction_pb2.VerdictSource.ValueType(detail.op.source),
+                source=cast("transaction_pb2.VerdictSource.ValueType", int(detail.op.source)),
                 decided_at=timestamp(detail.op.decided_at),
                 reason=detail.op.reason or "",
                 released=[position(place) for place in released],

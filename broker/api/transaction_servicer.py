@@ -69,17 +69,18 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Stores half messages."""
         items = [converters.half_transaction(item) for item in request.transactions]
         outcomes = await self._transactions.prepare(request.producer_group, items)
-        return transaction_pb2.PrepareResponse(
-            results=[
-                converters.transaction_result(outcome, item.transaction_id)
-                for item, outcome in zip(request.transactions, outcomes, strict=True)
-            ]
-        )
+        response = transaction_pb2.PrepareResponse()
+        for item, outcome in zip(request.transactions, outcomes, strict=True):
+            converters.add_transaction_result(response.results, outcome, item.transaction_id)
+        return response
 
     async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
         """Releases transactions."""
-        results = await self._decide(request.transaction_ids, _verdicts(request.transaction_ids, commit=True))
-        return transaction_pb2.CommitResponse(results=results)
+        response = transaction_pb2.CommitResponse()
+        outcomes = await self._transactions.decide(_verdicts(request.transaction_ids, commit=True))
+        for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
+            converters.add_transaction_result(response.results, outcome, transaction_id)
+        return response
 
     async def Rollback(
         self, request: transaction_pb2.RollbackRequest, context: _Context
@@ -87,16 +88,12 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Drops transactions."""
         reason = check_reason(request.reason)
         verdicts = _verdicts(request.transaction_ids, commit=False, reason=reason)
-        return transaction_pb2.RollbackResponse(results=await self._decide(request.transaction_ids, verdicts))
-
-    async def _decide(
-        self, ids: Sequence[str], verdicts: Sequence[VerdictWork | BrokerError]
-    ) -> list[transaction_pb2.TransactionResult]:
-        outcomes = await self._transactions.decide(verdicts)
-        return [
-            converters.transaction_result(outcome, transaction_id)
-            for transaction_id, outcome in zip(ids, outcomes, strict=True)
-        ]
+        response = transaction_pb2.RollbackResponse()
+        for transaction_id, outcome in zip(
+            request.transaction_ids, await self._transactions.decide(verdicts), strict=True
+        ):
+            converters.add_transaction_result(response.results, outcome, transaction_id)
+        return response
 
     async def GetTransaction(
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
@@ -134,13 +131,18 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest], outbox: Outbox[_CheckResponse]
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
+        kind: str | None = "answer"
         async with asyncio.TaskGroup() as answers:
             async for request in requests:
-                if request.WhichOneof("event") != "answer":
-                    raise InvalidArgument("Only answers may follow the registration.", field="event")
+                kind = request.WhichOneof("event")
+                if kind != "answer":
+                    break
                 await room.acquire()
                 task = answers.create_task(self._take_answer(request.answer, outbox))
                 task.add_done_callback(lambda _: room.release())
+        # Not raised inside: the group would wrap it, and a wrapped error is an unknown one.
+        if kind != "answer":
+            raise InvalidArgument("Only answers may follow the registration.", field="event")
 
     async def _take_answer(self, answer: transaction_pb2.CheckAnswer, outbox: Outbox[_CheckResponse]) -> None:
         outcome: PlacedOutcome | BrokerError
@@ -179,10 +181,11 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Appends messages to the log."""
         items = [converters.ordinary_message(message) for message in request.messages]
-        results = []
+        response = producer_pb2.SendResponse()
         for outcome in await self._transactions.send(items):
+            result = response.results.add()
             if isinstance(outcome, BrokerError):
-                results.append(producer_pb2.SendResult(error=item_error(outcome)))
+                result.error.CopyFrom(item_error(outcome))
             else:
-                results.append(producer_pb2.SendResult(position=converters.position(outcome)))
-        return producer_pb2.SendResponse(results=results)
+                result.position.CopyFrom(converters.position(outcome))
+        return response

@@ -35,7 +35,7 @@ class LogMessage:
     stored_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogPosition:
     """A place in the log."""
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.ids import message_id, uuid7
+from broker.domain.ids import format_id, uuid7
 from broker.domain.limits import Limits, check_reason
 from broker.domain.message import LogPosition, Message, queue_for_group
 from broker.domain.transaction import TransactionState, VerdictSource
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
     from broker.services.ports import Storage, TransactionDetail, TransactionSummary
     from broker.services.wakeups import Wakeups
@@ -176,7 +177,8 @@ class TransactionService:
             if isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
-                outcomes[index] = await self._position(done, sent.message_id, 0, topic_ids)
+                placed = TransactionOutcome(sent.message_id, TransactionState.COMMITTED, [done])
+                outcomes[index] = (await self._placed(placed, topic_ids)).released[0]
         self._wakeups.released(topic_ids)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -246,23 +248,19 @@ class TransactionService:
         return result
 
     async def _placed(self, outcome: TransactionOutcome, topic_ids: set[int] | None = None) -> PlacedOutcome:
-        released = [
-            await self._position(place, outcome.transaction_id, position, topic_ids)
-            for position, place in enumerate(outcome.released)
-        ]
+        released = []
+        if outcome.released:
+            own_id = format_id(outcome.transaction_id)
+            for position, (queue_id, offset) in enumerate(outcome.released):
+                topic, queue_no = await self._queue(queue_id)
+                if topic_ids is not None and topic is not None:
+                    topic_ids.add(topic.topic_id)
+                name = topic.name if topic is not None else ""
+                released.append(LogPosition(name, queue_no, offset, f"{own_id}.{position}" if position else own_id))
         return PlacedOutcome(outcome.transaction_id, outcome.state, released)
 
-    async def _position(
-        self, place: tuple[int, int], transaction_id: bytes, position: int, topic_ids: set[int] | None
-    ) -> LogPosition:
-        queue_id, offset = place
-        found = self._store.known_queue(queue_id) or await self._store.find_topic_of_queue(queue_id)
-        if found is None:
-            return LogPosition("", 0, offset, message_id(transaction_id, position))
-        topic, queue_no = found
-        if topic_ids is not None:
-            topic_ids.add(topic.topic_id)
-        return LogPosition(topic.name, queue_no, offset, message_id(transaction_id, position))
+    async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
+        return self._store.known_queue(queue_id) or await self._store.find_topic_of_queue(queue_id) or (None, 0)
 
 
 def _parse_page(token: str) -> tuple[int, bytes] | None:

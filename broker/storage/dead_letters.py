@@ -9,9 +9,9 @@ from broker.domain.ids import message_id
 from broker.domain.lease import Lease
 from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
-from broker.domain.topic import ConsumerGroup
-from broker.errors import NotFound
-from broker.storage import rows
+from broker.domain.topic import ConsumerGroup, Topic
+from broker.errors import AlreadyExists
+from broker.storage import rows, topics
 from broker.storage.directory import Directory
 from broker.storage.log import read_range, take_offsets
 from broker.storage.session import Session
@@ -40,14 +40,10 @@ def move(
     The message keeps its identity and content; where it came from is added as properties that start with "halfmq.".
     """
     origin = directory.of_queue(session, lease.queue_id)
-    target = directory.by_name(session, dead_letter_topic(group.name))
-    if origin is None or target is None:
-        raise NotFound(
-            f"The dead letter topic {dead_letter_topic(group.name)!r} does not exist; create it.",
-            reason="TOPIC_NOT_FOUND",
-            field="topic",
-        )
+    if origin is None:
+        return {}  # The topic was deleted, and its messages with it.
     topic, queue_no = origin
+    target = _target(session, dead_letter_topic(group.name), topic.retention, now, directory)
     wanted = set(offsets)
     found = [
         message
@@ -84,3 +80,17 @@ def move(
         places[message.offset] = Place(queue_id, following, message_id(message.transaction_id, message.position))
     session.insert("message", rows.MESSAGE_COLUMNS, new)
     return places
+
+
+def _target(session: Session, name: str, retention: int, now: int, directory: Directory) -> Topic:
+    """The dead letter topic; made again when somebody deleted it, for its group could not go on without."""
+    found = directory.by_name(session, name)
+    if found is not None:
+        return found
+    try:
+        return topics.create_topic(session, name, 1, retention, now, directory)
+    except AlreadyExists:
+        found = directory.by_name(session, name)
+        if found is None:
+            raise
+        return found

@@ -11,12 +11,12 @@ CHUNK = 1000
 def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
     """Whether this broker may do a task now; it keeps the turn for `hold` microseconds."""
     session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
-    return bool(
-        session.run(
-            "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
-            (broker_id, now + hold, task, broker_id, now),
-        )
+    # The row count would not tell: MySQL does not count a row that it set to what it was.
+    session.run(
+        "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
+        (broker_id, now + hold, task, broker_id, now),
     )
+    return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
 
 
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:

@@ -1,0 +1,201 @@
+"""The tables of the demo's services: what the order service writes, and what the consumer makes of its messages.
+
+Each service has its own tables. On SQLite they are in files of their own; on a server in the broker's database, under a
+prefix of this run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from broker.storage.engine import Database, Trouble, trouble_of
+from broker.storage.session import MAX_STATEMENT_CHARACTERS
+
+if TYPE_CHECKING:
+    from broker.storage.session import Session
+
+Row: TypeAlias = tuple[Any, ...]
+
+COMMITTED, ROLLED_BACK = "committed", "rolled back"
+SCAN_BYTES = MAX_STATEMENT_CHARACTERS
+SCAN_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table's name and its columns; the first one is the key, a number.
+
+    Attributes:
+        name: what the rows are.
+        columns: name and type of each column.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> str:
+        """The columns' names, separated by commas."""
+        return ", ".join(name for name, _ in self.columns)
+
+
+ORDERS = Shape(
+    "orders", (("number", "BIGINT"), ("customer", "VARCHAR(40)"), ("item", "VARCHAR(40)"), ("cents", "BIGINT"))
+)
+SHIPMENTS = Shape("shipments", ORDERS.columns)
+SENT_ROWS = Shape("rows_sent", (("number", "BIGINT"), ("body", "LONGTEXT")))
+RECEIVED_ROWS = Shape("rows_received", SENT_ROWS.columns)
+
+
+class Tables:
+    """One table of rows, and next to it one that says which transactions or messages they came from."""
+
+    beside, beside_columns = "", ""
+
+    def __init__(self, url: str, prefix: str, shape: Shape) -> None:
+        """Connects.
+
+        Args:
+            url: the database.
+            prefix: what the names of the tables begin with.
+            shape: the table of rows.
+        """
+        self.database = Database(url)
+        self.shape = shape
+        self.name = f"{prefix}{shape.name}"
+        self.beside_name = f"{prefix}{self.beside}"
+
+    def create(self) -> None:
+        """Creates the tables."""
+        options = "" if self.database.dialect.embedded else " ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+        columns = [f"{name} {kind} NOT NULL" for name, kind in self.shape.columns]
+        columns[0] += " PRIMARY KEY"
+        with self.transaction() as session:
+            session.run(f"CREATE TABLE {self.name} ({', '.join(columns)}){options}")
+            session.run(f"CREATE TABLE {self.beside_name} ({self.beside_columns}){options}")
+
+    def drop(self) -> None:
+        """Drops the tables, as far as they exist."""
+        with self.transaction() as session:
+            for name in (self.name, self.beside_name):
+                session.run(f"DROP TABLE IF EXISTS {name}")
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.database.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A local transaction: committed at the end of the block, rolled back by an exception."""
+        session = self.database.session()
+        try:
+            session.begin()
+            yield session
+            session.commit()
+        except BaseException as error:
+            if trouble_of(error) is Trouble.LOST:
+                self.database.discard(session)
+            else:
+                session.rollback()
+                self.database.release(session)
+            raise
+        self.database.release(session)
+
+    def count(self) -> int:
+        """Number of rows."""
+        with self.transaction() as session:
+            return int(session.fetch(f"SELECT COUNT(*) FROM {self.name}")[0][0])  # noqa: S608 - our own name
+
+    def numbers(self) -> set[int]:
+        """The keys of all rows."""
+        with self.transaction() as session:
+            return {int(row[0]) for row in session.fetch(f"SELECT number FROM {self.name}")}  # noqa: S608
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order of their keys, some at a time."""
+        last, chunk = -1, 100
+        while True:
+            with self.transaction() as session:
+                found: Sequence[Row] = session.fetch(
+                    f"SELECT {self.shape.names} FROM {self.name} WHERE number > ? ORDER BY number LIMIT {chunk}",  # noqa: S608
+                    (last,),
+                )
+            if not found:
+                return
+            yield from found
+            last = int(found[-1][0])
+            size = max(sum(len(str(value)) for value in row) for row in found)
+            chunk = max(1, min(SCAN_ROWS, SCAN_BYTES // size))
+
+
+class Book(Tables):
+    """The producing service's tables: its rows, and the outcome of every local transaction."""
+
+    beside = "local_transactions"
+    beside_columns = "transaction_id CHAR(36) PRIMARY KEY, outcome VARCHAR(12) NOT NULL"
+
+    def write(self, session: Session, transaction_id: str, rows: Sequence[Row]) -> None:
+        """Does the local change, in the caller's transaction, and notes which halfmq transaction it belongs to.
+
+        The note comes first: where a check has already been answered with ROLLBACK, its key exists and nothing of
+        this transaction can happen any more.
+        """
+        session.insert(self.beside_name, "transaction_id, outcome", [(transaction_id, COMMITTED)])
+        session.insert(self.name, self.shape.names, rows)
+
+    def settle(self, transaction_id: str) -> bool:
+        """Says whether a local transaction committed, and sees to it that the answer stays true.
+
+        ROLLBACK is a promise: the local transaction will never happen. So where nothing is noted, the promise is
+        noted under the transaction's key; a local transaction that is still running somewhere then fails on it. If
+        that one is about to commit, the database makes this wait for it.
+        """
+        with self.transaction() as session:
+            noted = session.insert(
+                self.beside_name,
+                "transaction_id, outcome",
+                [(transaction_id, ROLLED_BACK)],
+                keep_existing="transaction_id",
+            )
+            if noted:
+                return False
+            found = session.fetch(
+                f"SELECT outcome FROM {self.beside_name} WHERE transaction_id = ?",  # noqa: S608
+                (transaction_id,),
+            )
+        return bool(found[0][0] == COMMITTED)
+
+    def outcomes(self) -> dict[str, int]:
+        """How many local transactions ended in which way."""
+        with self.transaction() as session:
+            return dict(
+                session.fetch(f"SELECT outcome, COUNT(*) FROM {self.beside_name} GROUP BY outcome")  # noqa: S608
+            )
+
+
+class View(Tables):
+    """The consuming service's tables: its rows, and the messages that made them."""
+
+    beside = "message_applied"
+    beside_columns = "message_id VARCHAR(64) PRIMARY KEY"
+
+    def apply(self, rows: dict[str, Row]) -> int:
+        """Writes the rows of some messages, each once however often it is delivered.
+
+        Args:
+            rows: what to write, by message id.
+
+        Returns:
+            How many of them were new.
+        """
+        with self.transaction() as session:
+            known = f"SELECT message_id FROM {self.beside_name} WHERE message_id"  # noqa: S608
+            applied = {row[0] for row in session.fetch_in(known, list(rows))}
+            new = [message_id for message_id in rows if message_id not in applied]
+            if new:
+                session.insert(self.beside_name, "message_id", [(message_id,) for message_id in new])
+                session.insert(self.name, self.shape.names, [rows[message_id] for message_id in new])
+        return len(new)
