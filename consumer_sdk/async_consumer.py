@@ -1,0 +1,313 @@
+"""The asynchronous consumer; the synchronous one runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from consumer_sdk.handlers import HandlerPool
+from consumer_sdk.message import AsyncReceivedMessage, DeliveredMessage
+from consumer_sdk.outcomes import dead_letters, raise_refusals
+from consumer_sdk.queues import queue_offsets, read_queue
+from consumer_sdk.receipts import Nack
+from consumer_sdk.settings import settings_from
+from consumer_sdk.subscription import Subscription
+from producer_sdk.connection import BrokerLink
+from producer_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from halfmq.v1 import consumer_pb2 as pb
+
+    from consumer_sdk.queues import QueueOffset, QueueSlice
+    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.message import LogPosition
+
+__all__ = ["AsyncConsumer"]
+
+_log = logging.getLogger("halfmq.consumer")
+
+_HANDLES_PER_REQUEST = 1024
+
+MessageT = TypeVar("MessageT")
+
+
+class AsyncConsumer:
+    """Receives the messages of some topics for a consumer group.
+
+    Each message is delivered to one member of the group under a lease, which is extended for as long as the message
+    is held here, and again to somebody until it is acked: at least once. Iterate, call ``receive()``, or give a
+    handler to ``run()``. Use it with ``async with``, or call ``close()`` in the end. It belongs to the event loop of
+    its first call.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        group: str,
+        topics: str | Iterable[str],
+        *,
+        prefetch: int = 256,
+        lease_duration: float | None = None,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        longest_hold: float = 3600.0,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            group: Consumer group. It must exist, unless the broker creates groups by itself.
+            topics: One topic or several.
+            prefetch: Messages that wait in this process or are on their way to it, at most.
+            lease_duration: Seconds after which others get what this process holds if it dies; None: the broker's
+                default. Leases are extended every third of it.
+            client_id: This consumer's name in logs and leases; None: host and process number.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
+            longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
+                application forgot goes to somebody else.
+            close_grace: Seconds that ``close()`` waits, at most, for handlers at work, and again for confirmations.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._settings = settings_from(group, topics, prefetch, lease_duration, client_id, longest_hold)
+        self._link = BrokerLink(endpoint, tls=tls, retry=retry)
+        self.subscription = Subscription(self._link, self._settings)
+        """The engine, for the synchronous consumer; applications have no use for it."""
+        self._close_grace = close_grace
+        self._runs: set[asyncio.Task[None]] = set()
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._settings.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics."""
+        return self._settings.topics
+
+    @property
+    def client_id(self) -> str:
+        """This consumer's name in logs and leases."""
+        return self._settings.client_id
+
+    async def start(self) -> None:
+        """Subscribes, in the background; the first call does it too."""
+        self.subscription.start()
+
+    async def wait_until_subscribed(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a plain wait
+        """Waits until a broker has confirmed the subscription.
+
+        Args:
+            timeout: Seconds to wait at most; None: for ever.
+
+        Raises:
+            TimeoutError: No broker confirmed it in time.
+            SubscriptionRefused: A broker refused it.
+        """
+        self.subscription.start()
+        try:
+            await asyncio.wait_for(self.subscription.wait_until_subscribed(), timeout)
+        except TimeoutError:
+            msg = f"no broker confirmed the subscription within {timeout} s; check the endpoints and the broker's log"
+            raise TimeoutError(msg) from None
+
+    async def close(self) -> None:
+        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat."""
+        self.subscription.stop()
+        try:
+            if self._runs:
+                await asyncio.wait(self._runs, timeout=self._close_grace)
+            for run in self._runs:
+                _log.warning("closing while handlers are at work; their messages are delivered again")
+                run.cancel()
+            await self.subscription.close(self._close_grace)
+        finally:
+            await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        """Subscribes, in the background."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the consumer."""
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        """Iterates over messages as they come, until ``stop()`` or ``close()``."""
+        return self
+
+    async def __anext__(self) -> AsyncReceivedMessage:
+        """Waits for the next message.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+            StopAsyncIteration: The consumer was stopped.
+        """
+        subscription = self.subscription
+        if not subscription.stopped:
+            subscription.start()
+        deliveries = await subscription.receive(1)
+        if not deliveries:
+            raise StopAsyncIteration
+        return AsyncReceivedMessage(deliveries[0], self)
+
+    async def receive(self, max_messages: int = 1, timeout: float | None = None) -> list[AsyncReceivedMessage]:  # noqa: ASYNC109
+        """Waits for messages.
+
+        Args:
+            max_messages: How many to take at most; what is there is taken, without waiting for more.
+            timeout: Seconds to wait for the first one; None: for ever.
+
+        Returns:
+            At least one message; none after the timeout, and once the consumer is stopped.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+        """
+        return [AsyncReceivedMessage(delivery, self) for delivery in await self.deliveries(max_messages, timeout)]
+
+    async def deliveries(self, max_messages: int, timeout: float | None) -> list[pb.Delivery]:  # noqa: ASYNC109
+        """Waits for messages in their wire form; see receive."""
+        subscription = self.subscription
+        if subscription.stopped:
+            return []
+        subscription.start()
+        taken = subscription.inbox.take(max_messages)
+        if taken or timeout == 0:
+            return taken
+        try:
+            async with asyncio.timeout(timeout):
+                return await subscription.receive(max_messages)
+        except TimeoutError:
+            return []
+
+    async def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
+        """Marks messages as handled.
+
+        Args:
+            messages: One message or several.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+
+        Raises:
+            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused the one message for another reason.
+            BatchReceiptsRefused: Some of several messages were refused.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+        """
+        results = await self.settle(_handles(messages), None, wait=wait)
+        raise_refusals(results)
+
+    async def nack(
+        self,
+        messages: DeliveredMessage | Iterable[DeliveredMessage],
+        *,
+        delay: float | None = None,
+        reason: str = "",
+        wait: bool = True,
+    ) -> list[LogPosition | None]:
+        """Gives messages back; they are delivered again, or moved to the dead letter topic after their last attempt.
+
+        Args:
+            messages: One message or several.
+            delay: Seconds after which they may be delivered again; None: the group's retry delays.
+            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+
+        Returns:
+            For each message, where it lies in the dead letter topic, or None; empty when nobody waits.
+
+        Raises:
+            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused the one message for another reason.
+            BatchReceiptsRefused: Some of several messages were refused.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+        """
+        said = Nack(None if delay is None else round(delay * 1e9), reason)
+        results = await self.settle(_handles(messages), said, wait=wait)
+        raise_refusals(results)
+        return dead_letters(results)
+
+    async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[pb.ReceiptResult]:
+        """Acks (``nack=None``) or nacks by receipt handle, in requests of a size that brokers take."""
+        pending = self.submit(handles, nack, wait=wait)
+        return [result for future in pending for result in await future]
+
+    def submit(
+        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
+    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
+        """Does the part of settle() that needs no waiting."""
+        parts = (
+            handles[start : start + _HANDLES_PER_REQUEST] for start in range(0, len(handles), _HANDLES_PER_REQUEST)
+        )
+        pending = [self.subscription.settle(part, nack, wait=wait) for part in parts]
+        return [future for future in pending if future is not None]
+
+    async def run(
+        self,
+        handler: Callable[[AsyncReceivedMessage], Awaitable[object]] | Callable[[AsyncReceivedMessage], object],
+        workers: int = 4,
+    ) -> None:
+        """Gives every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
+
+        Messages of one message group are handled one after the other. Cancelling ``run()`` does what ``stop()`` does;
+        handlers at work go on until ``close()`` has waited long enough for them.
+
+        Args:
+            handler: A coroutine function, or a function, which is called in threads.
+            workers: Messages at work at a time.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+        """
+        await self.run_wrapped(lambda delivery: AsyncReceivedMessage(delivery, self), handler, workers)
+
+    async def run_wrapped(
+        self, wrap: Callable[[pb.Delivery], MessageT], handler: Callable[[MessageT], Any], workers: int
+    ) -> None:
+        """Does what run() does, with messages of any kind."""
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            msg = f"workers is a whole number, 1 or more, not {workers!r}"
+            raise ConfigurationError(msg, field="workers")
+        if self.subscription.stopped:
+            return
+        self.subscription.start()
+        run = asyncio.create_task(HandlerPool(self.subscription, wrap, handler, workers).run())
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        try:
+            await asyncio.shield(run)
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
+        self.subscription.stop()
+
+    async def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait)
+
+    async def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+        """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
+        return await queue_offsets(self._link, topic, group)
+
+
+def _handles(messages: DeliveredMessage | Iterable[DeliveredMessage]) -> list[str]:
+    if isinstance(messages, DeliveredMessage):
+        return [messages.receipt_handle]
+    return [message.receipt_handle for message in messages]

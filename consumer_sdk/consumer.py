@@ -1,0 +1,186 @@
+"""The synchronous consumer: the asynchronous one, run on a background event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from consumer_sdk.async_consumer import AsyncConsumer
+from consumer_sdk.message import DeliveredMessage, ReceivedMessage
+from consumer_sdk.outcomes import dead_letters, raise_refusals
+from consumer_sdk.receipts import Nack
+from producer_sdk.connection import BackgroundRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from halfmq.v1 import consumer_pb2 as pb
+
+    from consumer_sdk.queues import QueueOffset, QueueSlice
+    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.message import LogPosition
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """Receives the messages of some topics for a consumer group; see AsyncConsumer. Safe to share between threads.
+
+    Usable right after construction: iterate, call ``receive()``, or give a handler to ``run()``. Use it with
+    ``with``, or call ``close()`` in the end.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        group: str,
+        topics: str | Iterable[str],
+        *,
+        prefetch: int = 256,
+        lease_duration: float | None = None,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        longest_hold: float = 3600.0,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings, which are those of AsyncConsumer; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._core = AsyncConsumer(
+            endpoint,
+            group,
+            topics,
+            prefetch=prefetch,
+            lease_duration=lease_duration,
+            client_id=client_id,
+            retry=retry,
+            tls=tls,
+            longest_hold=longest_hold,
+            close_grace=close_grace,
+        )
+        self._runner = BackgroundRunner("Consumer")
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._core.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics."""
+        return self._core.topics
+
+    @property
+    def client_id(self) -> str:
+        """This consumer's name in logs and leases."""
+        return self._core.client_id
+
+    def start(self) -> None:
+        """Subscribes, in the background; the first call does it too."""
+        self._runner.run(self._core.start())
+
+    def wait_until_subscribed(self, timeout: float | None = None) -> None:
+        """Waits until a broker has confirmed the subscription; see AsyncConsumer."""
+        self._runner.run(self._core.wait_until_subscribed(timeout))
+
+    def close(self) -> None:
+        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat."""
+        try:
+            if self._runner.started:
+                self._runner.run(self._core.close())
+        finally:
+            self._core.stop()
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        """Subscribes, in the background."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the consumer."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        """Iterates over messages as they come, until ``stop()`` or ``close()``."""
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        """Waits for the next message.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+            StopIteration: The consumer was stopped.
+        """
+        deliveries = self._take(1, None)
+        if not deliveries:
+            raise StopIteration
+        return ReceivedMessage(deliveries[0], self)
+
+    def receive(self, max_messages: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
+        """Waits for messages; see AsyncConsumer.receive."""
+        return [ReceivedMessage(delivery, self) for delivery in self._take(max_messages, timeout)]
+
+    def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
+        """Marks messages as handled; see AsyncConsumer.ack."""
+        self._settle(messages, None, wait=wait)
+
+    def nack(
+        self,
+        messages: DeliveredMessage | Iterable[DeliveredMessage],
+        *,
+        delay: float | None = None,
+        reason: str = "",
+        wait: bool = True,
+    ) -> list[LogPosition | None]:
+        """Gives messages back; see AsyncConsumer.nack."""
+        said = Nack(None if delay is None else round(delay * 1e9), reason)
+        return dead_letters(self._settle(messages, said, wait=wait))
+
+    def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
+        """Gives every message to a handler until ``stop()``; see AsyncConsumer.run.
+
+        An interrupt (Ctrl-C) does what ``stop()`` does and is raised again.
+        """
+        self._runner.run(self._core.run_wrapped(lambda delivery: ReceivedMessage(delivery, self), handler, workers))
+
+    def stop(self) -> None:
+        """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
+        self._core.stop()
+
+    def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
+        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait))
+
+    def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+        """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
+        return self._runner.run(self._core.queue_offsets(topic, group))
+
+    def _take(self, limit: int, timeout: float | None) -> list[pb.Delivery]:
+        subscription = self._core.subscription
+        if subscription.stopped:
+            return []
+        # What waits already is taken in this thread: a trip to the event loop costs more than most handlers.
+        return subscription.inbox.take(limit) or self._runner.run(self._core.deliveries(limit, timeout))
+
+    def _settle(
+        self, messages: DeliveredMessage | Iterable[DeliveredMessage], nack: Nack | None, *, wait: bool
+    ) -> list[pb.ReceiptResult]:
+        listed = (messages,) if isinstance(messages, DeliveredMessage) else messages
+        handles = [message.receipt_handle for message in listed]
+        if not wait:
+            self._runner.post(self._submit, handles, nack)
+            return []
+        results = self._runner.run(self._core.settle(handles, nack, wait=True))
+        raise_refusals(results)
+        return results
+
+    def _submit(self, handles: list[str], nack: Nack | None) -> None:
+        self._core.submit(handles, nack, wait=False)

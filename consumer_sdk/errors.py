@@ -1,0 +1,85 @@
+"""Errors of the consumer SDK.
+
+HalfmqError                  base of all errors of halfmq's SDKs (producer_sdk)
+├── ConfigurationError       settings that cannot work (producer_sdk)
+├── ClientClosed             the client was used after close() (producer_sdk)
+├── BrokerUnavailable        no broker answered before the retry deadline (producer_sdk)
+├── BrokerFailed             a broker failed over the request (producer_sdk)
+├── RequestRefused           the broker refused a request (producer_sdk)
+└── ConsumerError            base of what only consumers meet
+    ├── SubscriptionRefused  the broker refuses the subscription: a group or topic that does not exist, and the like
+    ├── ReceiptRefused       an ack or nack of one message was refused
+    │   └── StaleReceipt     the lease ended before: the message was, or will be, delivered again
+    └── BatchReceiptsRefused some messages of one ack or nack were refused; says which
+
+Those marked (producer_sdk) are its classes under the same names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from producer_sdk.errors import (
+    BrokerFailed,
+    BrokerUnavailable,
+    ClientClosed,
+    ConfigurationError,
+    HalfmqError,
+    RequestRefused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BatchReceiptsRefused",
+    "BrokerFailed",
+    "BrokerUnavailable",
+    "ClientClosed",
+    "ConfigurationError",
+    "ConsumerError",
+    "HalfmqError",
+    "ReceiptRefused",
+    "RequestRefused",
+    "StaleReceipt",
+    "SubscriptionRefused",
+]
+
+
+class ConsumerError(HalfmqError):
+    """Something that a consumer could not do; the fields are those of HalfmqError."""
+
+
+class SubscriptionRefused(ConsumerError):
+    """The broker refuses the subscription; create the group and the topics, or correct their names."""
+
+
+class ReceiptRefused(ConsumerError):
+    """An ack or nack of one message was refused.
+
+    Attributes:
+        receipt_handle: The receipt handle that was refused.
+    """
+
+    receipt_handle: str = ""
+
+
+class StaleReceipt(ReceiptRefused):
+    """The lease ended before the ack or nack arrived: the message was, or will be, delivered again."""
+
+
+class BatchReceiptsRefused(ConsumerError):
+    """Some messages of one ack or nack were refused; the others are settled.
+
+    Attributes:
+        refused: One error per message that was refused; each names its receipt handle.
+    """
+
+    def __init__(self, message: str, refused: Sequence[HalfmqError]) -> None:
+        """Makes the error from those of the messages."""
+        super().__init__(message)
+        self.refused = tuple(refused)
+
+    def __reduce__(self) -> tuple[type[BatchReceiptsRefused], tuple[str, tuple[HalfmqError, ...]]]:
+        """Keeps the single errors when this one travels between processes."""
+        return (type(self), (str(self), self.refused))

@@ -1,0 +1,134 @@
+"""Handlers: one message at a time per worker, acked when the handler returns, nacked when it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from consumer_sdk.receipts import Nack
+from producer_sdk.connection import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from halfmq.v1 import consumer_pb2 as pb
+
+    from consumer_sdk.subscription import Subscription
+
+__all__ = ["HandlerPool"]
+
+_log = logging.getLogger("halfmq.consumer")
+
+MessageT = TypeVar("MessageT")
+
+
+class HandlerPool(Generic[MessageT]):
+    """Feeds a handler until the subscription is stopped.
+
+    Messages of one message group are handled one after the other, in their order, however many workers there are.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        wrap: Callable[[pb.Delivery], MessageT],
+        handler: Callable[[MessageT], Any],
+        workers: int,
+    ) -> None:
+        """Takes nothing yet.
+
+        Args:
+            subscription: Where messages come from.
+            wrap: Makes of a delivery what the handler is given.
+            handler: A function, called in threads, or a coroutine function, run on the event loop.
+            workers: Messages at work at a time.
+        """
+        self._subscription = subscription
+        self._wrap = wrap
+        self._handler = handler
+        self._workers = workers
+        self._groups: dict[tuple[str, str], _Turns] = {}
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - not whether it is callable, but which kind
+        )
+        self._threads = None if is_async else ThreadPoolExecutor(workers, thread_name_prefix="halfmq-handler")
+
+    async def run(self) -> None:
+        """Works until the subscription is stopped and what is at work has ended.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+        """
+        workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self) -> None:
+        while deliveries := await self._subscription.receive(1):
+            for delivery in deliveries:
+                async with self._turn(delivery.message.topic, delivery.message.message_group):
+                    # Those that still waited for their turn at the end go back untried.
+                    if not self._subscription.stopped:
+                        await self._handle(delivery)
+
+    async def _handle(self, delivery: pb.Delivery) -> None:
+        handles = (delivery.receipt_handle,)
+        try:
+            await self._call(self._wrap(delivery))
+        except Exception as error:
+            _log.exception(
+                "the handler failed on message %s (attempt %d); giving it back",
+                delivery.message.message_id,
+                delivery.attempt,
+            )
+            self._subscription.settle(handles, Nack(reason=reason_of(error)), wait=False)
+        else:
+            self._subscription.settle(handles, None, wait=False)
+
+    async def _call(self, message: MessageT) -> None:
+        if self._threads is None:
+            await self._handler(message)
+            return
+        context = contextvars.copy_context()
+        call = functools.partial(context.run, self._handler, message)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if inspect.isawaitable(result):
+            # A plain function that hands out a coroutine, such as a lambda around one.
+            await result
+
+    @asynccontextmanager
+    async def _turn(self, topic: str, message_group: str) -> AsyncIterator[None]:
+        if not message_group:
+            yield
+            return
+        # The lock is fair, and nothing is awaited between taking a message and asking for it: order is kept.
+        key = (topic, message_group)
+        turns = self._groups.setdefault(key, _Turns())
+        turns.users += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._groups[key]
+
+
+class _Turns:
+    """Who is handling, or waits to handle, a message of one group."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0

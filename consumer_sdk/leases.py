@@ -1,0 +1,119 @@
+"""Keeps the leases of everything this consumer holds, for as long as it holds it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from halfmq.v1 import consumer_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["LeaseKeeper", "lease_of"]
+
+_log = logging.getLogger("halfmq.consumer")
+
+_LOST = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
+
+
+def lease_of(receipt_handle: str) -> str:
+    """The lease that a receipt handle belongs to: everything before its last dot."""
+    return receipt_handle.rpartition(".")[0]
+
+
+class LeaseKeeper:
+    """Knows what is held, and says once per lease that we are still busy with it.
+
+    Held is what was delivered and has no outcome yet, whether the application took it or not. The broker hands out
+    ranges, so the messages of a range share a lease and one handle speaks for all of them.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[pb.ConsumeRequest], None],
+        next_id: Callable[[], int],
+        on_lost: Callable[[set[str]], None],
+        longest: float,
+    ) -> None:
+        """Holds nothing yet.
+
+        Args:
+            send: Writes to the stream, or does nothing while there is none.
+            next_id: Makes request ids.
+            on_lost: Told of leases that are somebody else's by now.
+            longest: Seconds after which a message is not extended any more, so that one that the application forgot
+                goes to another consumer in the end.
+        """
+        self._send = send
+        self._next_id = next_id
+        self._on_lost = on_lost
+        self._longest = longest
+        self._held: dict[str, float] = {}
+        self._request_id = 0
+        self._duration = 0.0
+
+    def hold(self, deliveries: Iterable[pb.Delivery]) -> None:
+        """Notes what arrived."""
+        now = time.monotonic()
+        for delivery in deliveries:
+            self._held[delivery.receipt_handle] = now
+
+    def release(self, receipt_handle: str) -> None:
+        """Forgets a message that has its outcome."""
+        self._held.pop(receipt_handle, None)
+
+    def held(self) -> list[str]:
+        """Receipt handles of everything that is held."""
+        return list(self._held)
+
+    def extend(self, duration: float) -> None:
+        """Asks for that many more seconds (0: the broker's default), from now, for every lease.
+
+        Leases whose messages were all held for too long are left to expire.
+        """
+        self._duration = duration
+        oldest = time.monotonic() - self._longest
+        speakers = {lease_of(handle): handle for handle, since in self._held.items() if since > oldest}
+        self._extend(list(speakers.values()))
+
+    def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
+        """Takes an outcome; returns whether it was that of an extension."""
+        if outcome.request_id != self._request_id or not self._request_id:
+            return False
+        self._request_id = 0
+        lost: set[str] = set()
+        settled_meanwhile: set[str] = set()
+        for result in outcome.results:
+            if not result.HasField("error"):
+                continue
+            lease = lease_of(result.receipt_handle)
+            if result.error.reason not in _LOST:
+                _log.warning("a lease could not be extended (%s): %s", result.error.reason, result.error.message)
+            elif result.receipt_handle in self._held:
+                lost.add(lease)
+            else:
+                settled_meanwhile.add(lease)
+        if lost:
+            self._lose(lost)
+        if settled_meanwhile:
+            # The message that spoke for the lease was settled in between; the others still need it.
+            speakers = {lease_of(handle): handle for handle in self._held}
+            self._extend([speakers[lease] for lease in settled_meanwhile if lease in speakers])
+        return True
+
+    def _extend(self, handles: list[str]) -> None:
+        if not handles:
+            return
+        self._request_id = self._next_id()
+        extend = pb.ExtendLeaseRequest(receipt_handles=handles)
+        if self._duration > 0:
+            extend.duration.FromNanoseconds(round(self._duration * 1e9))
+        self._send(pb.ConsumeRequest(request_id=self._request_id, extend=extend))
+
+    def _lose(self, leases: set[str]) -> None:
+        for handle in [handle for handle in self._held if lease_of(handle) in leases]:
+            del self._held[handle]
+        _log.warning("%d leases ended before they were extended; their messages are delivered again", len(leases))
+        self._on_lost(leases)

@@ -1,0 +1,192 @@
+"""Messages as consumers see them: thin covers over what arrived, read when it is asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from google.protobuf.timestamp_pb2 import Timestamp
+    from halfmq.v1 import consumer_pb2, message_pb2
+
+    from producer_sdk.message import LogPosition
+
+__all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "StoredMessage"]
+
+
+class StoredMessage:
+    """A message in the log."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: message_pb2.LogMessage) -> None:
+        """Covers the wire form."""
+        self._message = message
+
+    @property
+    def topic(self) -> str:
+        """Topic it was released to."""
+        return self._message.topic
+
+    @property
+    def queue(self) -> int:
+        """Number of its queue within the topic, from 0."""
+        return self._message.queue
+
+    @property
+    def offset(self) -> int:
+        """Offset within the queue, from 0."""
+        return self._message.offset
+
+    @property
+    def message_id(self) -> str:
+        """Identity of the message: its transaction's id, and ``.N`` behind it for the N-th further message."""
+        return self._message.message_id
+
+    @property
+    def transaction_id(self) -> str:
+        """Transaction that released it; its own id for an ordinary message."""
+        return self._message.transaction_id
+
+    @property
+    def body(self) -> bytes:
+        """The content."""
+        return self._message.body
+
+    @property
+    def text(self) -> str:
+        """The content as text.
+
+        Raises:
+            UnicodeDecodeError: It is not UTF-8.
+        """
+        return self._message.body.decode()
+
+    @property
+    def tag(self) -> str | None:
+        """Label to filter by, if it has one."""
+        return self._message.tag or None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Business keys."""
+        return tuple(self._message.keys)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Headers of the application; those that start with ``halfmq.`` were written by the broker."""
+        return dict(self._message.properties)
+
+    @property
+    def message_group(self) -> str | None:
+        """Message group, if it has one."""
+        return self._message.message_group or None
+
+    @property
+    def born_at(self) -> datetime:
+        """When the broker first took it in (database time, UTC)."""
+        return _time(self._message.born_at)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When it became visible to consumers (database time, UTC)."""
+        return _time(self._message.stored_at)
+
+    def __repr__(self) -> str:
+        """Names the message without its content."""
+        return f"<{type(self).__name__} {self.message_id} at {self.topic}/{self.queue}/{self.offset}>"
+
+
+class DeliveredMessage(StoredMessage):
+    """A message that was handed to this consumer under a lease."""
+
+    __slots__ = ("_delivery",)
+
+    def __init__(self, delivery: consumer_pb2.Delivery) -> None:
+        """Covers the wire form."""
+        self._delivery = delivery
+        self._message = delivery.message
+
+    @property
+    def receipt_handle(self) -> str:
+        """Names this delivery to the broker."""
+        return self._delivery.receipt_handle
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of this message to the group this is, from 1."""
+        return self._delivery.attempt
+
+    @property
+    def last_error(self) -> str | None:
+        """Reason of the last nack of this message, if there was one."""
+        return self._delivery.last_error or None
+
+
+class _Settles(Protocol):
+    def ack(self, messages: DeliveredMessage, /, *, wait: bool = True) -> None: ...
+    def nack(
+        self, messages: DeliveredMessage, /, *, delay: float | None = None, reason: str = "", wait: bool = True
+    ) -> list[LogPosition | None]: ...
+
+
+class _SettlesAsync(Protocol):
+    def ack(self, messages: DeliveredMessage, /, *, wait: bool = True) -> Coroutine[Any, Any, None]: ...
+    def nack(
+        self, messages: DeliveredMessage, /, *, delay: float | None = None, reason: str = "", wait: bool = True
+    ) -> Coroutine[Any, Any, list[LogPosition | None]]: ...
+
+
+class ReceivedMessage(DeliveredMessage):
+    """A message that a Consumer received; settle it with ack() or nack()."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, delivery: consumer_pb2.Delivery, consumer: _Settles) -> None:
+        """Covers the wire form."""
+        super().__init__(delivery)
+        self._consumer = consumer
+
+    def ack(self, *, wait: bool = True) -> None:
+        """Marks the message as handled; see Consumer.ack."""
+        self._consumer.ack(self, wait=wait)
+
+    def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
+        """Gives the message back; see Consumer.nack.
+
+        Returns:
+            Where it lies in the dead letter topic, if its attempts are used up; None otherwise.
+        """
+        positions = self._consumer.nack(self, delay=delay, reason=reason, wait=wait)
+        return positions[0] if positions else None
+
+
+class AsyncReceivedMessage(DeliveredMessage):
+    """A message that an AsyncConsumer received; settle it with ack() or nack()."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, delivery: consumer_pb2.Delivery, consumer: _SettlesAsync) -> None:
+        """Covers the wire form."""
+        super().__init__(delivery)
+        self._consumer = consumer
+
+    async def ack(self, *, wait: bool = True) -> None:
+        """Marks the message as handled; see AsyncConsumer.ack."""
+        await self._consumer.ack(self, wait=wait)
+
+    async def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
+        """Gives the message back; see AsyncConsumer.nack.
+
+        Returns:
+            Where it lies in the dead letter topic, if its attempts are used up; None otherwise.
+        """
+        positions = await self._consumer.nack(self, delay=delay, reason=reason, wait=wait)
+        return positions[0] if positions else None
+
+
+def _time(timestamp: Timestamp) -> datetime:
+    return timestamp.ToDatetime(UTC)

@@ -1,0 +1,51 @@
+"""What the broker said of receipts, as errors and values of the SDK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumer_sdk.errors import BatchReceiptsRefused, HalfmqError, ReceiptRefused, RequestRefused, StaleReceipt
+from producer_sdk.connection.statuses import as_item_error
+from producer_sdk.message import LogPosition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfmq.v1 import consumer_pb2 as pb
+
+__all__ = ["dead_letters", "raise_refusals"]
+
+_STALE = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
+
+
+def raise_refusals(results: Sequence[pb.ReceiptResult]) -> None:
+    """Raises if something was refused.
+
+    Raises:
+        StaleReceipt: The lease of the one message ended before.
+        ReceiptRefused: The broker refused the one message for another reason.
+        BatchReceiptsRefused: Some of several messages were refused.
+        BrokerUnavailable: The broker could not settle the one message before the retry deadline.
+    """
+    refused = [_error(result) for result in results if result.HasField("error")]
+    if not refused:
+        return
+    if len(results) == 1:
+        raise refused[0]
+    msg = f"{len(refused)} of {len(results)} receipts were refused; the first of them: {refused[0]}; see .refused"
+    raise BatchReceiptsRefused(msg, refused)
+
+
+def dead_letters(results: Sequence[pb.ReceiptResult]) -> list[LogPosition | None]:
+    """Says for each message where it lies in the dead letter topic, if it went there."""
+    return [LogPosition.of(result.dead_letter) if result.HasField("dead_letter") else None for result in results]
+
+
+def _error(result: pb.ReceiptResult) -> HalfmqError:
+    plain = as_item_error(result.error)
+    if not isinstance(plain, RequestRefused):
+        return plain
+    kind = StaleReceipt if plain.reason in _STALE else ReceiptRefused
+    error = kind(str(plain), code=plain.code, reason=plain.reason, field=plain.field)
+    error.receipt_handle = result.receipt_handle
+    return error

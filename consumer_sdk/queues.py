@@ -1,0 +1,176 @@
+"""Reading queues by offset, without a group and without leases; and where queues begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from halfmq.v1 import consumer_pb2 as pb
+
+from consumer_sdk.message import StoredMessage
+from producer_sdk.connection import BackgroundRunner, BrokerLink
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
+
+__all__ = ["AsyncQueueReader", "QueueOffset", "QueueReader", "QueueSlice", "queue_offsets", "read_queue"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice:
+    """Some consecutive messages of a queue.
+
+    Attributes:
+        messages: The messages, in the order of their offsets.
+        next_offset: Offset to go on from.
+        min_offset: First offset that is kept; above the one asked for, messages were removed by retention.
+        max_offset: Offset that the next message released to the queue will get.
+    """
+
+    messages: tuple[StoredMessage, ...]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffset:
+    """Where a queue begins and ends, and how far a group has come.
+
+    Attributes:
+        queue: Number of the queue within the topic.
+        min_offset: First offset that is kept.
+        max_offset: Offset that the next message released will get.
+        committed_offset: All messages below it are handled by the group; 0 when no group was named.
+        lag: Messages that the group has not handled yet; 0 when no group was named.
+    """
+
+    queue: int
+    min_offset: int
+    max_offset: int
+    committed_offset: int
+    lag: int
+
+
+async def read_queue(
+    link: BrokerLink, topic: str, queue: int, offset: int, max_messages: int, wait: float | None
+) -> QueueSlice:
+    """Reads a queue through a link; see AsyncQueueReader.read_queue."""
+    request = pb.ReadQueueRequest(topic=topic, queue=queue, offset=offset, max_messages=max_messages)
+    if wait:
+        request.wait.FromNanoseconds(round(wait * 1e9))
+
+    async def read(broker: Broker, timeout: float) -> QueueSlice:  # noqa: ASYNC109 - gRPC's own
+        messages: list[StoredMessage] = []
+        last = pb.ReadQueueResponse(next_offset=offset)
+        async for last in broker.consumer.ReadQueue(request, timeout=timeout):
+            messages.extend(StoredMessage(message) for message in last.messages)
+        return QueueSlice(tuple(messages), last.next_offset, last.min_offset, last.max_offset)
+
+    return await link.attempt(read, wait or 0.0)
+
+
+async def queue_offsets(link: BrokerLink, topic: str, group: str | None) -> list[QueueOffset]:
+    """Asks for offsets through a link; see AsyncQueueReader.queue_offsets."""
+    request = pb.QueueOffsetsRequest(topic=topic, consumer_group=group or "")
+    response = await link.call(lambda broker: broker.consumer.QueueOffsets, request)
+    return [
+        QueueOffset(entry.queue, entry.min_offset, entry.max_offset, entry.committed_offset, entry.lag)
+        for entry in response.queues
+    ]
+
+
+class AsyncQueueReader:
+    """Reads queues by offset; for replay, inspection and batch jobs. It leaves no trace at the broker."""
+
+    def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._link = BrokerLink(endpoint, tls=tls, retry=retry)
+
+    async def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset on.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset wanted; below the first one kept, reading starts there.
+            max_messages: How many to read at most.
+            wait: Seconds to wait for the first message when there is none; None: do not wait.
+
+        Raises:
+            RequestRefused: There is no such topic or queue.
+            BrokerUnavailable: No broker answered in time.
+        """
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait)
+
+    async def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+        """Tells where the queues of a topic begin and end, and how far a group has come.
+
+        Raises:
+            RequestRefused: There is no such topic or group.
+            BrokerUnavailable: No broker answered in time.
+        """
+        return await queue_offsets(self._link, topic, group)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        """Does nothing: connections are made by the first call."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the connections."""
+        await self.close()
+
+
+class QueueReader:
+    """Reads queues by offset; the synchronous form of AsyncQueueReader."""
+
+    def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._core = AsyncQueueReader(endpoint, retry=retry, tls=tls)
+        self._runner = BackgroundRunner("QueueReader")
+
+    def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset on; see AsyncQueueReader.read_queue."""
+        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait))
+
+    def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+        """Tells where queues begin and end; see AsyncQueueReader.queue_offsets."""
+        return self._runner.run(self._core.queue_offsets(topic, group))
+
+    def close(self) -> None:
+        """Closes the connections. Safe to repeat."""
+        try:
+            if self._runner.started:
+                self._runner.run(self._core.close())
+        finally:
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        """Does nothing: connections are made by the first call."""
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the connections."""
+        self.close()

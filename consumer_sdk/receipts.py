@@ -1,0 +1,229 @@
+"""Acks and nacks on the stream, batched without a timer: what comes while one request is unanswered goes next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfmq.v1 import consumer_pb2 as pb
+
+from producer_sdk.connection.statuses import is_passing_item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from producer_sdk.connection import RetryConfig
+
+__all__ = ["Nack", "ReceiptLane"]
+
+_log = logging.getLogger("halfmq.consumer")
+
+_HANDLES_PER_REQUEST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """What a nack says of its messages; those that say the same share a request.
+
+    Attributes:
+        delay: Nanoseconds after which they may be delivered again; None: the group's retry delays.
+        reason: Why.
+        untried: They were never tried; the attempt does not count.
+    """
+
+    delay: int | None = None
+    reason: str = ""
+    untried: bool = False
+
+    def request(self, handles: Sequence[str]) -> pb.NackRequest:
+        """Makes the wire form."""
+        request = pb.NackRequest(receipt_handles=handles, reason=self.reason, untried=self.untried)
+        if self.delay is not None:
+            request.delay.FromNanoseconds(self.delay)
+        return request
+
+
+@dataclass(slots=True)
+class _Entry:
+    handles: Sequence[str]
+    nack: Nack | None
+    settled: asyncio.Future[list[pb.ReceiptResult]] | None
+
+
+@dataclass(slots=True)
+class _Request:
+    """The request under way. Handles that cannot be settled just now are sent again under a new id."""
+
+    request_id: int
+    nack: Nack | None
+    entries: list[_Entry]
+    handles: list[str]
+    results: list[pb.ReceiptResult | None]
+    open: list[int] = field(default_factory=list)
+    failures: int = 0
+    sent_before: bool = False
+
+
+class ReceiptLane:
+    """Sends one request at a time and keeps it until its outcome arrived, across as many streams as that takes."""
+
+    def __init__(
+        self,
+        send: Callable[[pb.ConsumeRequest], None],
+        next_id: Callable[[], int],
+        on_settled: Callable[[str, bool], None],
+        retry: RetryConfig,
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            send: Writes to the stream, or does nothing while there is none.
+            next_id: Makes request ids.
+            on_settled: Told of each handle that has its final outcome, and whether it was refused.
+            retry: How long and how often to repeat what the broker cannot do just now.
+        """
+        self._send = send
+        self._next_id = next_id
+        self._on_settled = on_settled
+        self._retry = retry
+        self._waiting: deque[_Entry] = deque()
+        self._current: _Request | None = None
+        self._scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(
+        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
+    ) -> asyncio.Future[list[pb.ReceiptResult]] | None:
+        """Adds handles to the next request.
+
+        Args:
+            handles: What to settle.
+            nack: What to say of them; None: they are handled.
+            wait: Whether somebody waits for the results; otherwise refusals are logged.
+
+        Returns:
+            A future of one result per handle, or None when nobody waits.
+        """
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[list[pb.ReceiptResult]] | None = loop.create_future() if wait else None
+        self._waiting.append(_Entry(handles, nack, settled))
+        self._idle.clear()
+        if self._current is None and not self._scheduled:
+            # After everything that is ready now has run: handles of one moment share a request.
+            self._scheduled = True
+            loop.call_soon(self._begin)
+        return settled
+
+    async def settle(self) -> None:
+        """Waits until every handle submitted so far has its outcome."""
+        await self._idle.wait()
+
+    def resend(self) -> None:
+        """Says again what is unanswered, on a new stream."""
+        if self._current is not None:
+            self._current.sent_before = True
+            self._transmit(self._current)
+
+    def fail_waiters(self, error: Exception) -> None:
+        """Lets nobody wait any longer; the handles are still sent when there is a stream again."""
+        under_way = self._current.entries if self._current is not None else []
+        for entry in (*under_way, *self._waiting):
+            if entry.settled is not None and not entry.settled.done():
+                entry.settled.set_exception(error)
+
+    def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
+        """Takes an outcome; returns whether it was this lane's."""
+        current = self._current
+        if current is None or outcome.request_id != current.request_id:
+            return False
+        again = []
+        for position, result in zip(current.open, outcome.results, strict=False):
+            current.results[position] = result
+            if result.HasField("error") and is_passing_item(result.error):
+                again.append(position)
+        current.failures += 1
+        if again and current.failures < self._retry.attempts:
+            current.open = again
+            # Until the new id is given, an outcome that arrives cannot be meant for this request.
+            current.request_id = 0
+            asyncio.get_running_loop().call_later(self._retry.backoff(current.failures), self._repeat, current)
+        else:
+            self._finish(current)
+        return True
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._current is not None or not self._waiting:
+            return
+        nack = self._waiting[0].nack
+        entries: list[_Entry] = []
+        handles: list[str] = []
+        while self._waiting and self._waiting[0].nack == nack:
+            if entries and len(handles) + len(self._waiting[0].handles) > _HANDLES_PER_REQUEST:
+                break
+            entry = self._waiting.popleft()
+            entries.append(entry)
+            handles.extend(entry.handles)
+        results: list[pb.ReceiptResult | None] = [None] * len(handles)
+        self._current = _Request(self._next_id(), nack, entries, handles, results, list(range(len(handles))))
+        self._transmit(self._current)
+
+    def _repeat(self, request: _Request) -> None:
+        if self._current is request:
+            request.request_id = self._next_id()
+            self._transmit(request)
+
+    def _transmit(self, request: _Request) -> None:
+        handles = [request.handles[position] for position in request.open]
+        if request.request_id == 0:
+            return
+        if request.nack is None:
+            ack = pb.AckRequest(receipt_handles=handles)
+            self._send(pb.ConsumeRequest(request_id=request.request_id, ack=ack))
+        else:
+            self._send(pb.ConsumeRequest(request_id=request.request_id, nack=request.nack.request(handles)))
+
+    def _finish(self, request: _Request) -> None:
+        self._current = None
+        results: list[pb.ReceiptResult] = []
+        for handle, answered in zip(request.handles, request.results, strict=True):
+            result = answered or pb.ReceiptResult(receipt_handle=handle)
+            if request.sent_before and result.error.reason == "RECEIPT_GONE":
+                # The first time was not in vain: only its outcome was lost with the stream.
+                result = pb.ReceiptResult(receipt_handle=handle)
+            self._on_settled(handle, result.HasField("error"))
+            results.append(result)
+        start = 0
+        unheard: list[pb.ReceiptResult] = []
+        for entry in request.entries:
+            part = results[start : start + len(entry.handles)]
+            start += len(part)
+            if entry.settled is None:
+                unheard.extend(part)
+            elif not entry.settled.done():
+                entry.settled.set_result(part)
+        _log_refusals(unheard, request.nack)
+        if self._waiting:
+            self._begin()
+        else:
+            self._idle.set()
+
+
+def _log_refusals(results: Sequence[pb.ReceiptResult], nack: Nack | None) -> None:
+    refused: dict[str, list[pb.ReceiptResult]] = {}
+    for result in results:
+        if result.HasField("error"):
+            refused.setdefault(result.error.reason, []).append(result)
+    for reason, alike in refused.items():
+        _log.warning(
+            "the broker refused to take %d messages as %s (%s, the first receipt is %s): %s",
+            len(alike),
+            "handled" if nack is None else "given back",
+            reason,
+            alike[0].receipt_handle,
+            alike[0].error.message,
+        )

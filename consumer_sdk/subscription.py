@@ -1,0 +1,310 @@
+"""The engine behind both consumers: one stream, what came through it, and what is still to be said on it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+import grpc
+from halfmq.v1 import consumer_pb2 as pb
+
+from consumer_sdk.errors import BrokerUnavailable, ClientClosed, SubscriptionRefused
+from consumer_sdk.inbox import Inbox
+from consumer_sdk.leases import LeaseKeeper, lease_of
+from consumer_sdk.receipts import Nack, ReceiptLane
+from producer_sdk.connection import Duplex, Reconnect
+from producer_sdk.connection.statuses import as_halfmq_error
+from producer_sdk.errors import HalfmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumer_sdk.settings import ConsumerSettings
+    from producer_sdk.connection import Broker, BrokerLink
+
+__all__ = ["Subscription"]
+
+_log = logging.getLogger("halfmq.consumer")
+
+# The subscription itself is wrong; no other broker of the same database would take it.
+_HOPELESS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+    }
+)
+_HANDLES_PER_RETURN = 1024
+# Seconds that a broker gets to end the stream after we said that nothing more comes.
+_LAST_WORDS = 2.0
+
+
+class Subscription:
+    """Keeps one Consume stream to one of the brokers until it is closed.
+
+    Leases live in the database, not in the stream: what was delivered stays ours when a stream breaks, and what is
+    unanswered is said again on the next one.
+    """
+
+    def __init__(self, link: BrokerLink, settings: ConsumerSettings) -> None:
+        """Connects nothing yet."""
+        self._link = link
+        self._settings = settings
+        ids = itertools.count(1).__next__
+        self.inbox = Inbox(settings.credit_chunk, self._on_taken)
+        self._acks = ReceiptLane(self._put, ids, self._on_settled, link.retry)
+        self._nacks = ReceiptLane(self._put, ids, self._on_settled, link.retry)
+        self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
+        self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._extender: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._subscribed = asyncio.Event()
+        self._failure: SubscriptionRefused | None = None
+        self.stopped = False
+        """Whether no more messages are handed out."""
+        self._closed = False
+        self._finished = False
+        self._lease_duration = 0.0
+        # Credits on the stream that no message has used up yet.
+        self._credits = 0
+
+    def start(self) -> None:
+        """Starts connecting, in the background.
+
+        Raises:
+            ClientClosed: The consumer is closed.
+        """
+        if self._closed:
+            msg = "this consumer is closed; make a new one"
+            raise ClientClosed(msg)
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            self._task = asyncio.create_task(self._run())
+            self._await_patiently()
+
+    async def wait_until_subscribed(self) -> None:
+        """Waits until a broker has confirmed the subscription.
+
+        Raises:
+            SubscriptionRefused: A broker refused it.
+        """
+        await self._subscribed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def receive(self, limit: int) -> list[pb.Delivery]:
+        """Waits for messages; gives none only after the end.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+        """
+        while not self.stopped:
+            taken = self.inbox.take(limit)
+            if taken:
+                return taken
+            if self._failure is not None:
+                raise self._failure
+            await self.inbox.wait()
+        return []
+
+    def settle(
+        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
+    ) -> asyncio.Future[list[pb.ReceiptResult]] | None:
+        """Acks (``nack=None``) or nacks; see ReceiptLane.submit."""
+        self.start()
+        if self._failure is not None:
+            raise self._failure
+        return (self._acks if nack is None else self._nacks).submit(handles, nack, wait=wait)
+
+    def stop(self) -> None:
+        """Hands out no more messages, and ends those who wait for some; from any thread."""
+        self.stopped = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.inbox.wake)
+
+    async def close(self, grace: float) -> None:
+        """Gives everything back that is not settled, then ends the stream.
+
+        The stream is half-closed first: a broker must not send us again what we have just given back.
+
+        Args:
+            grace: Seconds for pending acks and nacks to be confirmed, and again for what is given back.
+        """
+        self.stop()
+        if self._closed:
+            return
+        self._closed = True
+        if self._task is None:
+            return
+        try:
+            async with asyncio.timeout(grace):
+                await self._acks.settle()
+                await self._nacks.settle()
+        except TimeoutError:
+            _log.warning("closing with acks or nacks that no broker has confirmed; their messages come again")
+        self._finished = True
+        if self._duplex is not None:
+            self._duplex.half_close()
+            await asyncio.wait([self._task], timeout=_LAST_WORDS)
+        for task in (self._task, self._extender):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        self._stop_waiting()
+        try:
+            async with asyncio.timeout(grace):
+                await self._give_back()
+        except (TimeoutError, HalfmqError) as error:
+            _log.warning("messages could not be given back (%r); they come again when their leases end", error)
+        self.inbox.clear()
+        self._acks.fail_waiters(_closed_error())
+        self._nacks.fail_waiters(_closed_error())
+
+    async def _give_back(self) -> None:
+        handles = self._keeper.held()
+        for start in range(0, len(handles), _HANDLES_PER_RETURN):
+            part = handles[start : start + _HANDLES_PER_RETURN]
+            request = pb.NackRequest(receipt_handles=part, reason="the consumer was closed", untried=True)
+            response = await self._link.call(lambda broker: broker.consumer.Nack, request)
+            for result in response.results:
+                self._keeper.release(result.receipt_handle)
+
+    async def _run(self) -> None:
+        reconnect = Reconnect(self._link)
+        while not self._finished:
+            broker = reconnect.broker()
+            orderly = False
+            try:
+                await self._serve(broker)
+                orderly = True
+                if not self._finished:
+                    _log.info("broker %s ended the consume stream; going on elsewhere", broker.endpoint)
+            except grpc.aio.AioRpcError as error:
+                if error.code() in _HOPELESS:
+                    self._fail(error)
+                    return
+                _log.warning(
+                    "consume stream of group %s to %s: %s: %s; trying again",
+                    self._settings.group,
+                    broker.endpoint,
+                    error.code().name,
+                    error.details(),
+                )
+            if not self._finished:
+                await asyncio.sleep(reconnect.ended(broker, orderly=orderly))
+
+    async def _serve(self, broker: Broker) -> None:
+        duplex = Duplex(broker.consumer.Consume())
+        duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe()))
+        self._duplex = duplex
+        # Before any credit: what we hold must not be delivered to us once more.
+        self._keeper.extend(self._lease_duration)
+        self._credits = 0
+        self._grant()
+        self._acks.resend()
+        self._nacks.resend()
+        try:
+            await duplex.run(self._on_response)
+        finally:
+            self._duplex = None
+            self._subscribed.clear()
+            self._await_patiently()
+
+    def _on_response(self, response: pb.ConsumeResponse) -> None:
+        event = response.WhichOneof("event")
+        if event == "deliveries":
+            deliveries = response.deliveries.deliveries
+            self._credits -= len(deliveries)
+            self._keeper.hold(deliveries)
+            self.inbox.put(deliveries)
+        elif event == "outcome":
+            outcome = response.outcome
+            if not (self._acks.on_outcome(outcome) or self._nacks.on_outcome(outcome)):
+                self._keeper.on_outcome(outcome)
+        elif event == "subscribed":
+            self._on_subscribed(response.subscribed)
+
+    def _on_subscribed(self, subscribed: pb.Subscribed) -> None:
+        _log.info("group %s reads through broker %s", self._settings.group, subscribed.broker_id)
+        self._stop_waiting()
+        if self._extender is not None:
+            self._extender.cancel()
+        self._lease_duration = subscribed.lease_duration.ToNanoseconds() / 1e9
+        self._extender = asyncio.create_task(self._keep_leases())
+        self._subscribed.set()
+
+    async def _keep_leases(self) -> None:
+        while self._lease_duration > 0:
+            await asyncio.sleep(self._lease_duration / 3)
+            self._keeper.extend(self._lease_duration)
+
+    def _await_patiently(self) -> None:
+        """Frees those who wait for an outcome when there is no stream for longer than the retry deadline."""
+        # A failed attempt to connect does not start the clock anew.
+        if self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(self._link.retry.deadline, self._lose_patience)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        msg = (
+            f"no broker took acks for {self._link.retry.deadline} s; they are sent when one is back, but their "
+            "messages may be delivered again; check the endpoints and the brokers"
+        )
+        error = BrokerUnavailable(msg, code=grpc.StatusCode.UNAVAILABLE)
+        self._acks.fail_waiters(error)
+        self._nacks.fail_waiters(error)
+        self._await_patiently()
+
+    def _fail(self, error: grpc.aio.AioRpcError) -> None:
+        plain = as_halfmq_error(error)
+        self._failure = SubscriptionRefused(
+            f"the subscription of group {self._settings.group} to {', '.join(self._settings.topics)} was refused "
+            f"({error.code().name}): {error.details()}; create what is missing or correct the names",
+            code=plain.code,
+            reason=plain.reason,
+            field=plain.field,
+        )
+        _log.error("%s", self._failure)
+        self._acks.fail_waiters(self._failure)
+        self._nacks.fail_waiters(self._failure)
+        self._subscribed.set()
+        self.inbox.wake()
+
+    def _put(self, request: pb.ConsumeRequest) -> None:
+        if self._duplex is not None:
+            self._duplex.put(request)
+
+    def _grant(self) -> None:
+        # What waits here and what the broker may still send are never more than the prefetch together.
+        room = self._settings.prefetch - len(self.inbox) - self._credits
+        if room > 0 and self._duplex is not None and not self.stopped:
+            self._credits += room
+            self._put(pb.ConsumeRequest(credits=pb.GrantCredits(messages=room)))
+
+    def _on_taken(self) -> None:
+        # Called in whatever thread took them.
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._grant)
+
+    def _on_settled(self, receipt_handle: str, refused: bool) -> None:
+        self._keeper.release(receipt_handle)
+
+    def _on_lost(self, leases: set[str]) -> None:
+        self.inbox.drop(lambda delivery: lease_of(delivery.receipt_handle) in leases)
+
+
+def _closed_error() -> ClientClosed:
+    return ClientClosed("the consumer was closed before a broker confirmed this; its message may be delivered again")

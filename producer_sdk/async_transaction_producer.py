@@ -1,0 +1,264 @@
+"""The asynchronous transactional producer; the synchronous one runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from halfmq.v1 import transaction_pb2
+
+from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.checks import CheckStream
+from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
+from producer_sdk.ids import new_id
+from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
+from producer_sdk.message import HalfMessages, Message, as_messages, to_wire
+from producer_sdk.results import (
+    TransactionInfo,
+    TransactionResult,
+    TransactionSendResult,
+    message_ids,
+    transaction_info,
+)
+from producer_sdk.states import LocalTransactionState, TransactionState
+from producer_sdk.transaction import AsyncTransaction
+from producer_sdk.verdicts import TransactionCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from producer_sdk.batching import BatchLimits
+    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.listener import AnyListener
+
+__all__ = ["AsyncTransactionProducer"]
+
+_log = logging.getLogger("halfmq.producer")
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """Sends messages whose fate is that of a local transaction, and answers for them afterwards.
+
+    With a listener it holds a check stream to one of the brokers, on which it is asked about transactions of its
+    group that never got a verdict. Without one there is no stream: then nobody can answer checks from this producer,
+    and such transactions wait for another producer of the group, or for an operator.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        group: str,
+        listener: AnyListener | None = None,
+        *,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        batching: BatchLimits | None = None,
+        listener_concurrency: int = 16,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            group: Producer group; all of its members can answer for each other's transactions.
+            listener: Runs and answers for local transactions. A synchronous one is called in threads.
+            client_id: This producer's name in the broker's logs; None: host and process number.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
+            batching: How large requests grow and how many are under way; None: the defaults of BatchLimits.
+            listener_concurrency: Listener calls at a time, at most.
+            close_grace: Seconds that ``close()`` waits, at most, for what is under way.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        super().__init__(
+            endpoint, client_id=client_id, retry=retry, tls=tls, batching=batching, close_grace=close_grace
+        )
+        if not group or not isinstance(group, str):
+            msg = "a transactional producer needs a group: the name under which its transactions are checked"
+            raise ConfigurationError(msg, field="group")
+        if listener is not None and not isinstance(listener, TransactionListener | AsyncTransactionListener):
+            msg = f"listener is a TransactionListener or an AsyncTransactionListener, not {type(listener).__name__}"
+            raise ConfigurationError(msg, field="listener")
+        if listener_concurrency < 1:
+            msg = f"listener_concurrency is 1 or more, not {listener_concurrency!r}"
+            raise ConfigurationError(msg, field="listener_concurrency")
+        self.group = group
+        self._calls = TransactionCalls(self._link, group, self._limits)
+        self._listener = ListenerCaller(listener, listener_concurrency) if listener is not None else None
+        self._checks = (
+            CheckStream(self._link, group, self.client_id, self._listener) if self._listener is not None else None
+        )
+
+    async def wait_until_registered(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a plain wait
+        """Waits until a broker knows this producer and may ask it.
+
+        Args:
+            timeout: Seconds to wait at most; None: for ever.
+
+        Raises:
+            TimeoutError: No broker registered it in time.
+            ListenerRequired: Without a listener there is nothing to register.
+        """
+        self._begin()
+        if self._checks is None:
+            msg = "a producer without a listener does not register for checks; pass listener="
+            raise ListenerRequired(msg)
+        try:
+            await asyncio.wait_for(self._checks.wait_until_registered(), timeout)
+        except TimeoutError:
+            msg = f"no broker registered this producer within {timeout} s; check the endpoints and the broker's log"
+            raise TimeoutError(msg) from None
+
+    def transaction(self) -> AsyncTransaction:
+        """Begins a transaction: ``async with producer.transaction() as tx: await tx.send(...)``."""
+        # Nothing starts before the first message: the synchronous producer calls this outside of the event loop.
+        super()._begin()
+        return AsyncTransaction(self._calls, self._begin)
+
+    async def send_in_transaction(
+        self, messages: Message | Iterable[Message], arg: Any = None
+    ) -> TransactionSendResult:
+        """Stores half messages, has the listener run the local transaction, and gives the verdict that it names.
+
+        Args:
+            messages: One message or several.
+            arg: Handed to ``execute_local_transaction``.
+
+        Returns:
+            What became of it. An exception of the listener is in it, not raised: a check finds out what it meant.
+
+        Raises:
+            ListenerRequired: The producer has no listener.
+            RequestRefused: The broker refused the messages; the local transaction was not run.
+            PrepareUnconfirmed: It is unknown whether they were stored; the local transaction was not run.
+            TransactionRefused: The broker recorded another outcome than the commit that the listener asked for.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
+        """
+        half, listener = await self.prepare_for_listener(messages)
+        local_state, error = await listener.execute(half, arg)
+        return await self.conclude(half, local_state, error)
+
+    async def prepare_for_listener(self, messages: Message | Iterable[Message]) -> tuple[HalfMessages, ListenerCaller]:
+        """Does the first third of ``send_in_transaction``, for callers that run the listener themselves."""
+        self._begin()
+        if self._listener is None:
+            msg = "send_in_transaction runs the listener; pass listener= to the producer, or use transaction()"
+            raise ListenerRequired(msg)
+        listed = as_messages(messages)
+        transaction_id = new_id()
+        await self._calls.prepare(transaction_id, [to_wire(message) for message in listed])
+        return HalfMessages(transaction_id, listed), self._listener
+
+    async def conclude(
+        self, half: HalfMessages, local_state: LocalTransactionState, local_error: Exception | None
+    ) -> TransactionSendResult:
+        """Does the last third of ``send_in_transaction``: passes the listener's word on."""
+        result = TransactionResult(half.transaction_id, TransactionState.PREPARED)
+        if local_state is LocalTransactionState.COMMIT:
+            result = await self._calls.commit(half.transaction_id)
+        elif local_state is LocalTransactionState.ROLLBACK:
+            try:
+                result = await self._calls.rollback(half.transaction_id, "the listener said ROLLBACK")
+            except VerdictUnconfirmed as error:
+                # Nothing is lost by waiting: consumers do not see the messages, and the check has the same answer.
+                _log.warning("%s", error)
+        return TransactionSendResult(
+            transaction_id=half.transaction_id,
+            message_ids=message_ids(half.transaction_id, len(half)),
+            local_state=local_state,
+            state=result.state,
+            released=result.released,
+            local_error=local_error,
+        )
+
+    async def prepare(
+        self,
+        messages: Message | Iterable[Message],
+        transaction_id: str | None = None,
+        first_position: int = 0,
+        first_check_delay: float | None = None,
+    ) -> TransactionResult:
+        """Stores half messages durably; the caller gives the verdict later.
+
+        Args:
+            messages: One message or several.
+            transaction_id: Identity of the transaction, a UUID; None: a new one. The same call with the same id
+                again has no further effect.
+            first_position: Number of messages that the transaction has already, when more are added to it.
+            first_check_delay: Seconds before the first check, at least; None: the broker's default.
+
+        Raises:
+            RequestRefused: The broker refused; nothing was stored.
+            PrepareUnconfirmed: It is unknown whether they were stored.
+        """
+        self._begin()
+        encoded = [to_wire(message) for message in as_messages(messages)]
+        chosen = new_id() if transaction_id is None else _plausible_id(transaction_id)
+        return await self._calls.prepare(chosen, encoded, first_position, first_check_delay)
+
+    async def commit(self, transaction_id: str) -> TransactionResult:
+        """Releases the messages of a transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; repeat it, or leave it to the check.
+        """
+        self._begin()
+        return await self._calls.commit(_plausible_id(transaction_id))
+
+    async def rollback(self, transaction_id: str, reason: str = "") -> TransactionResult:
+        """Drops the messages of a transaction.
+
+        Args:
+            transaction_id: Identity of the transaction.
+            reason: Why; kept with the transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            VerdictUnconfirmed: It is unknown whether the rollback was recorded; repeat it, or leave it to the check.
+        """
+        self._begin()
+        return await self._calls.rollback(_plausible_id(transaction_id), reason)
+
+    async def get_transaction(self, transaction_id: str) -> TransactionInfo:
+        """Asks what the broker knows of a transaction.
+
+        Raises:
+            RequestRefused: It knows nothing of it, or the id is none.
+            BrokerUnavailable: No broker answered in time.
+        """
+        self._begin()
+        request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
+        response = await self._link.call(lambda broker: broker.transactions.GetTransaction, request)
+        return transaction_info(response.transaction)
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._checks is not None:
+            self._checks.start()
+
+    async def _settle(self) -> None:
+        await super()._settle()
+        await self._calls.settle()
+
+    async def close(self) -> None:
+        """Finishes checks and requests under way, then closes the connections. Safe to repeat."""
+        if self._closed:
+            return
+        if self._checks is not None:
+            await self._checks.close(self._close_grace)
+        if self._listener is not None:
+            self._listener.close()
+        await super().close()
+
+
+def _plausible_id(transaction_id: str) -> str:
+    # What is no id at all must fail here: in a request it would fail its batch mates, too.
+    if not isinstance(transaction_id, str) or not transaction_id.isascii() or not transaction_id:
+        msg = f"a transaction id is the text of a UUID, not {transaction_id!r}"
+        raise ValueError(msg)
+    return transaction_id

@@ -1,0 +1,181 @@
+"""The check stream: the broker asks how a local transaction ended, and the listener's answer goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+import grpc
+from halfmq.v1 import transaction_pb2 as pb
+
+from producer_sdk.connection import Duplex, Reconnect
+from producer_sdk.message import HalfMessages, from_wire
+from producer_sdk.states import LocalTransactionState
+
+if TYPE_CHECKING:
+    from producer_sdk.connection import Broker, BrokerLink
+    from producer_sdk.listener import ListenerCaller
+
+__all__ = ["CheckStream"]
+
+_log = logging.getLogger("halfmq.producer")
+
+# Seconds that a broker gets to end the stream after we said that nothing more comes.
+_LAST_WORDS = 1.0
+
+_VERDICTS = {
+    LocalTransactionState.COMMIT: pb.CHECK_VERDICT_COMMIT,
+    LocalTransactionState.ROLLBACK: pb.CHECK_VERDICT_ROLLBACK,
+    LocalTransactionState.UNKNOWN: pb.CHECK_VERDICT_UNKNOWN,
+}
+
+
+class CheckStream:
+    """Keeps one stream to one of the brokers, for as long as the producer lives.
+
+    Any broker can ask about any transaction of the group, so one stream is enough. A verdict counts as delivered when
+    the broker confirmed it; until then it is sent again on every new stream.
+    """
+
+    def __init__(self, link: BrokerLink, group: str, client_id: str, listener: ListenerCaller) -> None:
+        """Connects nothing yet."""
+        self._link = link
+        self._group = group
+        self._client_id = client_id
+        self._listener = listener
+        self._registered = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._duplex: Duplex[pb.CheckTransactionsRequest, pb.CheckTransactionsResponse] | None = None
+        self._task: asyncio.Task[None] | None = None
+        # By transaction: the latest check number that the listener is being asked, and answers without confirmation.
+        self._asking: dict[str, int] = {}
+        self._unconfirmed: dict[str, pb.CheckAnswer] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Starts connecting, in the background."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def wait_until_registered(self) -> None:
+        """Waits until a broker knows this producer and may ask it."""
+        await self._registered.wait()
+
+    async def close(self, grace: float) -> None:
+        """Lets listener calls at work finish and their answers go out, then ends the stream.
+
+        Args:
+            grace: Seconds for that, at most.
+        """
+        self._closing.set()
+        if self._task is None:
+            return
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=grace)
+        for call in self._calls:
+            call.cancel()
+        if self._duplex is not None:
+            self._duplex.half_close()
+            await asyncio.wait([self._task], timeout=min(grace, _LAST_WORDS))
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        reconnect = Reconnect(self._link)
+        while not self._closing.is_set():
+            broker = reconnect.broker()
+            orderly = False
+            try:
+                await self._serve(broker)
+                orderly = True
+                if not self._closing.is_set():
+                    _log.info("broker %s ended the check stream; going on elsewhere", broker.endpoint)
+            except grpc.aio.AioRpcError as error:
+                # For ever, whatever the status: an operator can repair the broker, but not this process.
+                _log.warning(
+                    "check stream of group %s to %s: %s: %s; trying again",
+                    self._group,
+                    broker.endpoint,
+                    error.code().name,
+                    error.details(),
+                )
+            finally:
+                self._registered.clear()
+            await self._pause(reconnect.ended(broker, orderly=orderly))
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            try:
+                await asyncio.wait_for(self._closing.wait(), seconds)
+            except TimeoutError:
+                return
+
+    async def _serve(self, broker: Broker) -> None:
+        self._duplex = Duplex(broker.transactions.CheckTransactions())
+        introduction = pb.RegisterProducer(producer_group=self._group, client_id=self._client_id)
+        self._duplex.put(pb.CheckTransactionsRequest(register=introduction))
+        for answer in self._unconfirmed.values():
+            self._duplex.put(pb.CheckTransactionsRequest(answer=answer))
+        try:
+            await self._duplex.run(self._on_response)
+        finally:
+            self._duplex = None
+
+    def _on_response(self, response: pb.CheckTransactionsResponse) -> None:
+        event = response.WhichOneof("event")
+        if event == "registered":
+            _log.info("registered for checks of group %s at broker %s", self._group, response.registered.broker_id)
+            self._registered.set()
+        elif event == "check":
+            self._on_check(response.check)
+        elif event == "answered":
+            result = response.answered.result
+            self._unconfirmed.pop(result.transaction_id, None)
+            if result.HasField("error"):
+                _log.warning(
+                    "the broker refused the answer to a check of transaction %s: %s %s",
+                    result.transaction_id,
+                    result.error.reason,
+                    result.error.message,
+                )
+
+    def _on_check(self, check: pb.TransactionCheck) -> None:
+        if self._closing.is_set():
+            return
+        repeated = check.transaction_id in self._asking
+        self._asking[check.transaction_id] = check.check_number
+        if not repeated:
+            call = asyncio.create_task(self._answer(check))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _answer(self, check: pb.TransactionCheck) -> None:
+        transaction_id = check.transaction_id
+        try:
+            state, reason = await self._listener.check(_half_messages(check))
+            answer = pb.CheckAnswer(
+                transaction_id=transaction_id,
+                # A repeated question while the listener was at work has this answer too.
+                check_number=self._asking[transaction_id],
+                verdict=_VERDICTS[state],
+                reason=reason,
+            )
+        finally:
+            del self._asking[transaction_id]
+        # The broker confirms verdicts only; and an UNKNOWN that is lost has the same effect as one that arrives.
+        if state is not LocalTransactionState.UNKNOWN:
+            self._unconfirmed[transaction_id] = answer
+        if self._duplex is not None:
+            self._duplex.put(pb.CheckTransactionsRequest(answer=answer))
+
+
+def _half_messages(check: pb.TransactionCheck) -> HalfMessages:
+    return HalfMessages(
+        transaction_id=check.transaction_id,
+        messages=tuple(from_wire(message) for message in check.messages),
+        check_number=check.check_number,
+        max_checks=check.max_checks,
+        prepared_at=check.prepared_at.ToDatetime(UTC) if check.HasField("prepared_at") else None,
+    )

@@ -1,0 +1,31 @@
+"""How halfmq's SDKs reach a broker: endpoints, channels with fail-over, retries, streams, the background loop.
+
+Both SDKs stand on this package: consumer_sdk imports it too. It knows the protocol's services and nothing of what
+producers and consumers do with them.
+"""
+
+from __future__ import annotations
+
+from producer_sdk.connection.background import BackgroundRunner, EventLoopThread
+from producer_sdk.connection.duplex import Duplex
+from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
+from producer_sdk.connection.link import Broker, BrokerLink, Route
+from producer_sdk.connection.reasons import reason_of
+from producer_sdk.connection.reconnect import Reconnect
+from producer_sdk.connection.retry import RetryConfig
+from producer_sdk.connection.tls import TlsConfig
+
+__all__ = [
+    "BackgroundRunner",
+    "Broker",
+    "BrokerLink",
+    "Duplex",
+    "Endpoint",
+    "EventLoopThread",
+    "Reconnect",
+    "RetryConfig",
+    "Route",
+    "TlsConfig",
+    "parse_endpoints",
+    "reason_of",
+]

@@ -1,0 +1,168 @@
+"""An event loop in a thread of its own, on which the synchronous clients run the asynchronous ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from producer_sdk.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["BackgroundRunner", "EventLoopThread"]
+
+ResultT = TypeVar("ResultT")
+
+
+class EventLoopThread:
+    """A daemon thread that runs an event loop.
+
+    All synchronous clients of a process share one: gRPC wakes every loop of a process for every event, so a second
+    one costs more than it gives.
+    """
+
+    _shared: EventLoopThread | None = None
+    _shared_lock = threading.Lock()
+
+    def __init__(self) -> None:
+        """Starts the thread and waits until its loop runs."""
+        self.loop = asyncio.new_event_loop()
+        self._users = 0
+        running = threading.Event()
+        self.loop.call_soon(running.set)
+        self._thread = threading.Thread(target=self._run, name="halfmq-event-loop", daemon=True)
+        self._thread.start()
+        running.wait()
+
+    @classmethod
+    def acquire(cls) -> EventLoopThread:
+        """Gives the thread of this process, started if need be; every user calls release() in the end."""
+        with cls._shared_lock:
+            if cls._shared is None:
+                cls._shared = cls()
+            cls._shared._users += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """Gives it back; after the last user the thread ends."""
+        with EventLoopThread._shared_lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+            if EventLoopThread._shared is self:
+                EventLoopThread._shared = None
+        self.stop()
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Runs a coroutine on the loop and waits for it; an interrupt of the wait cancels the coroutine.
+
+        Raises:
+            RuntimeError: Called on the loop's own thread, where waiting would never end.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            msg = "a synchronous halfmq client cannot wait on its own event loop; use the Async client here"
+            raise RuntimeError(msg)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancels what still runs, then ends the loop and the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            leftover = asyncio.all_tasks(self.loop)
+            for task in leftover:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    @classmethod
+    def forget(cls) -> None:
+        """Drops the shared thread without a word to it: after a fork it exists in the parent alone."""
+        cls._shared = None
+        cls._shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=EventLoopThread.forget)
+
+
+class BackgroundRunner:
+    """One synchronous client's hold on the background loop: taken at the first call, given back by close()."""
+
+    def __init__(self, what: str) -> None:
+        """Takes nothing yet.
+
+        Args:
+            what: The client's name in error messages, such as ``TransactionProducer``.
+        """
+        self._what = what
+        self._lock = threading.Lock()
+        self._thread: EventLoopThread | None = None
+        self._process = os.getpid()
+        self._closed = False
+
+    @property
+    def started(self) -> bool:
+        """Whether anything ran yet."""
+        return self._thread is not None
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Runs a coroutine on the background loop and waits for its result.
+
+        Raises:
+            ClientClosed: The client was closed, or belongs to the process that this one was forked from.
+        """
+        try:
+            thread = self._current()
+        except BaseException:
+            coroutine.close()
+            raise
+        return thread.run(coroutine)
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Has something called on the background loop, soon, and does not wait for it.
+
+        Raises:
+            ClientClosed: As for run().
+        """
+        self._current().loop.call_soon_threadsafe(call, *args)
+
+    def close(self) -> None:
+        """Gives the loop back; later calls raise ClientClosed."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None and self._process == os.getpid():
+            thread.release()
+
+    def _current(self) -> EventLoopThread:
+        # A forked child inherits the attribute but not the thread behind it.
+        thread = self._thread if self._process == os.getpid() else None
+        return thread or self._start()
+
+    def _start(self) -> EventLoopThread:
+        with self._lock:
+            if self._closed:
+                msg = f"this {self._what} is closed; make a new one"
+                raise ClientClosed(msg)
+            if self._process != os.getpid():
+                msg = f"this {self._what} was made before a fork; make one in each process"
+                raise ClientClosed(msg)
+            if self._thread is None:
+                self._thread = EventLoopThread.acquire()
+            return self._thread

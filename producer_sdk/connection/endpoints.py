@@ -1,0 +1,46 @@
+"""Where brokers listen, as users write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from producer_sdk.errors import ConfigurationError
+
+__all__ = ["Endpoint", "parse_endpoints"]
+
+Endpoint: TypeAlias = str | Sequence[str]
+"""``"host:port"``, several of them separated by commas, or a sequence of them. Every broker of one database will do."""
+
+
+def parse_endpoints(endpoint: Endpoint) -> tuple[str, ...]:
+    """Takes an endpoint setting apart.
+
+    Args:
+        endpoint: ``host:port`` (IPv6: ``[::1]:port``) or ``unix:path``, one or many.
+
+    Returns:
+        The endpoints, each once, in the order in which they are tried.
+
+    Raises:
+        ConfigurationError: There is none, or one of them cannot be an endpoint.
+    """
+    listed = endpoint.split(",") if isinstance(endpoint, str) else [part for one in endpoint for part in one.split(",")]
+    targets = tuple(dict.fromkeys(part.strip() for part in listed if part.strip()))
+    if not targets:
+        msg = "no broker endpoint given; pass one such as 'localhost:8081', or several separated by commas"
+        raise ConfigurationError(msg, field="endpoint")
+    for target in targets:
+        if not target.startswith("unix:"):
+            _check_host_and_port(target)
+    return targets
+
+
+def _check_host_and_port(target: str) -> None:
+    host, colon, port = target.rpartition(":")
+    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    # isascii() too: isdecimal() alone takes digits of every script.
+    plausible = host and colon and not bare_ipv6 and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+    if not plausible or "/" in target:
+        msg = f"{target!r} is no broker endpoint; write host:port, such as 'localhost:8081' or '[::1]:8081'"
+        raise ConfigurationError(msg, field="endpoint")

@@ -1,0 +1,209 @@
+"""Channels to the brokers of one database, and calls that find one that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, transaction_pb2_grpc
+
+from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
+from producer_sdk.connection.retry import RetryConfig
+from producer_sdk.connection.statuses import as_halfmq_error, is_unreachable
+from producer_sdk.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from halfmq.v1.consumer_pb2_grpc import ConsumerServiceAsyncStub
+    from halfmq.v1.producer_pb2_grpc import ProducerServiceAsyncStub
+    from halfmq.v1.transaction_pb2_grpc import TransactionServiceAsyncStub
+
+    from producer_sdk.connection.tls import TlsConfig
+
+__all__ = ["Broker", "BrokerLink", "Route"]
+
+_log = logging.getLogger("halfmq.connection")
+
+_MIB = 1 << 20
+_CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_send_message_length", 32 * _MIB),
+    ("grpc.max_receive_message_length", 32 * _MIB),
+    # A broker that vanished without a word (power, network) is noticed after 15 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Off: the probe lets the window of an unread stream grow to hundreds of megabytes.
+    ("grpc.http2.bdp_probe", 0),
+    # gRPC's own waits between connection attempts grow to 2 minutes; a broker that is back must be found in seconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class Broker:
+    """One endpoint with its channel and the protocol's services; the channel connects when it is first used."""
+
+    def __init__(self, endpoint: str, tls: TlsConfig | None) -> None:
+        """Makes the channel; call it on the event loop that will use it."""
+        self.endpoint = endpoint
+        options = list(_CHANNEL_OPTIONS)
+        if tls is None:
+            self.channel = grpc.aio.insecure_channel(endpoint, options)
+        else:
+            if tls.server_name is not None:
+                options.append(("grpc.ssl_target_name_override", tls.server_name))
+            self.channel = grpc.aio.secure_channel(endpoint, tls.credentials(), options)
+
+    @cached_property
+    def transactions(self) -> TransactionServiceAsyncStub:
+        """The transaction service."""
+        return transaction_pb2_grpc.TransactionServiceStub(self.channel)
+
+    @cached_property
+    def producer(self) -> ProducerServiceAsyncStub:
+        """The service for ordinary messages."""
+        return producer_pb2_grpc.ProducerServiceStub(self.channel)
+
+    @cached_property
+    def consumer(self) -> ConsumerServiceAsyncStub:
+        """The consumer service."""
+        return consumer_pb2_grpc.ConsumerServiceStub(self.channel)
+
+    @cached_property
+    def admin(self) -> admin_pb2_grpc.AdminServiceAsyncStub:
+        """The administration service."""
+        return admin_pb2_grpc.AdminServiceStub(self.channel)
+
+
+class Route:
+    """Which of the endpoints one user of a link talks to: the same one until it fails."""
+
+    def __init__(self, link: BrokerLink) -> None:
+        """Starts at the first endpoint."""
+        self._link = link
+        self._index = 0
+
+    @property
+    def choices(self) -> int:
+        """Number of endpoints."""
+        return len(self._link.endpoints)
+
+    def broker(self) -> Broker:
+        """The broker to talk to now.
+
+        Raises:
+            ClientClosed: The link is closed.
+        """
+        return self._link.broker(self._index)
+
+    def fail_over(self, failed: Broker) -> None:
+        """Goes on to the next endpoint, unless another call has done so since ``failed`` was chosen."""
+        if self._link.endpoints[self._index] == failed.endpoint:
+            self._index = (self._index + 1) % self.choices
+
+
+class BrokerLink:
+    """All that one client knows of its brokers. Channels are made when they are needed and belong to one event loop."""
+
+    def __init__(self, endpoint: Endpoint, *, tls: TlsConfig | None = None, retry: RetryConfig | None = None) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen.
+            tls: How to encrypt; None: not at all.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+
+        Raises:
+            ConfigurationError: The endpoint cannot be one.
+        """
+        self.endpoints = parse_endpoints(endpoint)
+        self.retry = retry or RetryConfig()
+        self._tls = tls
+        self._brokers: dict[int, Broker] = {}
+        self._closed = False
+        self._route = Route(self)
+
+    def broker(self, index: int) -> Broker:
+        """The broker behind an endpoint, with a channel of its own.
+
+        Raises:
+            ClientClosed: The link is closed.
+        """
+        if self._closed:
+            msg = "this client is closed; make a new one"
+            raise ClientClosed(msg)
+        if index not in self._brokers:
+            self._brokers[index] = Broker(self.endpoints[index], self._tls)
+        return self._brokers[index]
+
+    async def call(
+        self, method: Callable[[Broker], grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]], request: RequestT
+    ) -> ResponseT:
+        """Sends a request until a broker answers it, or the retry settings say that it is enough.
+
+        Args:
+            method: Picks the call off a broker, such as ``lambda broker: broker.transactions.Commit``.
+            request: What to send. It is sent again as it is, so it must carry ids of the client's making.
+
+        Returns:
+            The answer.
+
+        Raises:
+            BrokerUnavailable: No broker answered in time.
+            BrokerFailed: A broker failed over it.
+            RequestRefused: A broker refused the request.
+            ClientClosed: The link is closed.
+        """
+
+        async def send(broker: Broker, timeout: float) -> ResponseT:  # noqa: ASYNC109 - gRPC's own
+            return await method(broker)(request, timeout=timeout)
+
+        return await self.attempt(send)
+
+    async def attempt(self, operation: Callable[[Broker, float], Awaitable[ResponseT]], wait: float = 0.0) -> ResponseT:
+        """Runs an operation against one broker after the other; what ``call`` does, for any operation.
+
+        Args:
+            operation: Given a broker and the seconds that it may take; repeatable, and fails with gRPC's errors.
+            wait: Seconds by which it may take longer than other calls, because the broker is asked to wait.
+        """
+        give_up = time.monotonic() + self.retry.deadline
+
+        async def once() -> ResponseT:
+            broker = self._route.broker()
+            timeout = min(self.retry.attempt_timeout, max(0.001, give_up - time.monotonic())) + wait
+            try:
+                return await operation(broker, timeout)
+            except grpc.aio.AioRpcError as error:
+                _log.debug("%s answered %s: %s", broker.endpoint, error.code().name, error.details())
+                if is_unreachable(error):
+                    self._route.fail_over(broker)
+                raise
+            except (grpc.aio.UsageError, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if not self._closed or (task is not None and task.cancelling()):
+                    raise
+                # Not we were cancelled but the call, by the end of its channel.
+                msg = "this client was closed while the call was under way; make a new one and repeat the call"
+                raise ClientClosed(msg) from error
+
+        try:
+            return await self.retry.retrying()(once)
+        except grpc.aio.AioRpcError as error:
+            raise as_halfmq_error(error) from error
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes all channels; calls under way get so many seconds to end."""
+        self._closed = True
+        brokers, self._brokers = list(self._brokers.values()), {}
+        await asyncio.gather(*(broker.channel.close(grace) for broker in brokers))

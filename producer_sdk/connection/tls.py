@@ -1,0 +1,52 @@
+"""Settings of an encrypted connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import grpc
+
+from producer_sdk.errors import ConfigurationError
+
+__all__ = ["TlsConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """How to trust a broker, and how to prove who we are.
+
+    Attributes:
+        root_certificates: PEM of the authorities to trust; None: those that come with gRPC.
+        client_certificate: PEM of our own certificate chain, where the broker asks for one.
+        client_key: PEM of the key to it; given together with the certificate or not at all.
+        server_name: Name to expect in the broker's certificate, where it is not the host that is connected to.
+    """
+
+    root_certificates: bytes | None = None
+    client_certificate: bytes | None = None
+    client_key: bytes | None = field(default=None, repr=False)
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses half of a key pair.
+
+        Raises:
+            ConfigurationError: Only one of certificate and key is given, or one of the PEM fields is not bytes.
+        """
+        for name in ("root_certificates", "client_certificate", "client_key"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bytes):
+                msg = f"{name} is the PEM content as bytes; read the file first: Path(...).read_bytes()"
+                raise ConfigurationError(msg, field=name)
+        if (self.client_certificate is None) != (self.client_key is None):
+            missing = "client_certificate" if self.client_certificate is None else "client_key"
+            msg = f"a client certificate and its key go together; {missing} is missing"
+            raise ConfigurationError(msg, field=missing)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Makes what gRPC wants to have."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.root_certificates,
+            private_key=self.client_key,
+            certificate_chain=self.client_certificate,
+        )

@@ -1,0 +1,128 @@
+"""Errors of the producer SDK, and the base that all errors of halfmq's SDKs share.
+
+HalfmqError
+├── ConfigurationError      settings that cannot work; also a ValueError; raised before anything is sent
+├── ClientClosed            the client was used after close()
+├── ListenerRequired        the call needs a TransactionListener and the producer has none
+├── BrokerUnavailable       no broker answered before the retry deadline; the call may be repeated
+├── BrokerFailed            a broker failed over the request; nobody knows how far it came
+├── RequestRefused          the broker refused the request or one item of it
+│   └── TransactionRefused  the broker refused because of where the transaction stands
+├── BatchRefused            some messages of send_many were refused; says which
+├── PrepareUnconfirmed      nobody knows whether the half messages were stored
+└── VerdictUnconfirmed      nobody knows whether the verdict was recorded; the broker will ask the listener
+
+Every error carries the same fields, empty where they do not apply, so that programs need not read the message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import grpc
+
+    from producer_sdk.message import LogPosition
+    from producer_sdk.states import TransactionState
+
+__all__ = [
+    "BatchRefused",
+    "BrokerFailed",
+    "BrokerUnavailable",
+    "ClientClosed",
+    "ConfigurationError",
+    "HalfmqError",
+    "ListenerRequired",
+    "PrepareUnconfirmed",
+    "RequestRefused",
+    "TransactionRefused",
+    "VerdictUnconfirmed",
+]
+
+# N818 wants every name to end in "Error". These names say what happened, as the documentation and the protocol do;
+# only the base and ConfigurationError, which say no more than that, carry the suffix.
+
+
+class HalfmqError(Exception):
+    """Something that a halfmq client could not do.
+
+    Attributes:
+        code: The gRPC status code, or None when no broker was involved.
+        reason: The broker's reason in one constant, such as ``TOPIC_NOT_FOUND``; empty when it gave none.
+        field: The field at fault, such as ``messages[0].topic``; empty where no field is.
+        transaction_id: The transaction it is about; empty when it is about none.
+        state: Where the broker says the transaction stands, or None when it did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode | None = None,
+        reason: str = "",
+        field: str = "",
+        transaction_id: str = "",
+        state: TransactionState | None = None,
+    ) -> None:
+        """Makes the error; the arguments are kept as attributes of the same names."""
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.field = field
+        self.transaction_id = transaction_id
+        self.state = state
+
+
+class ConfigurationError(HalfmqError, ValueError):
+    """A setting that cannot work; it is refused before anything is sent."""
+
+
+class ClientClosed(HalfmqError):
+    """The client was closed; make a new one."""
+
+
+class ListenerRequired(HalfmqError):
+    """The call runs a TransactionListener and the producer was made without one."""
+
+
+class BrokerUnavailable(HalfmqError):
+    """No broker answered before the retry deadline; the same call may be repeated, its ids make that harmless."""
+
+
+class BrokerFailed(HalfmqError):
+    """A broker failed while it handled a request; its log says why. The same call may be repeated."""
+
+
+class RequestRefused(HalfmqError):
+    """The broker refused a request, or one item of it; repeating it unchanged gives the same answer."""
+
+
+class TransactionRefused(RequestRefused):
+    """The broker refused because of where the transaction stands; ``state`` is the recorded outcome."""
+
+
+class BatchRefused(HalfmqError):
+    """Some messages of one ``send_many`` were not stored; the others were.
+
+    Attributes:
+        outcomes: One entry per message, in the order of the call: its position in the log, or the error.
+    """
+
+    def __init__(self, message: str, outcomes: Sequence[LogPosition | HalfmqError]) -> None:
+        """Makes the error from what became of each message."""
+        super().__init__(message)
+        self.outcomes = tuple(outcomes)
+
+    def __reduce__(self) -> tuple[type[BatchRefused], tuple[str, tuple[LogPosition | HalfmqError, ...]]]:
+        """Keeps the outcomes when the error travels between processes."""
+        return (type(self), (str(self), self.outcomes))
+
+
+class PrepareUnconfirmed(HalfmqError):
+    """It is unknown whether half messages were stored; do not commit the local transaction that depends on them."""
+
+
+class VerdictUnconfirmed(HalfmqError):
+    """It is unknown whether the verdict was recorded; if it was not, the broker asks the group's listener."""

@@ -1,0 +1,255 @@
+"""The synchronous producers: the asynchronous ones, run on a background event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.async_transaction_producer import AsyncTransactionProducer
+from producer_sdk.connection import BackgroundRunner
+from producer_sdk.errors import ConfigurationError
+from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from producer_sdk.batching import BatchLimits
+    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.message import LogPosition, Message
+    from producer_sdk.results import TransactionInfo, TransactionResult, TransactionSendResult
+    from producer_sdk.transaction import AsyncTransaction
+
+__all__ = ["Producer", "Transaction", "TransactionProducer"]
+
+
+class Producer:
+    """Sends ordinary messages, outside of transactions. Safe to share between threads.
+
+    Usable right after construction. Use it with ``with``, or call ``close()`` in the end.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        batching: BatchLimits | None = None,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings, which are those of AsyncProducer; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._use(
+            AsyncProducer(
+                endpoint, client_id=client_id, retry=retry, tls=tls, batching=batching, close_grace=close_grace
+            )
+        )
+
+    def _use(self, core: AsyncProducer) -> None:
+        self._core = core
+        self._runner = BackgroundRunner(type(self).__name__)
+
+    @property
+    def client_id(self) -> str:
+        """This producer's name in the broker's logs."""
+        return self._core.client_id
+
+    def start(self) -> None:
+        """Starts what runs in the background; the first call does it too."""
+        self._runner.run(self._core.start())
+
+    def close(self) -> None:
+        """Waits for what is under way, then closes the connections. Safe to repeat."""
+        try:
+            if self._runner.started:
+                self._runner.run(self._core.close())
+        finally:
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        """Starts the producer."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the producer."""
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+    ) -> LogPosition:
+        """Sends one message; see AsyncProducer.send."""
+        return self._runner.run(
+            self._core.send(topic, body, tag=tag, keys=keys, properties=properties, message_group=message_group)
+        )
+
+    def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
+        """Sends messages, each for itself; see AsyncProducer.send_many."""
+        return self._runner.run(self._core.send_many(messages))
+
+
+class TransactionProducer(Producer):
+    """Sends messages whose fate is that of a local transaction, and answers for them afterwards.
+
+    Safe to share between threads; their calls travel in common requests. ``execute_local_transaction`` runs in the
+    thread that called ``send_in_transaction``, checks run in threads of their own. Without a listener nobody can
+    answer checks from this producer: see AsyncTransactionProducer.
+    """
+
+    _core: AsyncTransactionProducer
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        group: str,
+        listener: TransactionListener | None = None,
+        *,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        batching: BatchLimits | None = None,
+        listener_concurrency: int = 16,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings, which are those of AsyncTransactionProducer; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        if isinstance(listener, AsyncTransactionListener):
+            msg = "an AsyncTransactionListener needs an AsyncTransactionProducer; pass a TransactionListener here"
+            raise ConfigurationError(msg, field="listener")
+        self._use(
+            AsyncTransactionProducer(
+                endpoint,
+                group,
+                listener,
+                client_id=client_id,
+                retry=retry,
+                tls=tls,
+                batching=batching,
+                listener_concurrency=listener_concurrency,
+                close_grace=close_grace,
+            )
+        )
+        self._listener = listener
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._core.group
+
+    def wait_until_registered(self, timeout: float | None = None) -> None:
+        """Waits until a broker knows this producer and may ask it; see AsyncTransactionProducer."""
+        self._runner.run(self._core.wait_until_registered(timeout))
+
+    def transaction(self) -> Transaction:
+        """Begins a transaction: ``with producer.transaction() as tx: tx.send(...)``."""
+        return Transaction(self._core.transaction(), self._runner)
+
+    def send_in_transaction(self, messages: Message | Iterable[Message], arg: Any = None) -> TransactionSendResult:
+        """Stores half messages, runs the local transaction in this thread, and passes the verdict on.
+
+        See AsyncTransactionProducer.send_in_transaction.
+        """
+        half, _ = self._runner.run(self._core.prepare_for_listener(messages))
+        assert self._listener is not None  # noqa: S101 - prepare_for_listener refuses to go on without one
+        local_state, error = run_execute(self._listener, half, arg)
+        return self._runner.run(self._core.conclude(half, local_state, error))
+
+    def prepare(
+        self,
+        messages: Message | Iterable[Message],
+        transaction_id: str | None = None,
+        first_position: int = 0,
+        first_check_delay: float | None = None,
+    ) -> TransactionResult:
+        """Stores half messages durably; see AsyncTransactionProducer.prepare."""
+        return self._runner.run(self._core.prepare(messages, transaction_id, first_position, first_check_delay))
+
+    def commit(self, transaction_id: str) -> TransactionResult:
+        """Releases the messages of a transaction; see AsyncTransactionProducer.commit."""
+        return self._runner.run(self._core.commit(transaction_id))
+
+    def rollback(self, transaction_id: str, reason: str = "") -> TransactionResult:
+        """Drops the messages of a transaction; see AsyncTransactionProducer.rollback."""
+        return self._runner.run(self._core.rollback(transaction_id, reason))
+
+    def get_transaction(self, transaction_id: str) -> TransactionInfo:
+        """Asks what the broker knows of a transaction; see AsyncTransactionProducer.get_transaction."""
+        return self._runner.run(self._core.get_transaction(transaction_id))
+
+
+class Transaction:
+    """The block of ``with producer.transaction() as tx``.
+
+    Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
+    them and inside the block; leaving the block normally then releases the messages, and an exception drops them.
+    """
+
+    def __init__(self, core: AsyncTransaction, runner: BackgroundRunner) -> None:
+        """Begins with no message; nothing is sent yet."""
+        self._core = core
+        self._runner = runner
+
+    @property
+    def transaction_id(self) -> str:
+        """Identity of the transaction; store it along with the local change, so that a check can be answered."""
+        return self._core.transaction_id
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """Identities of the messages stored so far, in their order."""
+        return self._core.message_ids
+
+    @property
+    def result(self) -> TransactionResult | None:
+        """Where the transaction stands after commit or rollback; None before, and when it had no message."""
+        return self._core.result
+
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+    ) -> str:
+        """Stores one half message durably and returns its id; see AsyncTransaction.send."""
+        return self._runner.run(
+            self._core.send(topic, body, tag=tag, keys=keys, properties=properties, message_group=message_group)
+        )
+
+    def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
+        """Stores several half messages, all or none of them; see AsyncTransaction.send_many."""
+        return self._runner.run(self._core.send_many(messages))
+
+    def rollback(self, reason: str = "") -> None:
+        """Drops the messages now; see AsyncTransaction.rollback."""
+        self._runner.run(self._core.rollback(reason))
+
+    def __enter__(self) -> Self:
+        """Begins the block."""
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives the verdict."""
+        self._runner.run(self._core.finish(exc))

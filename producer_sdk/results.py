@@ -1,0 +1,228 @@
+"""What producers get back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import grpc
+
+from producer_sdk.connection.statuses import as_item_error
+from producer_sdk.errors import HalfmqError, RequestRefused, TransactionRefused
+from producer_sdk.message import LogPosition, Message, from_wire
+from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+    from halfmq.v1 import transaction_pb2 as pb
+
+__all__ = [
+    "CheckInfo",
+    "TransactionInfo",
+    "TransactionResult",
+    "TransactionSendResult",
+    "VerdictInfo",
+    "message_ids",
+    "transaction_info",
+    "transaction_result",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """Where a transaction stands after prepare, commit or rollback.
+
+    Attributes:
+        transaction_id: Identity of the transaction.
+        state: Where it stands now.
+        released: Where its messages lie, when it is committed.
+    """
+
+    transaction_id: str
+    state: TransactionState
+    released: tuple[LogPosition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult:
+    """What became of ``send_in_transaction``.
+
+    Attributes:
+        transaction_id: Identity of the transaction.
+        message_ids: Identities of its messages, in their order.
+        local_state: What the listener said of the local transaction.
+        state: Where the transaction stood last; PREPARED means that a check will ask the listener.
+        released: Where the messages lie, when it is committed.
+        local_error: What the listener raised, if it did; local_state is UNKNOWN then.
+    """
+
+    transaction_id: str
+    message_ids: tuple[str, ...]
+    local_state: LocalTransactionState
+    state: TransactionState
+    released: tuple[LogPosition, ...] = ()
+    local_error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInfo:
+    """One check in a transaction's history.
+
+    Attributes:
+        check_number: Which check, from 1.
+        sent_at: When it went out (database time, UTC).
+        broker_id: Broker that sent it.
+        client_id: Producer it was sent to.
+        answered_at: When the answer came; None when none did.
+        answer: The answer; None when none came.
+        reason: The producer's reason.
+    """
+
+    check_number: int
+    sent_at: datetime | None
+    broker_id: str
+    client_id: str
+    answered_at: datetime | None
+    answer: LocalTransactionState | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictInfo:
+    """The verdict of a transaction.
+
+    Attributes:
+        state: COMMITTED or ROLLED_BACK.
+        source: Who gave it.
+        decided_at: When (database time, UTC).
+        reason: Why, where a reason was given.
+        released: Where the messages lie, when committed.
+    """
+
+    state: TransactionState
+    source: VerdictSource
+    decided_at: datetime | None
+    reason: str
+    released: tuple[LogPosition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """All that the broker knows of a transaction.
+
+    Attributes:
+        transaction_id: Identity of the transaction.
+        state: Where it stands.
+        producer_group: Group that is asked about it.
+        messages: Its half messages, while the verdict is open.
+        check_count: Checks sent so far.
+        prepared_at: When it was prepared (database time, UTC).
+        next_check_at: When the next check is due; None when none is.
+        parked_at: When it was parked; None unless it is.
+        checks: Every check and its answer, oldest first.
+        verdict: The verdict; None while it is open.
+    """
+
+    transaction_id: str
+    state: TransactionState
+    producer_group: str
+    messages: tuple[Message, ...]
+    check_count: int
+    prepared_at: datetime | None
+    next_check_at: datetime | None
+    parked_at: datetime | None
+    checks: tuple[CheckInfo, ...]
+    verdict: VerdictInfo | None
+
+
+def message_ids(transaction_id: str, count: int) -> tuple[str, ...]:
+    """Identities of a transaction's messages: its own, and ``.N`` behind it for the N-th further one."""
+    return (transaction_id, *(f"{transaction_id}.{position}" for position in range(1, count)))[:count]
+
+
+def transaction_result(result: pb.TransactionResult, transaction_id: str) -> TransactionResult:
+    """Reads what became of one item.
+
+    Raises:
+        TransactionRefused: The broker refused because of where the transaction stands.
+        RequestRefused: The broker refused for another reason.
+        BrokerUnavailable: The broker could not do it now.
+        BrokerFailed: The broker failed over it.
+    """
+    state = _state(result.state)
+    if result.HasField("error"):
+        raise _refused(result, state, transaction_id)
+    released = tuple(LogPosition.of(position) for position in result.released)
+    return TransactionResult(result.transaction_id or transaction_id, state, released)
+
+
+def _refused(result: pb.TransactionResult, state: TransactionState, transaction_id: str) -> HalfmqError:
+    error = as_item_error(result.error, transaction_id)
+    about_state = error.code in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND}
+    if not isinstance(error, RequestRefused) or (not about_state and state is TransactionState.UNSPECIFIED):
+        return error
+    return TransactionRefused(
+        str(error),
+        code=error.code,
+        reason=error.reason,
+        field=error.field,
+        transaction_id=transaction_id,
+        state=state,
+    )
+
+
+def transaction_info(transaction: pb.Transaction) -> TransactionInfo:
+    """Reads all that the broker told of a transaction."""
+    return TransactionInfo(
+        transaction_id=transaction.transaction_id,
+        state=_state(transaction.state),
+        producer_group=transaction.producer_group,
+        messages=tuple(from_wire(half) for half in transaction.halves),
+        check_count=transaction.check_count,
+        prepared_at=_time(transaction.prepared_at),
+        next_check_at=_time(transaction.next_check_at),
+        parked_at=_time(transaction.parked_at),
+        checks=tuple(_check(check) for check in transaction.checks),
+        verdict=_verdict(transaction.op) if transaction.HasField("op") else None,
+    )
+
+
+def _check(check: pb.CheckRecord) -> CheckInfo:
+    answers = {
+        1: LocalTransactionState.COMMIT,
+        2: LocalTransactionState.ROLLBACK,
+        3: LocalTransactionState.UNKNOWN,
+    }
+    return CheckInfo(
+        check_number=check.check_number,
+        sent_at=_time(check.sent_at),
+        broker_id=check.broker_id,
+        client_id=check.client_id,
+        answered_at=_time(check.answered_at),
+        answer=answers.get(check.verdict),
+        reason=check.reason,
+    )
+
+
+def _verdict(op: pb.OpRecord) -> VerdictInfo:
+    return VerdictInfo(
+        state=_state(op.state),
+        source=_SOURCES.get(op.source, VerdictSource.UNSPECIFIED),
+        decided_at=_time(op.decided_at),
+        reason=op.reason,
+        released=tuple(LogPosition.of(position) for position in op.released),
+    )
+
+
+def _state(number: int) -> TransactionState:
+    # A newer broker may know states that this SDK does not.
+    return _STATES.get(number, TransactionState.UNSPECIFIED)
+
+
+def _time(timestamp: Timestamp) -> datetime | None:
+    return timestamp.ToDatetime(UTC) if timestamp.seconds or timestamp.nanos else None
+
+
+_STATES: dict[int, TransactionState] = {state.value: state for state in TransactionState}
+_SOURCES: dict[int, VerdictSource] = {source.value: source for source in VerdictSource}

@@ -1,0 +1,182 @@
+"""A transaction as a block of code: messages are stored as they are sent, and the end of the block is the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Self
+
+from producer_sdk.connection import reason_of
+from producer_sdk.errors import HalfmqError, PrepareUnconfirmed, TransactionRefused
+from producer_sdk.ids import new_id
+from producer_sdk.message import as_messages, encode_message, to_wire
+from producer_sdk.results import TransactionResult, message_ids
+from producer_sdk.states import TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from halfmq.v1 import message_pb2 as pb
+
+    from producer_sdk.message import Message
+    from producer_sdk.verdicts import TransactionCalls
+
+__all__ = ["AsyncTransaction"]
+
+_log = logging.getLogger("halfmq.producer")
+
+
+class AsyncTransaction:
+    """The block of ``async with producer.transaction() as tx``.
+
+    Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
+    them and inside the block; leaving the block normally then releases the messages, and an exception drops them.
+    """
+
+    def __init__(self, calls: TransactionCalls, begin: Callable[[], None]) -> None:
+        """Begins with no message; nothing is sent yet.
+
+        Args:
+            calls: How to reach the broker.
+            begin: Called before each message: refuses once the producer is closed.
+        """
+        self.transaction_id = new_id()
+        """Identity of the transaction; store it along with the local change, so that a check can be answered."""
+        self.result: TransactionResult | None = None
+        """Where the transaction stands after commit or rollback; None before, and when it had no message."""
+        self._calls = calls
+        self._begin = begin
+        self._count = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._doubt: PrepareUnconfirmed | None = None
+        self._interrupted = False
+        self._over = False
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """Identities of the messages stored so far, in their order."""
+        return message_ids(self.transaction_id, self._count)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+    ) -> str:
+        """Stores one half message durably; consumers see it after the commit. See Message for the arguments.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            RequestRefused: The broker refused the message; it is no part of the transaction.
+            PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
+        """
+        return (await self._add((encode_message(topic, body, tag, keys, properties, message_group),)))[0]
+
+    async def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
+        """Stores several half messages, all or none of them.
+
+        Returns:
+            Their ids, in their order.
+
+        Raises:
+            RequestRefused: The broker refused one of them; none is part of the transaction.
+            PrepareUnconfirmed: It is unknown whether they were stored. The transaction can only be rolled back.
+        """
+        encoded = [to_wire(message) for message in as_messages(messages)]
+        return await self._add(encoded) if encoded else ()
+
+    async def rollback(self, reason: str = "") -> None:
+        """Drops the messages now; the rest of the block can send no more, and its end does nothing.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome.
+            VerdictUnconfirmed: It is unknown whether the rollback was recorded.
+        """
+        self._refuse_if_over()
+        self._over = True
+        await self._roll_back(reason)
+
+    async def __aenter__(self) -> Self:
+        """Begins the block."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives the verdict."""
+        await self.finish(exc)
+
+    async def finish(self, error: BaseException | None) -> None:
+        """Commits, or rolls back because of an exception; what the end of the block does.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome than COMMITTED.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
+            PrepareUnconfirmed: A ``send`` was left in doubt and the block ended normally all the same.
+        """
+        if self._over:
+            return
+        self._over = True
+        if error is None:
+            await self._commit()
+            return
+        try:
+            await self._roll_back(reason_of(error))
+        except HalfmqError as failure:
+            # The application's own exception is on its way and tells more; a check settles the rest.
+            _log.warning("%s", failure)
+
+    async def _add(self, encoded: Sequence[pb.Message]) -> tuple[str, ...]:
+        # A position is the number of messages before it, so the sends of one transaction go one after the other.
+        async with self._one_at_a_time:
+            self._begin()
+            self._refuse_if_over()
+            if self._doubt is not None:
+                raise self._doubt
+            try:
+                await self._calls.prepare(self.transaction_id, encoded, self._count)
+            except PrepareUnconfirmed as error:
+                self._doubt = error
+                raise
+            except asyncio.CancelledError:
+                self._interrupted = True
+                self._doubt = PrepareUnconfirmed(
+                    f"a send in transaction {self.transaction_id} was cancelled; roll the transaction back",
+                    transaction_id=self.transaction_id,
+                )
+                raise
+            before = self._count
+            self._count += len(encoded)
+            return self.message_ids[before:] if before or self._count > 1 else (self.transaction_id,)
+
+    async def _commit(self) -> None:
+        if self._doubt is not None:
+            raise self._doubt
+        if self._count:
+            self.result = await self._calls.commit(self.transaction_id)
+
+    async def _roll_back(self, reason: str) -> None:
+        if self._interrupted:
+            # A Prepare that is still on its way must not arrive after the rollback.
+            await self._calls.settle_prepares()
+        if not self._count and self._doubt is None:
+            return
+        try:
+            self.result = await self._calls.rollback(self.transaction_id, reason)
+        except TransactionRefused as error:
+            # Nothing was stored at all: as good as rolled back.
+            unknown_there = error.state in {None, TransactionState.UNSPECIFIED}
+            if not (self._doubt is not None and unknown_there):
+                raise
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            msg = f"transaction {self.transaction_id} is over; begin another one"
+            raise TransactionRefused(msg, transaction_id=self.transaction_id)

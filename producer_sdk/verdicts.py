@@ -1,0 +1,166 @@
+"""The three calls of a transaction: prepare, commit and rollback, batched per kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.duration_pb2 import Duration
+from halfmq.v1 import transaction_pb2 as pb
+
+from producer_sdk.batching import Batcher, BatchLimits, ask
+from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, VerdictUnconfirmed
+from producer_sdk.results import TransactionResult, transaction_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from halfmq.v1 import message_pb2
+
+    from producer_sdk.connection import BrokerLink
+
+__all__ = ["TransactionCalls"]
+
+# An id with its tag and length.
+_ID_SIZE = 38
+# Requests of rollbacks under way: each carries one reason, so different reasons must not wait for each other.
+_ROLLBACKS_IN_FLIGHT = 4
+
+
+class TransactionCalls:
+    """Sends prepares, commits and rollbacks, each kind in requests of many."""
+
+    def __init__(self, link: BrokerLink, group: str, limits: BatchLimits) -> None:
+        """Sends nothing yet."""
+        self._link = link
+        self._group = group
+        self._prepares = Batcher(self._send_prepares, limits)
+        self._commits = Batcher(self._send_commits, limits)
+        several = BatchLimits(limits.items, limits.size, max(limits.in_flight, _ROLLBACKS_IN_FLIGHT))
+        self._rollbacks = Batcher(self._send_rollbacks, several)
+
+    async def prepare(
+        self,
+        transaction_id: str,
+        messages: Iterable[message_pb2.Message],
+        first_position: int = 0,
+        first_check_delay: float | None = None,
+    ) -> TransactionResult:
+        """Stores half messages durably.
+
+        Args:
+            transaction_id: Identity of the transaction.
+            messages: The messages, in the order of their positions.
+            first_position: Number of messages that the transaction has already.
+            first_check_delay: Seconds before the first check, at least; None: the broker's default.
+
+        Raises:
+            RequestRefused: The broker refused; nothing was stored.
+            PrepareUnconfirmed: It is unknown whether they were stored.
+        """
+        half = pb.HalfTransaction(
+            transaction_id=transaction_id,
+            messages=messages,
+            first_position=first_position,
+            first_check_delay=None if first_check_delay is None else _duration(first_check_delay),
+        )
+        try:
+            result = await ask(self._prepares, self._link.retry, half, half.ByteSize())
+        except (RequestRefused, ClientClosed) as error:
+            raise _about(error, transaction_id) from error
+        except HalfmqError as error:
+            raise _doubtful(error, transaction_id) from error
+        try:
+            return transaction_result(result, transaction_id)
+        except RequestRefused:
+            raise
+        except HalfmqError as error:
+            raise _doubtful(error, transaction_id) from error
+
+    async def commit(self, transaction_id: str) -> TransactionResult:
+        """Releases the messages of a transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the id.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded.
+        """
+        return await self._give_verdict("commit", self._commits, transaction_id)
+
+    async def rollback(self, transaction_id: str, reason: str = "") -> TransactionResult:
+        """Drops the messages of a transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the id.
+            VerdictUnconfirmed: It is unknown whether the rollback was recorded.
+        """
+        return await self._give_verdict("rollback", self._rollbacks, transaction_id, reason)
+
+    async def _give_verdict(
+        self, verdict: str, batcher: Batcher[str, pb.TransactionResult], transaction_id: str, reason: str = ""
+    ) -> TransactionResult:
+        try:
+            result = await ask(batcher, self._link.retry, transaction_id, _ID_SIZE, reason)
+        except HalfmqError as error:
+            # Even a plain refusal of the request leaves the half messages waiting for a verdict.
+            raise _unconfirmed(error, transaction_id, verdict) from error
+        try:
+            return transaction_result(result, transaction_id)
+        except RequestRefused:
+            raise
+        except HalfmqError as error:
+            raise _unconfirmed(error, transaction_id, verdict) from error
+
+    async def settle_prepares(self) -> None:
+        """Waits until every prepare that is on its way has arrived, or failed to."""
+        await self._prepares.settle()
+
+    async def settle(self) -> None:
+        """Waits until everything submitted has its result."""
+        for batcher in (self._prepares, self._commits, self._rollbacks):
+            await batcher.settle()
+
+    async def _send_prepares(self, halves: list[pb.HalfTransaction], _: str) -> Sequence[pb.TransactionResult]:
+        request = pb.PrepareRequest(producer_group=self._group, transactions=halves)
+        return (await self._link.call(lambda broker: broker.transactions.Prepare, request)).results
+
+    async def _send_commits(self, ids: list[str], _: str) -> Sequence[pb.TransactionResult]:
+        request = pb.CommitRequest(transaction_ids=ids)
+        return (await self._link.call(lambda broker: broker.transactions.Commit, request)).results
+
+    async def _send_rollbacks(self, ids: list[str], reason: str) -> Sequence[pb.TransactionResult]:
+        request = pb.RollbackRequest(transaction_ids=ids, reason=reason)
+        return (await self._link.call(lambda broker: broker.transactions.Rollback, request)).results
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration
+
+
+def _about(error: HalfmqError, transaction_id: str) -> HalfmqError:
+    # The failure of one request is shared by all of its items; each gets an error of its own.
+    return type(error)(
+        str(error), code=error.code, reason=error.reason, field=error.field, transaction_id=transaction_id
+    )
+
+
+def _doubtful(error: HalfmqError, transaction_id: str) -> PrepareUnconfirmed:
+    return PrepareUnconfirmed(
+        f"it is unknown whether transaction {transaction_id} was prepared: {error}; roll the local transaction back, "
+        "or repeat the prepare with the same id",
+        code=error.code,
+        reason=error.reason,
+        transaction_id=transaction_id,
+    )
+
+
+def _unconfirmed(error: HalfmqError, transaction_id: str, verdict: str) -> VerdictUnconfirmed:
+    return VerdictUnconfirmed(
+        f"the {verdict} of transaction {transaction_id} is unconfirmed: {error}; if it was not recorded, the broker "
+        "asks this producer group's listener, whose answer decides",
+        code=error.code,
+        reason=error.reason,
+        transaction_id=transaction_id,
+    )

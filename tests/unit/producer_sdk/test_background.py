@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from producer_sdk import ClientClosed, TransactionProducer
+from producer_sdk.connection import BackgroundRunner, EventLoopThread
+from producer_sdk.ids import new_id
+
+
+def run_script(code: str) -> str:
+    """Runs Python in a process of its own, which a test may interrupt or fork."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+async def name_of_thread() -> str:
+    return threading.current_thread().name
+
+
+def test_synchronous_clients_share_one_thread_that_ends_with_the_last_of_them() -> None:
+    first, second = BackgroundRunner("First"), BackgroundRunner("Second")
+    assert not first.started
+    assert first.run(name_of_thread()) == second.run(name_of_thread()) == "halfmq-event-loop"
+    assert [thread.name for thread in threading.enumerate()].count("halfmq-event-loop") == 1
+    first.close()
+    first.close()
+    assert second.run(name_of_thread()) == "halfmq-event-loop"
+    second.close()
+    assert "halfmq-event-loop" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ClientClosed, match="this First is closed"):
+        first.run(name_of_thread())
+    with pytest.raises(ClientClosed):
+        first.post(print)
+
+
+def test_waiting_on_the_own_loop_is_refused() -> None:
+    thread = EventLoopThread.acquire()
+
+    async def wait_for_itself() -> str:
+        return thread.run(name_of_thread())
+
+    try:
+        with pytest.raises(RuntimeError, match="use the Async client"):
+            thread.run(wait_for_itself())
+    finally:
+        thread.release()
+
+
+def test_what_still_runs_is_cancelled_when_the_thread_ends() -> None:
+    runner = BackgroundRunner("Client")
+    ended: list[str] = []
+
+    async def leave_something_behind() -> asyncio.Task[None]:
+        async def forever() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("yes")
+
+        task = asyncio.create_task(forever())
+        await asyncio.sleep(0)
+        return task
+
+    runner.run(leave_something_behind())
+    runner.close()
+    assert ended == ["yes"]
+
+
+def test_an_interrupt_cancels_what_is_waited_for() -> None:
+    out = run_script(
+        """
+        import asyncio, os, signal
+        from producer_sdk.connection import BackgroundRunner
+
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        seen = []
+
+        async def wait():
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        runner = BackgroundRunner("Client")
+        try:
+            runner.run(wait())
+        except KeyboardInterrupt:
+            seen.append("interrupted")
+        runner.close()
+        print(*sorted(seen))
+        """
+    )
+    assert out.split() == ["cancelled", "interrupted"]
+
+
+def test_a_producer_that_nobody_closed_does_not_keep_the_process() -> None:
+    run_script(
+        """
+        from producer_sdk import BrokerUnavailable, RetryConfig, TransactionProducer
+
+        producer = TransactionProducer("127.0.0.1:1", "g", retry=RetryConfig(attempts=1))
+        try:
+            producer.send("orders", "x")
+        except BrokerUnavailable:
+            pass
+        """
+    )
+
+
+def test_a_forked_child_is_told_to_make_its_own() -> None:
+    producer = TransactionProducer("127.0.0.1:1", "g")
+    runner = producer._runner
+    runner.run(name_of_thread())
+    runner._process = os.getpid() - 1  # as a child sees it
+    with pytest.raises(ClientClosed, match="one in each process"):
+        producer.send("orders", "x")
+    runner._process = os.getpid()
+    producer.close()
+
+
+def test_ids_differ_after_a_fork() -> None:
+    out = run_script(
+        """
+        import os, sys
+        from producer_sdk import ids
+        ids.new_id()
+        ids._millisecond += 3_600_000  # so that both count on from the same id if nothing is done
+        if os.fork() == 0:
+            print(ids.new_id(), flush=True)
+            os._exit(0)
+        os.wait()
+        print(ids.new_id())
+        """
+    )
+    child, parent = out.split()
+    assert child[:13] != parent[:13]
+    assert new_id() > child
