@@ -17,6 +17,7 @@ from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.clock import Clock
     from broker.services.check_sessions import CheckSessions
     from broker.services.ports import ClaimedCheck, TransactionStore
 
@@ -31,8 +32,8 @@ class TransactionChecker(Loop):
 
     name = "transaction checker"
 
-    def __init__(self, store: TransactionStore, sessions: CheckSessions, policy: CheckPolicy) -> None:
-        """Takes the storage, the producers' streams and the times.
+    def __init__(self, store: TransactionStore, sessions: CheckSessions, policy: CheckPolicy, clock: Clock) -> None:
+        """Takes the storage, the producers' streams, the times, and the database's clock.
 
         The rounds are short against the policy's times, and a second apart at most.
         """
@@ -41,6 +42,7 @@ class TransactionChecker(Loop):
         self._store = store
         self._sessions = sessions
         self._policy = policy
+        self._clock = clock
         self._warn_at = time.monotonic() + policy.interval / 1_000_000
         self._sweep_at = 0.0
         sessions.on_open = self.poke
@@ -66,8 +68,10 @@ class TransactionChecker(Loop):
     async def check_due(self) -> int:
         """Sends every check that is due to a producer connected here; how many went out."""
         sent = 0
+        # What becomes due again while this goes on waits for the next pass: each transaction is asked about once.
+        due_by = self._clock.now()
         while group_ids := self._sessions.group_ids():
-            claimed = await self._store.claim_checks(group_ids, self._policy, BATCH)
+            claimed = await self._store.claim_checks(group_ids, self._policy, BATCH, due_by)
             results = await asyncio.gather(*[self._send(check) for check in claimed])
             sent += sum(results)
             if len(claimed) < BATCH or not all(results):

@@ -261,7 +261,7 @@ class Subscription:
 
     async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
         """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
-        until = asyncio.get_running_loop().time() + self._service._wait(wait)  # noqa: SLF001 - one module
+        until = asyncio.get_running_loop().time() + self._service._wait(wait)
         with self._listen() as event:
             while True:
                 event.clear()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from broker.domain.check_policy import CheckPolicy
-from broker.domain.message import LogMessage, Message
-from broker.domain.topic import ConsumerGroup, QueueState, Topic
-from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.errors import BrokerError
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.domain.message import LogMessage, Message
+    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
+    from broker.errors import BrokerError
 
 
 @dataclass(slots=True)
@@ -216,11 +218,15 @@ class ExtendWork:
 
 @dataclass(slots=True)
 class ReceiptOutcome:
-    """What became of a receipt: the new end of the lease, or the place in the dead letter topic."""
+    """What became of a receipt: the new end of the lease, or the place in the dead letter topic.
+
+    `held_until` is when the lease it was found under ends: until then nobody else can have taken the message.
+    """
 
     expires_at: int | None = None
     dead_letter: tuple[int, int] | None = None
     dead_letter_message_id: str = ""
+    held_until: int = 0
 
 
 @dataclass(slots=True)
@@ -247,8 +253,10 @@ class TransactionStore(Protocol):
         """The number of a producer group; it is made when new."""
         ...
 
-    async def claim_checks(self, group_ids: Sequence[int], policy: CheckPolicy, limit: int) -> list[ClaimedCheck]:
-        """Counts checks that are due in these groups and returns them to be sent."""
+    async def claim_checks(
+        self, group_ids: Sequence[int], policy: CheckPolicy, limit: int, due_by: int | None = None
+    ) -> list[ClaimedCheck]:
+        """Counts checks that are due in these groups (by a time, or now) and returns them to be sent."""
         ...
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:

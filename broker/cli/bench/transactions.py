@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.bench.load import body_of
+from broker.cli.bench.databases import side_by_side
 from broker.cli.bench.floor import Floor, median
+from broker.cli.bench.load import body_of
 from broker.cli.serve import fail
 from broker.errors import BrokerError, ConfigurationError
 from broker.storage.durability import open_database
-from broker.storage.engine import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +58,7 @@ def transactions(
 def run(database: str | None, *, in_flight: int, size: int, seconds: float) -> dict[str, Any]:
     """Runs the benchmark; its figures by name."""
     with ExitStack() as stack:
-        url, floor_url, shown = stack.enter_context(_databases(database))
+        (url, floor_url), shown = stack.enter_context(side_by_side(database, 2))
         endpoint = stack.enter_context(_process([*_HALFMQ, "serve", "--database", url, *_SERVE]))
         opened, _ = open_database(floor_url, answer_timeout=60, allow_unsafe=True)
         _migrate(opened)
@@ -140,36 +137,6 @@ def _process(command: list[str]) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(START_TIMEOUT)
-
-
-@contextmanager
-def _databases(url: str | None) -> Iterator[tuple[str, str, str]]:
-    """One database for the broker and one for the floor, dropped afterwards; and what to call them."""
-    if url is None:
-        with tempfile.TemporaryDirectory(prefix="halfmq-bench-") as folder:
-            yield f"sqlite:///{Path(folder) / 'broker.db'}", f"sqlite:///{Path(folder) / 'floor.db'}", "sqlite"
-        return
-    parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        raise ConfigurationError("For SQLite leave the option out; a temporary file is used.", field="database")
-    server, warnings = open_database(url, answer_timeout=60)
-    for warning in warnings:
-        sys.stderr.write(f"database setting: {warning}\n")
-    stem = f"halfmq_bench_{secrets.token_hex(4)}"
-    names = [f"{stem}_broker", f"{stem}_floor"]
-    session = server.session()
-    try:
-        for name in names:
-            session.run(f"CREATE DATABASE {name}")
-        urls = [parsed.set(database=name).render_as_string(hide_password=False) for name in names]
-        yield urls[0], urls[1], f"{server.dialect.name} {server.version}"
-    finally:
-        server.discard(session)
-        session = server.session()
-        for name in names:
-            session.run(f"DROP DATABASE IF EXISTS {name}")
-        server.release(session)
-        server.close()
 
 
 def _percentile(ordered: list[float], percent: int) -> float:

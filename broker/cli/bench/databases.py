@@ -1,0 +1,51 @@
+"""Databases of the benchmark's own, dropped afterwards."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.errors import ConfigurationError
+from broker.storage.durability import open_database
+from broker.storage.engine import parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]:
+    """Empty databases on the same server, or SQLite files where no server is named; and what to call it.
+
+    Raises:
+        ConfigurationError: the server cannot be used.
+    """
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="halfmq-bench-") as folder:
+            yield [f"sqlite:///{Path(folder) / f'{number}.db'}" for number in range(count)], "sqlite"
+        return
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        raise ConfigurationError("For SQLite leave the option out; temporary files are used.", field="database")
+    server, warnings = open_database(url, answer_timeout=60)
+    for warning in warnings:
+        sys.stderr.write(f"database setting: {warning}\n")
+    stem = f"halfmq_bench_{secrets.token_hex(4)}"
+    names = [f"{stem}_{number}" for number in range(count)]
+    try:
+        session = server.session()
+        for name in names:
+            session.run(f"CREATE DATABASE {name}")
+        server.release(session)
+        urls = [parsed.set(database=name).render_as_string(hide_password=False) for name in names]
+        yield urls, f"{server.dialect.name} {server.version}"
+    finally:
+        session = server.session()
+        for name in names:
+            session.run(f"DROP DATABASE IF EXISTS {name}")
+        server.release(session)
+        server.close()
