@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
     from broker.services.ports import LeaseStore, LogStore
     from broker.services.wakeups import Wakeups
-    from broker.storage.store import Store
 
 HEAD_INTERVAL = 0.05
 LEASE_INTERVAL = 0.25
@@ -54,12 +53,20 @@ class LeaseWatcher(Loop):
             self._wakeups.leases_free(await self._store.groups_with_due_leases())
 
 
+class ClockStore(Protocol):
+    """What the synchroniser asks of the storage."""
+
+    async def synchronise_clock(self) -> None:
+        """Reads the database's time again."""
+        ...
+
+
 class ClockSynchroniser(Loop):
     """Keeps this broker's idea of the database's time right."""
 
     name = "clock"
 
-    def __init__(self, store: Store, interval: float = CLOCK_INTERVAL) -> None:
+    def __init__(self, store: ClockStore, interval: float = CLOCK_INTERVAL) -> None:
         """Takes the storage and the seconds between two readings."""
         super().__init__(interval)
         self._store = store
