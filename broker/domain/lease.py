@@ -11,10 +11,17 @@ on whoever pulls next takes it, as the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from broker.errors import InvalidArgument, StaleReceipt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+_RECEIPT = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +43,16 @@ def parse_receipt(text: str) -> tuple[int, int, int]:
     Raises:
         InvalidArgument: the text is not a receipt handle.
     """
-    try:
-        lease_id, token, offset = text.split(".")
-        numbers = int(lease_id, 16), int(token, 16), int(offset, 16)
-    except ValueError:
-        numbers = (-1, -1, -1)
-    if min(numbers) < 0 or max(numbers) >= 1 << 63:
+    found = _RECEIPT.fullmatch(text)
+    numbers = [int(number, 16) for number in found.groups()] if found else []
+    if not numbers or max(numbers) >= 1 << 63:
         raise InvalidArgument(
             f"{text[:80]!r} is not a receipt handle; send back the text that came with the delivery.",
             field="receipt_handle",
             reason="RECEIPT_INVALID",
         )
-    return numbers
+    lease_id, token, offset = numbers
+    return lease_id, token, offset
 
 
 @dataclass(frozen=True, slots=True)

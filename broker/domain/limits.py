@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from broker.domain.message import Message
 from broker.errors import ConfigurationError, InvalidArgument
+
+if TYPE_CHECKING:
+    from broker.domain.message import Message
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

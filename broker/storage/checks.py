@@ -7,9 +7,8 @@ reached meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from broker.domain.check_policy import CheckPolicy
 from broker.domain.transaction import (
     CheckVerdict,
     TransactionEvent,
@@ -19,18 +18,24 @@ from broker.domain.transaction import (
 from broker.errors import NotFound, VerdictConflict
 from broker.services.ports import ClaimedCheck, TransactionOutcome
 from broker.storage import rows
-from broker.storage.directory import Directory
 from broker.storage.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
 from broker.storage.session import Session, marks
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.storage.directory import Directory
+
 DUE = (
-    "SELECT h.transaction_id FROM half_message h WHERE h.check_state = ? AND h.producer_group_id = ?"
+    "SELECT h.transaction_id FROM half_message h{index} WHERE h.check_state = ? AND h.producer_group_id = ?"
     " AND h.check_due_at <= ? AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
     " ORDER BY h.check_due_at LIMIT ?"
 )
 _LOCK = (
-    "SELECT transaction_id, producer_group_id, check_count, check_limit, born_at FROM half_message"
+    "SELECT transaction_id, producer_group_id, check_count, check_limit, born_at FROM half_message{by_key}"
     " WHERE transaction_id IN ({ids}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
+    " ORDER BY transaction_id, position"
 )
 
 
@@ -42,19 +47,24 @@ def claim_due(
     limit: int,
     directory: Directory,
     broker_id: str,
+    *,
+    due_by: int | None = None,
 ) -> list[ClaimedCheck]:
     """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
 
     Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
     another broker holds are passed over.
     """
-    due = [row[0] for group_id in group_ids for row in session.fetch(DUE, (TO_CHECK, group_id, now, limit))]
+    due_by = now if due_by is None else due_by
+    query = DUE.format(index=session.dialect.by_index("half_due"))
+    due = [row[0] for group_id in group_ids for row in session.fetch(query, (TO_CHECK, group_id, due_by, limit))]
     if not due:
         return []
     claimed = []
     history = []
     for transaction_id, group_id, count, own_limit, born_at in session.fetch(
-        _LOCK.format(ids=marks(due)) + session.dialect.skip_locked, (*sorted(due), TO_CHECK, now)
+        _LOCK.format(by_key=session.dialect.by_key, ids=marks(due)) + session.dialect.skip_locked,
+        (*sorted(due), TO_CHECK, due_by),
     ):
         number, most = count + 1, policy.limit_for(own_limit)
         if number > most:
@@ -75,6 +85,18 @@ def claim_due(
         session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
         _add_halves(session, claimed, directory)
     return claimed
+
+
+def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
+    """Whether the COMMIT that counted these checks at `now` worked: then the check history has them."""
+    return any(
+        session.fetch(
+            "SELECT 1 FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND sent_at = ?"
+            " AND broker_id = ?",
+            (check.transaction_id, check.check_number, now, broker_id),
+        )
+        for check in claimed[:1]
+    )
 
 
 def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> None:
@@ -133,19 +155,24 @@ def record_answer(
 
 def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, str]]:
     """Parks transactions whose last check went unanswered for an interval; their ids and producer groups."""
-    ids = [
-        row[0]
-        for row in session.fetch(
-            "SELECT transaction_id FROM half_message WHERE check_state = ? AND check_due_at <= ? LIMIT ?",
-            (LAST_CHECK_SENT, now, limit),
+    # By producer group, so that those still waiting for an answer to their last check are not read.
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    due = [group_id for group_id, earliest in _earliest(session, LAST_CHECK_SENT, names).items() if earliest <= now]
+    ids: list[bytes] = []
+    for group_id in due:
+        found = session.fetch(
+            f"SELECT transaction_id FROM half_message{session.dialect.by_index('half_due')}"
+            " WHERE check_state = ? AND producer_group_id = ?"
+            " AND check_due_at <= ? ORDER BY check_due_at LIMIT ?",
+            (LAST_CHECK_SENT, group_id, now, limit - len(ids)),
         )
-    ]
+        ids.extend(row[0] for row in found)
     if not ids:
         return []
     found = session.fetch(
-        "SELECT transaction_id, producer_group_id FROM half_message"
+        f"SELECT transaction_id, producer_group_id FROM half_message{session.dialect.by_key}"
         f" WHERE transaction_id IN ({marks(ids)}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
-        + session.dialect.skip_locked,
+        " ORDER BY transaction_id, position" + session.dialect.skip_locked,
         (*sorted(ids), LAST_CHECK_SENT, now),
     )
     for transaction_id, _ in found:
@@ -154,21 +181,23 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, 
             " WHERE transaction_id = ? AND position = 0",
             (PARKED, now, transaction_id),
         )
-    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
     return [(transaction_id, names.get(group_id, "")) for transaction_id, group_id in found]
 
 
+def _earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:
+    """The earliest time in a check state of each producer group that has one. One entry of half_due a group."""
+    found = session.fetch_each(
+        "SELECT ?, MIN(check_due_at) FROM half_message WHERE check_state = ? AND producer_group_id = ?",
+        [(group_id, check_state, group_id) for group_id in group_ids],
+    )
+    return {group_id: earliest for group_id, earliest in found if earliest is not None}
+
+
 def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
-    """Producer groups whose oldest check is overdue by more than `grace`, and by how much. One index entry a group."""
-    return [
-        (name, now - oldest)
-        for name, oldest in session.fetch(
-            "SELECT g.name, (SELECT MIN(h.check_due_at) FROM half_message h WHERE h.check_state = ?"
-            " AND h.producer_group_id = g.producer_group_id) FROM producer_group g",
-            (TO_CHECK,),
-        )
-        if oldest is not None and oldest + grace < now
-    ]
+    """Producer groups whose oldest check is overdue by more than `grace`, and by how much."""
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    earliest = _earliest(session, TO_CHECK, names)
+    return [(names[group_id], now - oldest) for group_id, oldest in earliest.items() if oldest + grace < now]
 
 
 def check_again(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from broker.storage.session import Session
+if TYPE_CHECKING:
+    from broker.storage.session import Session
 
 SERVER_NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
-from broker.domain.lease import Lease
 from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
-from broker.domain.topic import ConsumerGroup, Topic
 from broker.errors import AlreadyExists
 from broker.storage import rows, topics
-from broker.storage.directory import Directory
 from broker.storage.log import read_range, take_offsets
-from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.lease import Lease
+    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.storage.directory import Directory
+    from broker.storage.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def _target(session: Session, name: str, retention: int, now: int, directory: Di
     if found is not None:
         return found
     try:
-        return topics.create_topic(session, name, 1, retention, now, directory)
+        return topics.create_topic(session, name, 1, retention, now)
     except AlreadyExists:
         found = directory.by_name(session, name)
         if found is None:

@@ -75,6 +75,9 @@ class Dialect:
         inlines_values: values are rendered into the statement (servers) or bound (SQLite).
         for_update: ends a SELECT that locks the rows it returns.
         skip_locked: ends a SELECT that locks rows and passes over those locked by others.
+        by_index: behind a table's name in a SELECT: use this index whatever it seems to cost. Statistics of tables
+            that fill and empty are always wrong, and a scan that locks would wait for the rows of all others. MariaDB
+            heeds it in a locking SELECT by primary key only together with ORDER BY that key.
         keep_existing: ends an INSERT that leaves rows alone whose key exists, counting only new rows.
     """
 
@@ -82,7 +85,13 @@ class Dialect:
     inlines_values: bool
     for_update: str
     skip_locked: str
+    by_index: Callable[[str], str]
     keep_existing_column: Callable[[str], str]
+
+    @property
+    def by_key(self) -> str:
+        """Behind a table's name in a SELECT: reach the rows by primary key."""
+        return self.by_index("PRIMARY")
 
     @property
     def embedded(self) -> bool:
@@ -91,6 +100,7 @@ class Dialect:
 
 
 SERVER_KEEP = " ON DUPLICATE KEY UPDATE {0} = {0}".format
-MYSQL = Dialect("mysql", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_KEEP)
-MARIADB = Dialect("mariadb", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_KEEP)
-SQLITE = Dialect("sqlite", False, "", "", lambda _: " ON CONFLICT DO NOTHING")
+SERVER_INDEX = " FORCE INDEX ({})".format
+MYSQL = Dialect("mysql", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_KEEP)
+MARIADB = Dialect("mariadb", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_KEEP)
+SQLITE = Dialect("sqlite", False, "", "", lambda _: "", lambda _: " ON CONFLICT DO NOTHING")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from broker.domain.topic import Topic
-from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from broker.storage.session import Session
 
 REMEMBERED_FOR = 2.0
 

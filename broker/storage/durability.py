@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pymysql
 
 from broker.errors import ConfigurationError
 from broker.storage.engine import Database, trouble_of
-from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from broker.storage.session import Session
 
 OLDEST = {"mysql": (8, 4), "mariadb": (10, 6)}
 SMALLEST_PACKET = 16 * 1024 * 1024

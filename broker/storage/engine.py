@@ -185,7 +185,7 @@ class Database:
         return connection
 
     def _server_options(self) -> dict[str, Any]:
-        options = dict(self.url.query)
+        options: dict[str, Any] = dict(self.url.query)
         unknown = sorted(set(options) - {"ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "charset"})
         if unknown:
             raise ConfigurationError(
@@ -197,6 +197,9 @@ class Database:
         if self.url.host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
             # The driver would encrypt where the server offers it, which protects nothing on loopback.
             return {**options, "ssl_disabled": True}
+        if "ssl_ca" in options:
+            # Without it the driver encrypts, but takes any certificate.
+            options["ssl_verify_cert"] = True
         return options
 
     def _connect_embedded(self) -> Any:

@@ -8,8 +8,9 @@ shared by hundreds of items.
 What can go wrong, and what is done:
 
 * Deadlock or lock wait: the batch is rolled back and run again.
-* Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Every kind
-  of work is idempotent by its ids, so a batch that had taken effect finds its own traces.
+* Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
+  of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
+  the same twice comes with a `Redo`, which is shown what the run in doubt had answered.
 * Anything about the work itself: the batch is rolled back and its items are run one by one, so only the item at fault
   fails.
 * The database stays away, is read-only or full: the items fail with StorageUnavailable; nothing was acknowledged.
@@ -24,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from broker.errors import BrokerError, Overloaded, StorageRejected, StorageUnavailable
 from broker.storage.engine import Database, Trouble, is_database_error, trouble_of
@@ -34,6 +35,9 @@ logger = logging.getLogger("halfmq.storage")
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+
+Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
+"""Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
 
 RETRIES_AFTER_ROLLBACK = 20
 
@@ -71,8 +75,15 @@ class Worker:
         self._patience = patience
         self._session: Session | None = None
 
-    def transact(self, work: Callable[[Session], Outcome], *, write: bool = True) -> Outcome:
+    def transact(
+        self, work: Callable[[Session], Outcome], *, write: bool = True, redo: Redo[Outcome] | None = None
+    ) -> Outcome:
         """Runs `work` in a transaction of its own and commits it; again where that is safe and may help.
+
+        Args:
+            work: idempotent, or with a `redo`.
+            write: whether it writes.
+            redo: takes the place of `work` once a COMMIT got no answer.
 
         Raises:
             StorageUnavailable: the database could not be reached or written within the patience.
@@ -80,15 +91,20 @@ class Worker:
         """
         deadline = time.monotonic() + self._patience
         attempt = 0
+        in_doubt: list[Outcome] = []
         while True:
             attempt += 1
+            answers: list[Outcome] = []
             try:
                 session = self._session = self._session or self._database.session()
                 session.begin(write=write)
-                outcome = work(session)
+                outcome = redo(session, in_doubt[0]) if redo and in_doubt else work(session)
+                answers.append(outcome)
                 session.commit()
             except Exception as error:
                 trouble = trouble_of(error)
+                if answers and trouble is Trouble.LOST:
+                    in_doubt = answers
                 if not is_database_error(error) or trouble in {Trouble.DUPLICATE, Trouble.OTHER}:
                     self._roll_back()
                     raise
@@ -145,6 +161,8 @@ class Lane(Generic[Item, Outcome]):
         database: Database,
         work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
         *,
+        redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]]
+        | None = None,
         size_of: Callable[[Item], int] | None = None,
         config: LaneConfig | None = None,
     ) -> None:
@@ -154,11 +172,13 @@ class Lane(Generic[Item, Outcome]):
             name: shown in logs and thread names.
             database: where the lane takes its connection.
             work: called in the lane's thread.
+            redo: takes the place of `work` once a COMMIT got no answer; also given what the run in doubt had answered.
             size_of: bytes of an item; 0 for all when not given.
             config: bounds.
         """
         self._name = name
         self._work = work
+        self._redo = redo
         self._size_of = size_of
         self._config = config or LaneConfig()
         self._worker = Worker(database, patience=self._config.patience)
@@ -235,7 +255,7 @@ class Lane(Generic[Item, Outcome]):
 
     def _run(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         try:
-            return self._worker.transact(lambda session: self._work(session, items))
+            return self._transact(items)
         except StorageUnavailable:
             raise
         except BrokerError as error:
@@ -247,9 +267,16 @@ class Lane(Generic[Item, Outcome]):
             logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
         return [self._run_alone(item) for item in items]
 
+    def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
+        redo = self._redo
+        return self._worker.transact(
+            lambda session: self._work(session, items),
+            redo=(lambda session, before: redo(session, items, before)) if redo else None,
+        )
+
     def _run_alone(self, item: Item) -> Outcome | BrokerError:
         try:
-            return self._worker.transact(lambda session: self._work(session, [item]))[0]
+            return self._transact([item])[0]
         except BrokerError as error:
             return error
         except Exception:  # Becomes this item's outcome.

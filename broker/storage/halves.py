@@ -7,14 +7,18 @@ the meantime is seen then (READ COMMITTED), and the halves it left behind by a l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from broker.domain.check_policy import CheckPolicy
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, Refused, VerdictConflict
 from broker.services.ports import PrepareWork, TransactionOutcome
 from broker.storage import rows
-from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.storage.session import Session
 
 TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
 
@@ -36,7 +40,7 @@ def prepare(
             decided = _decided(session, list(ids))
             if not decided:
                 return [TransactionOutcome(item.transaction_id, TransactionState.PREPARED) for item in work]
-            session.run_in("DELETE FROM half_message WHERE transaction_id", list(decided))
+            session.delete_in("half_message", "transaction_id", list(decided))
             return [_outcome(item, decided.get(item.transaction_id)) for item in work]
         # Something was there before: start over and look at each transaction by itself.
         session.rollback()
@@ -141,5 +145,5 @@ def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, byte
     ]
     decided = list(_decided(session, ids)) if ids else []
     if decided:
-        session.run_in("DELETE FROM half_message WHERE transaction_id", decided)
+        session.delete_in("half_message", "transaction_id", decided)
     return len(decided), ids[-1] if len(ids) == limit else b""

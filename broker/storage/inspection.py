@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.services.ports import (
@@ -14,9 +14,11 @@ from broker.services.ports import (
     TransactionSummary,
 )
 from broker.storage import rows
-from broker.storage.directory import Directory
 from broker.storage.halves import PARKED
 from broker.storage.session import Session, marks
+
+if TYPE_CHECKING:
+    from broker.storage.directory import Directory
 
 
 def transaction(session: Session, transaction_id: bytes, directory: Directory) -> TransactionDetail | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from broker.domain.lease import Lease, receipt_gone, runs
-from broker.domain.message import LogMessage
 from broker.domain.retry import RetryPolicy
 from broker.domain.topic import ConsumerGroup, Topic
 from broker.errors import BrokerError, StaleReceipt
@@ -23,9 +22,14 @@ from broker.services.ports import (
     ReceiptOutcome,
 )
 from broker.storage import dead_letters, rows
-from broker.storage.directory import Directory
 from broker.storage.log import fitting, read_range
 from broker.storage.session import Session, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.message import LogMessage
+    from broker.storage.directory import Directory
 
 LARGEST_RANGE = 1024
 _TAKE_OVERS_AT_ONCE = 64
@@ -37,7 +41,7 @@ _random = random.SystemRandom()
 
 # Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
 DUE_LEASES = (
-    "SELECT lease_id FROM lease WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
+    "SELECT lease_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
     " ORDER BY available_at LIMIT ?"
 )
 
@@ -104,6 +108,25 @@ def claim(
     return results
 
 
+def claim_again(
+    session: Session,
+    work: Sequence[ClaimWork],
+    before: list[list[Delivered] | BrokerError],
+    now: int,
+    directory: Directory,
+    turn: int,
+) -> list[list[Delivered] | BrokerError]:
+    """Claims after a COMMIT that got no answer; `before` is what was to be handed out then.
+
+    When that COMMIT worked, its leases are there, under tokens that nobody else can have made: they are handed out.
+    """
+    parts = [part for delivered in before if isinstance(delivered, list) for part in delivered]
+    found = session.fetch_in("SELECT token FROM lease WHERE lease_id", [part.lease_id for part in parts])
+    if {part.token for part in parts} & {row[0] for row in found}:
+        return before
+    return claim(session, work, now, directory, turn)
+
+
 def _places(item: ClaimWork) -> dict[int, tuple[Topic, int]]:
     """Topic and queue number of every queue the consumer reads."""
     return {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
@@ -154,7 +177,7 @@ def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directo
     ids = [
         row[0]
         for row in session.fetch(
-            DUE_LEASES.format(queue_ids=marks(list(places))),
+            DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(list(places))),
             (item.group.group_id, now, *places, _TAKE_OVERS_AT_ONCE),
         )
     ]
@@ -162,8 +185,8 @@ def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directo
         return
     policy = RetryPolicy(item.group.max_attempts)
     found = session.fetch(
-        f"SELECT {rows.LEASE_COLUMNS} FROM lease WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
-        + session.dialect.skip_locked,
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
+        " ORDER BY lease_id" + session.dialect.skip_locked,
         (*sorted(ids), now),
     )
     for lease in sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id)):
@@ -230,7 +253,9 @@ def settle(
     leases = {
         row[0]: rows.lease_from_row(row)
         for row in session.fetch_in(
-            f"SELECT {rows.LEASE_COLUMNS} FROM lease WHERE lease_id", ids, session.dialect.for_update
+            f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id",
+            ids,
+            " ORDER BY lease_id" + session.dialect.for_update,
         )
     }
     before = dict(leases)
@@ -243,14 +268,16 @@ def settle(
         refusal = _refusal(lease, receipt)
         if lease is None or refusal is not None:
             outcomes[index] = refusal or receipt_gone()
-        elif isinstance(item, AckWork):
+            continue
+        outcomes[index] = ReceiptOutcome(held_until=lease.available_at)
+        if isinstance(item, AckWork):
             acked[lease.lease_id] |= 1 << receipt.offset - lease.first
         elif isinstance(item, NackWork):
             nacks[lease.lease_id].append((index, item))
         else:
             until = now + item.lease_time
             leases[lease.lease_id] = replace(lease, available_at=until)
-            outcomes[index] = ReceiptOutcome(expires_at=until)
+            outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
     for lease_id, bits in acked.items():
         leases[lease_id] = replace(leases[lease_id], settled=leases[lease_id].settled | bits)
     if nacks:
@@ -260,11 +287,31 @@ def settle(
             leases[lease_id] = _give_back(session, groups[lease.group_id], lease, items, outcomes, now, directory)
     done = sorted(lease_id for lease_id, lease in leases.items() if lease.done)
     if done:
-        session.run_in("DELETE FROM lease WHERE lease_id", done)
+        session.delete_in("lease", "lease_id", done)
     for lease_id in sorted(leases):
         if not leases[lease_id].done and leases[lease_id] != before[lease_id]:
             _store(session, leases[lease_id])
     return outcomes
+
+
+def settle_again(
+    session: Session,
+    work: Sequence[AckWork | NackWork | ExtendWork],
+    before: Sequence[ReceiptOutcome | BrokerError],
+    now: int,
+    directory: Directory,
+) -> list[ReceiptOutcome | BrokerError]:
+    """Settles after a COMMIT that got no answer; `before` is what was to be said then.
+
+    A receipt that was good then and is stale now was settled by that COMMIT, as long as its lease has not run out:
+    nobody else can have taken the message since.
+    """
+    return [
+        first
+        if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until
+        else second
+        for first, second in zip(before, settle(session, work, now, directory), strict=True)
+    ]
 
 
 def _refusal(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
@@ -316,7 +363,9 @@ def _give_back(
             if offset in places:
                 place = places[offset]
                 outcomes[index] = ReceiptOutcome(
-                    dead_letter=(place.queue_id, place.offset), dead_letter_message_id=place.message_id
+                    dead_letter=(place.queue_id, place.offset),
+                    dead_letter_message_id=place.message_id,
+                    held_until=lease.available_at,
                 )
     new = []
     for (available_at, attempt, last_error), offsets in waiting.items():
@@ -367,11 +416,8 @@ def _store(session: Session, lease: Lease) -> None:
 
 def groups_with_due(session: Session, now: int) -> list[int]:
     """Groups that have a lease anyone may take. One entry of lease_available a group."""
-    return [
-        row[0]
-        for row in session.fetch(
-            "SELECT g.group_id, (SELECT MIN(l.available_at) FROM lease l WHERE l.group_id = g.group_id)"
-            " FROM consumer_group g"
-        )
-        if row[1] is not None and row[1] <= now
-    ]
+    groups = session.fetch("SELECT group_id FROM consumer_group")
+    found = session.fetch_each(
+        "SELECT ?, MIN(available_at) FROM lease WHERE group_id = ?", [(group_id, group_id) for (group_id,) in groups]
+    )
+    return [group_id for group_id, earliest in found if earliest is not None and earliest <= now]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from broker.domain.message import LogMessage
 from broker.domain.topic import ConsumerGroup, QueueState, Topic
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.ports import QueueSlice, SendWork
 from broker.storage import rows
-from broker.storage.directory import Directory
 from broker.storage.session import Session, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from broker.domain.message import LogMessage
+    from broker.storage.directory import Directory
 
 
 def take_offsets(session: Session, counts: Mapping[int, int]) -> dict[int, int]:
@@ -22,7 +26,7 @@ def take_offsets(session: Session, counts: Mapping[int, int]) -> dict[int, int]:
     """
     queue_ids = sorted(counts)
     found = session.fetch(
-        f"SELECT queue_id, next_offset FROM queue WHERE queue_id IN ({marks(queue_ids)}) ORDER BY queue_id"
+        f"SELECT queue_id, next_offset FROM queue{session.dialect.by_key} WHERE queue_id IN ({marks(queue_ids)}) ORDER BY queue_id"
         + session.dialect.for_update,
         queue_ids,
     )
@@ -96,13 +100,21 @@ def _append(session: Session, work: Iterable[tuple[int, SendWork]], now: int) ->
 
 
 def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> int:
-    """How many of the messages from `first` on fit into `max_bytes`; at least one. Sums on the primary key."""
-    row = session.fetch_one(
-        "SELECT COUNT(*) FROM (SELECT SUM(size) OVER (ORDER BY log_offset) AS total FROM message"
-        " WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?) AS sums WHERE total <= ?",
-        (queue_id, first, first + count, max_bytes),
-    )
-    return max(1, row[0] if row else 1)
+    """How many of the offsets from `first` on fit into `max_bytes`; at least one. Range of the primary key.
+
+    The sum of all is asked for first: mostly it fits, and a running sum in the database reads every row four times.
+    """
+    where = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
+    span = (queue_id, first, first + count)
+    row = session.fetch_one(f"SELECT SUM(size) {where}", span)
+    if row is None or (row[0] or 0) <= max_bytes:
+        return count
+    total = 0
+    for offset, size in session.fetch(f"SELECT log_offset, size {where} ORDER BY log_offset", span):
+        total += size
+        if total > max_bytes:
+            return max(1, offset - first)
+    return count
 
 
 def read_range(session: Session, topic: str, queue_no: int, queue_id: int, first: int, count: int) -> list[LogMessage]:

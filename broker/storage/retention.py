@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from broker.domain.topic import Topic
-from broker.storage.session import Session
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+    from broker.storage.session import Session
 
 CHUNK = 1000
 

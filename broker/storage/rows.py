@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.lease import Lease
 from broker.domain.message import LogMessage, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"

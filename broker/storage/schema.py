@@ -179,7 +179,7 @@ lease = sa.Table(
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("available_at", sa.BigInteger, nullable=False),
     sa.Column("last_error", sa.String(500)),
-    sa.Index("lease_available", "group_id", "available_at"),
+    sa.Index("lease_available", "group_id", "available_at", "queue_id"),
     sa.Index("lease_queue", "group_id", "queue_id", "first_offset"),
     **_MYSQL,
 )

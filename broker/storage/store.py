@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.domain.check_policy import CheckPolicy
-from broker.domain.topic import ConsumerGroup, QueueState, Topic
-from broker.domain.transaction import CheckVerdict
 from broker.errors import BrokerError
-from broker.services.ports import (
-    AckWork,
-    ClaimedCheck,
-    ClaimWork,
-    Delivered,
-    ExtendWork,
-    NackWork,
-    PrepareWork,
-    QueueSlice,
-    ReceiptOutcome,
-    SendWork,
-    TransactionDetail,
-    TransactionFilter,
-    TransactionOutcome,
-    TransactionSummary,
-    VerdictWork,
-)
 from broker.storage import checks, halves, inspection, leases, log, retention, topics, verdicts
 from broker.storage.clock import DatabaseClock
 from broker.storage.directory import Directory
-from broker.storage.engine import Database
-from broker.storage.group_commit import Lane, LaneConfig, Worker
-from broker.storage.session import Session
+from broker.storage.group_commit import Lane, LaneConfig, Redo, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.domain.transaction import CheckVerdict
+    from broker.services.ports import (
+        AckWork,
+        ClaimedCheck,
+        ClaimWork,
+        Delivered,
+        ExtendWork,
+        NackWork,
+        PrepareWork,
+        QueueSlice,
+        ReceiptOutcome,
+        SendWork,
+        TransactionDetail,
+        TransactionFilter,
+        TransactionOutcome,
+        TransactionSummary,
+        VerdictWork,
+    )
+    from broker.storage.engine import Database
+    from broker.storage.session import Session
 
 Result = TypeVar("Result")
 
@@ -75,9 +78,15 @@ class Store:
         self._sends: Lane[SendWork, tuple[int, int]] = Lane(
             "send", database, self._send, size_of=lambda item: item.size, config=lanes
         )
-        self._claims: Lane[ClaimWork, list[Delivered]] = Lane("claim", database, self._claim, config=lanes)
+        self._claims: Lane[ClaimWork, list[Delivered]] = Lane(
+            "claim", database, self._claim, redo=self._claim_again, config=lanes
+        )
         self._receipts: Lane[AckWork | NackWork | ExtendWork, ReceiptOutcome] = Lane(
-            "receipt", database, self._settle, config=LaneConfig(max_items=8192, patience=lanes.patience)
+            "receipt",
+            database,
+            self._settle,
+            redo=self._settle_again,
+            config=LaneConfig(max_items=8192, patience=lanes.patience),
         )
         self._notes: Lane[Callable[[Session], None], None] = Lane("note", database, _apply_notes, config=lanes)
         self._look_ups = _LookUps(database, lanes.patience)
@@ -124,11 +133,16 @@ class Store:
         """The number of a producer group; it is made when new."""
         return await self._write(lambda session: topics.producer_group_id(session, name))
 
-    async def claim_checks(self, group_ids: Sequence[int], policy: CheckPolicy, limit: int) -> list[ClaimedCheck]:
-        """Counts checks that are due in these groups and returns them to be sent."""
+    async def claim_checks(
+        self, group_ids: Sequence[int], policy: CheckPolicy, limit: int, due_by: int | None = None
+    ) -> list[ClaimedCheck]:
+        """Counts checks that are due in these groups (by a time, or now) and returns them to be sent."""
         now = self.clock.now()
+        by = now if due_by is None else due_by
         return await self._write(
-            lambda session: checks.claim_due(session, group_ids, now, policy, limit, self.directory, self._broker_id)
+            lambda session: checks.claim_due(
+                session, group_ids, now, policy, limit, self.directory, self._broker_id, due_by=by
+            )
         )
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
@@ -172,9 +186,15 @@ class Store:
     ) -> TransactionOutcome:
         """Makes a prepared or parked transaction due for checks again."""
         now = self.clock.now()
-        return await self._write(
-            lambda session: checks.check_again(session, transaction_id, now, policy, operator, reason)
-        )
+
+        def check(session: Session) -> TransactionOutcome:
+            return checks.check_again(session, transaction_id, now, policy, operator, reason)
+
+        def again(session: Session, before: TransactionOutcome) -> TransactionOutcome:
+            done = checks.was_set_to_check_again(session, transaction_id, operator, reason, now)
+            return before if done else check(session)
+
+        return await self._write(check, redo=again)
 
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
         """All that is known of a transaction."""
@@ -228,9 +248,14 @@ class Store:
     async def create_topic(self, name: str, queue_count: int, kept: int) -> Topic:
         """Creates a topic that keeps its messages for `kept` microseconds."""
         now = self.clock.now()
-        return await self._write(
-            lambda session: topics.create_topic(session, name, queue_count, kept, now, self.directory)
-        )
+
+        def create(session: Session) -> Topic:
+            return topics.create_topic(session, name, queue_count, kept, now)
+
+        def again(session: Session, before: Topic) -> Topic:
+            return before if topics.has_topic(session, before) else create(session)
+
+        return await self._write(create, redo=again)
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
         """Topics by name."""
@@ -238,14 +263,27 @@ class Store:
 
     async def delete_topic(self, topic: Topic) -> None:
         """Deletes a topic; Refused while half messages or leases refer to it."""
-        await self._write(lambda session: topics.delete_topic(session, topic, self.directory))
+
+        def delete(session: Session) -> None:
+            topics.delete_topic(session, topic, self.directory)
+
+        def again(session: Session, _: None) -> None:
+            if topics.has_topic(session, topic):
+                delete(session)
+
+        await self._write(delete, redo=again)
 
     async def create_group(self, name: str, max_attempts: int, kept: int) -> ConsumerGroup:
         """Creates a consumer group and its dead letter topic."""
         now = self.clock.now()
-        return await self._write(
-            lambda session: topics.create_group(session, name, max_attempts, kept, now, self.directory)
-        )
+
+        def create(session: Session) -> ConsumerGroup:
+            return topics.create_group(session, name, max_attempts, kept, now, self.directory)
+
+        def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
+            return before if topics.find_group(session, name) == before else create(session)
+
+        return await self._write(create, redo=again)
 
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
         """Consumer groups by name."""
@@ -277,8 +315,8 @@ class Store:
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
 
-    async def _write(self, work: Callable[[Session], Result]) -> Result:
-        return await self._look_ups.run(work, write=True)
+    async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
+        return await self._look_ups.run(work, write=True, redo=redo)
 
     async def _note(self, note: Callable[[Session], None]) -> None:
         outcome = (await self._notes.submit([note]))[0]
@@ -302,8 +340,21 @@ class Store:
     ) -> list[ReceiptOutcome | BrokerError]:
         return leases.settle(session, work, self.clock.now(), self.directory)
 
+    def _claim_again(
+        self, session: Session, work: Sequence[ClaimWork], before: list[list[Delivered] | BrokerError]
+    ) -> list[list[Delivered] | BrokerError]:
+        return leases.claim_again(session, work, before, self.clock.now(), self.directory, next(self._turns))
 
-def _apply_notes(session: Session, notes: Sequence[Callable[[Session], None]]) -> list[None | BrokerError]:
+    def _settle_again(
+        self,
+        session: Session,
+        work: Sequence[AckWork | NackWork | ExtendWork],
+        before: list[ReceiptOutcome | BrokerError],
+    ) -> list[ReceiptOutcome | BrokerError]:
+        return leases.settle_again(session, work, before, self.clock.now(), self.directory)
+
+
+def _apply_notes(session: Session, notes: Sequence[Callable[[Session], None]]) -> list[BrokerError | None]:
     for note in notes:
         note(session)
     return [None] * len(notes)
@@ -318,8 +369,8 @@ class _LookUps:
         self._executor = ThreadPoolExecutor(LOOK_UP_THREADS, thread_name_prefix="halfmq-look-up")
         self._free: list[Worker] = []
 
-    async def run(self, work: Callable[[Session], Result], *, write: bool) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._transact, work, write)
+    async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._transact, work, write, redo)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._executor.shutdown)
@@ -327,9 +378,9 @@ class _LookUps:
             worker.close()
         self._free.clear()
 
-    def _transact(self, work: Callable[[Session], Result], write: bool) -> Result:
+    def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
         worker = self._free.pop() if self._free else Worker(self._database, patience=self._patience)
         try:
-            return worker.transact(work, write=write)
+            return worker.transact(work, write=write, redo=redo)
         finally:
             self._free.append(worker)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import ConsumerGroup, QueueState, Topic
 from broker.errors import AlreadyExists, NotFound, Refused
-from broker.storage.directory import Directory
 from broker.storage.log import group_marks
 from broker.storage.session import Session, marks
+
+if TYPE_CHECKING:
+    from broker.storage.directory import Directory
 
 _GROUP_COLUMNS = "group_id, name, max_attempts, created_at"
 _DELETE_AT_ONCE = 1000
 
 
-def create_topic(
-    session: Session, name: str, queue_count: int, retention: int, now: int, directory: Directory
-) -> Topic:
+def create_topic(session: Session, name: str, queue_count: int, retention: int, now: int) -> Topic:
     """Creates a topic with its queues.
 
     Raises:
@@ -30,10 +32,14 @@ def create_topic(
         "topic_id, queue_no, next_offset, min_offset",
         [(topic_id, number, 0, 0) for number in range(queue_count)],
     )
-    topic = directory.by_name(session, name)
-    if topic is None:
-        raise NotFound(f"The topic {name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic.name")
-    return topic
+    # Read from the tables and not remembered: until the COMMIT it may still turn out that there is no such topic.
+    queues = session.fetch("SELECT queue_id FROM queue WHERE topic_id = ? ORDER BY queue_no", (topic_id,))
+    return Topic(topic_id, name, retention, now, tuple(row[0] for row in queues))
+
+
+def has_topic(session: Session, topic: Topic) -> bool:
+    """Whether this very topic exists, not another one of its name."""
+    return bool(session.fetch("SELECT 1 FROM topic WHERE topic_id = ?", (topic.topic_id,)))
 
 
 def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:
@@ -108,7 +114,7 @@ def create_group(
     if not session.insert("consumer_group", "name, max_attempts, created_at", [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
     if directory.by_name(session, dead_letter_topic(name)) is None:
-        create_topic(session, dead_letter_topic(name), 1, retention, now, directory)
+        create_topic(session, dead_letter_topic(name), 1, retention, now)
     group = find_group(session, name)
     if group is None:
         raise NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group.name")

@@ -7,16 +7,20 @@ so what is read there is final. Bodies do not travel: the release copies them in
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from broker.domain.transaction import TransactionState, advance, verdict_event
 from broker.errors import BrokerError, NotFound, VerdictConflict
 from broker.services.ports import TransactionOutcome, VerdictWork
 from broker.storage import rows
-from broker.storage.directory import Directory
 from broker.storage.halves import PARKED
 from broker.storage.log import take_offsets
 from broker.storage.session import Session, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.storage.directory import Directory
 
 _OP_COLUMNS = (
     "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
@@ -27,7 +31,7 @@ _OP_COLUMNS = (
 _RELEASE = (
     f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
     " SELECT ?, ? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1, transaction_id, position,"
-    f" {rows.CONTENT}, born_at, ? FROM half_message WHERE topic_id = ? AND {{queue_no}} AND transaction_id IN ({{ids}})"
+    f" {rows.CONTENT}, born_at, ? FROM half_message{{by_key}} WHERE topic_id = ? AND {{queue_no}} AND transaction_id IN ({{ids}})"
 )
 
 _Half = tuple[int, int | None]
@@ -78,7 +82,7 @@ def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
     pending: dict[bytes, _Open] = {}
     for row in session.fetch_in(
         "SELECT transaction_id, position, topic_id, queue_no, check_state, check_count, producer_group_id, born_at"
-        " FROM half_message WHERE transaction_id",
+        f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
         ids,
         " ORDER BY transaction_id, position" + session.dialect.for_update,
     ):
@@ -148,7 +152,7 @@ def _apply(
         )
     if ops:
         session.insert("op_record", _OP_COLUMNS, ops)
-        session.run_in("DELETE FROM half_message WHERE transaction_id", sorted(decided))
+        session.delete_in("half_message", "transaction_id", sorted(decided))
     actions = [
         (transaction_id, "COMMIT" if item.commit else "ROLLBACK", item.operator, item.reason, now)
         for transaction_id, item in decided.items()
@@ -202,7 +206,9 @@ def _release(
         topic_id, queue_no = half
         condition = "queue_no IS NULL" if queue_no is None else "queue_no = ?"
         values = [queue_id, first, now, topic_id, *([] if queue_no is None else [queue_no]), *committed]
-        copied = session.run(_RELEASE.format(queue_no=condition, ids=marks(committed)), values)
+        copied = session.run(
+            _RELEASE.format(by_key=session.dialect.by_key, queue_no=condition, ids=marks(committed)), values
+        )
         if copied != count:
             raise RuntimeError(f"released {copied} of {count} half messages; the database transaction is undone")
     places: dict[bytes, list[tuple[int, int]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from broker.storage.engine import Database
 
 _LOCK = "halfmq-migration"
+_one_at_a_time = threading.Lock()
 LOCK_WAIT = 60
 
 
@@ -45,7 +47,11 @@ def migrate(database: Database) -> None:
         ConfigurationError: the database is newer than this broker, or another migration does not end.
     """
     config = _config()
-    with database.sqlalchemy_engine().connect() as connection:
+    # Alembic keeps the migration at work in module variables.
+    with _one_at_a_time, database.sqlalchemy_engine().connect() as connection:
+        if database.dialect.embedded:
+            # Other processes wait here; what follows is one transaction, also its CREATE TABLEs.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         if not database.dialect.embedded:
             taken = connection.execute(sa.text("SELECT GET_LOCK(:name, :wait)"), {"name": _LOCK, "wait": LOCK_WAIT})
             if taken.scalar() != 1:

@@ -156,7 +156,7 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_index("lease_queue", "lease", ["group_id", "queue_id", "first_offset"])
-    op.create_index("lease_available", "lease", ["group_id", "available_at"])
+    op.create_index("lease_available", "lease", ["group_id", "available_at", "queue_id"])
     op.create_table(
         "maintenance_turn",
         sa.Column("task", sa.String(50), primary_key=True),

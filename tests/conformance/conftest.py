@@ -1,0 +1,61 @@
+"""Every test here runs on SQLite, MariaDB and MySQL, unless it names the databases it is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conformance.world import ALL_KINDS, AnyKind, Databases, World
+from support.databases import drop_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.storage.store import Store
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """Databases with tables, shared by the tests of this process one after the other."""
+    made = Databases(tmp_path_factory.mktemp("databases"))
+    yield made
+    for url in made.on_servers:
+        drop_database(url)
+
+
+@pytest.fixture(params=ALL_KINDS)
+def kind(request: pytest.FixtureRequest) -> AnyKind:
+    """Which database the test runs on."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def world(kind: AnyKind, databases: Databases) -> AsyncIterator[World]:
+    """An empty database and a clock; brokers are opened with `world.broker()`."""
+    made = World(kind, databases.empty(kind))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    """One broker's store."""
+    return world.broker()
+
+
+@pytest.fixture
+async def topic(store: Store) -> Topic:
+    """A topic with one queue."""
+    return await store.create_topic("orders", 1, HOUR)
+
+
+@pytest.fixture
+async def group(store: Store, topic: Topic) -> ConsumerGroup:
+    """A consumer group on the topic that gives a message up after three attempts."""
+    made = await store.create_group("billing", 3, HOUR)
+    await store.join(made, [topic])
+    return made

@@ -1,0 +1,293 @@
+"""Work costs in proportion to what is pending or delivered, never to the past: a million decided transactions.
+
+For every piece of work two proofs: the server's own counters of rows read while the real function runs, and the
+plans of all statements it ran. HALFMQ_PLAN_ROWS makes the past shorter on a slow machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.domain.check_policy import CheckPolicy
+from broker.domain.message import Message
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.services.ports import (
+    AckWork,
+    ClaimWork,
+    ExtendWork,
+    Half,
+    NackWork,
+    PrepareWork,
+    Receipt,
+    SendWork,
+    TransactionFilter,
+    VerdictWork,
+)
+from broker.storage import checks, halves, inspection, leases, log, retention, verdicts
+from broker.storage.directory import Directory
+from conformance import bulk
+from conformance.bulk import BACKLOG, DUE_LEASES, DUE_OF_GROUP, GROUP, PARK_OF_GROUP, PENDING, TOPIC, Measured, Past
+from conformance.world import START
+from support.databases import Kind, create_database, drop_database, server_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from broker.storage.session import Session
+
+pytestmark = pytest.mark.timeout(600)
+
+POLICY = CheckPolicy()
+BIG = {"op_record": "op_record", "o": "op_record", "message": "message"}
+SMALL = {"half_message": "half_message", "h": "half_message", "t": "half_message", "lease": "lease", "l": "lease"}
+LOCKING = re.compile(r"^(UPDATE|DELETE)|FOR UPDATE")
+GOOD = {"const", "eq_ref", "ref", "range", "system", "ref_or_null", "unique_subquery", "index_subquery", None}
+
+
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def past(request: pytest.FixtureRequest) -> Iterator[Past]:
+    """One database with a long past for each server."""
+    kind: Kind = request.param
+    url = create_database(server_url(kind))
+    bulk.build(url)
+    made = Past(url)
+    yield made
+    made.close()
+    drop_database(url)
+
+
+def directory() -> Directory:
+    return Directory()
+
+
+def ids(count: int) -> list[bytes]:
+    return [bulk.pending_id(number * (PENDING // count)) for number in range(count)]
+
+
+def new_ids(count: int) -> list[bytes]:
+    return [bytes.fromhex(f"0199{number:012x}{'0' * 16}") for number in range(count)]
+
+
+def plans_hold(past: Past, measured: Measured, *, may_scan: frozenset[str] = frozenset()) -> None:
+    """Every statement reaches its tables by a key."""
+    for sql, values in measured.statements:
+        if not re.match(r"\s*(SELECT|UPDATE|DELETE|INSERT INTO \w+ \([^)]*\)\s+SELECT)", sql):
+            continue
+        for step in past.plan(sql, values):
+            table = BIG.get(step["table"]) or SMALL.get(step["table"])
+            if table is None or table in may_scan or step["select_type"] == "INSERT":
+                continue
+            assert step["type"] in GOOD, f"{table} is read by {step['type']}: {step}\n{sql[:500]}"
+            assert step["key"] or step["type"] is None, f"{table} without a key: {step}\n{sql[:500]}"
+
+
+def sweep(session: Session) -> Any:
+    return halves.sweep_decided(session, b"", 1000)
+
+
+def claim_checks(session: Session) -> Any:
+    return checks.claim_due(session, [1, 2], START, POLICY, 100, directory(), "b")
+
+
+def park(session: Session) -> Any:
+    return checks.park_exhausted(session, START, 100)
+
+
+def pull(limit: int) -> Callable[[Session], Any]:
+    def work(session: Session) -> Any:
+        wish = ClaimWork(GROUP, [TOPIC], "me", limit, 1 << 30, 1000)
+        (delivered,) = leases.claim(session, [wish], START - 100, directory(), 0)
+        return [message for each in delivered for message in each.messages]  # type: ignore[union-attr]
+
+    return work
+
+
+def take_over(session: Session) -> Any:
+    wish = ClaimWork(GROUP, [TOPIC], "me", DUE_LEASES, 1 << 30, 1000)
+    (delivered,) = leases.claim(session, [wish], START, directory(), 0)
+    return [message for each in delivered for message in each.messages]  # type: ignore[union-attr]
+
+
+def prepare(session: Session) -> Any:
+    work = [PrepareWork(i, 1, [Half(1, None, Message("orders", b"x"))]) for i in new_ids(100)]
+    return halves.prepare(session, work, START, POLICY)
+
+
+def prepare_again(session: Session) -> Any:
+    body = Message("orders", b"y" * 200)
+    return halves.prepare(session, [PrepareWork(i, 1, [Half(1, None, body)]) for i in ids(50)], START, POLICY)
+
+
+def decide(count: int, commit: bool) -> Callable[[Session], Any]:
+    def work(session: Session) -> Any:
+        work = [VerdictWork(i, commit, VerdictSource.OPERATOR) for i in ids(count)]
+        return verdicts.decide(session, work, START, directory(), 0)
+
+    return work
+
+
+def send(session: Session) -> Any:
+    work = [SendWork(i, 1, None, Message("orders", b"x")) for i in new_ids(100)]
+    return log.send(session, work, START, directory(), 0)
+
+
+def read_middle(session: Session) -> Any:
+    return log.read_queue(session, TOPIC, 3, bulk.PER_QUEUE // 2, 200, 1 << 30).messages
+
+
+def settle(session: Session) -> Any:
+    # All of these leases belong to the first group and are not due.
+    found = session.fetch(
+        "SELECT lease_id, token, first_offset FROM lease WHERE group_id = 1 AND available_at > ? LIMIT 60", (START,)
+    )
+    receipts = [Receipt(*row) for row in found]
+    work = [*map(AckWork, receipts[:20]), *map(NackWork, receipts[20:40])]
+    return leases.settle(session, [*work, *(ExtendWork(r, 10) for r in receipts[40:])], START, directory())
+
+
+def trim_queue(session: Session) -> Any:
+    return range(retention.trim_queue(session, TOPIC, 3, START * 2))
+
+
+def trim_ops(session: Session) -> Any:
+    return range(retention.trim_ops(session, START * 2))
+
+
+CONSTANT = 60
+
+WORK = {
+    # What is done: (work, how many it returns, rows read for each of them at most)
+    "sweep: halves against op records": (sweep, PENDING, 5),
+    "due checks": (claim_checks, 2 * DUE_OF_GROUP, 10),
+    "parking": (park, bulk.PENDING_GROUPS * PARK_OF_GROUP, 4),
+    "pull of 10": (pull(10), 10, 4),
+    "pull of 100": (pull(100), 100, 4),
+    "pull of 1000": (pull(1000), 1000, 4),
+    "pull of everything": (pull(QUEUED := BACKLOG * bulk.QUEUES), QUEUED, 4),
+    "take-over of expired leases": (take_over, DUE_LEASES, 6),
+    "prepare": (prepare, 100, 3),
+    "prepare again": (prepare_again, 50, 6),
+    "commit of 1": (decide(1, True), 1, 14),
+    "commit of 100": (decide(100, True), 100, 14),
+    "commit of 500": (decide(500, True), 500, 14),
+    "rollback of 500": (decide(500, False), 500, 9),
+    "rollback of 100": (decide(100, False), 100, 9),
+    "send": (send, 100, 3),
+    "reading in the middle": (read_middle, 200, 4),
+    "ack, nack and extension": (settle, 60, 5),
+    "trimming a queue": (trim_queue, 1000, 4),
+    "trimming op records": (trim_ops, 1000, 6),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_rows_read_follow_what_is_returned(past: Past, name: str) -> None:
+    past.pretend(stale=False)
+    work, expected, factor = WORK[name]
+    measured = past.reads(work)
+    if name.startswith("sweep"):
+        assert measured.result == (0, bulk.pending_id(PENDING - 1))
+    else:
+        assert len(measured.result) == expected
+    assert measured.reads <= factor * expected + CONSTANT, f"{measured.reads} rows read for {expected}"
+    plans_hold(past, measured)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_nothing_but_its_own_rows_is_locked(past: Past, name: str) -> None:
+    """Even when the server takes the table for empty, as it does for seconds after a burst of messages began.
+
+    A statement that locks and scans would wait for the rows of every other broker.
+    """
+    past.pretend(stale=True)
+    measured = past.reads(WORK[name][0])
+    measured.statements = [each for each in measured.statements if LOCKING.search(each[0])]
+    plans_hold(past, measured)
+
+
+SCANS = {
+    "groups with due leases": (lambda session: leases.groups_with_due(session, START), [1], 4),
+    "overdue producer groups": (
+        lambda session: sorted(name for name, _ in checks.overdue(session, START, 5)),
+        ["shop0", "shop1", "shop2", "shop3"],
+        bulk.PENDING_GROUPS,
+    ),
+    "queue heads": (log.queue_heads, {1: bulk.PER_QUEUE * bulk.QUEUES}, bulk.QUEUES),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_polls_read_a_few_rows_a_group(past: Past, name: str) -> None:
+    """These run every second on every broker; they must not read all pending rows."""
+    past.pretend(stale=False)
+    work, expected, groups = SCANS[name]
+    measured = past.reads(work)
+    assert measured.result == expected
+    assert measured.reads <= 6 * groups + 10
+    plans_hold(past, measured)
+
+
+def test_a_pull_that_finds_nothing_reads_next_to_nothing(past: Past) -> None:
+    def work(session: Session) -> Any:
+        session.run("UPDATE group_progress SET next_offset = ? WHERE group_id = 1", (bulk.PER_QUEUE,))
+        before = len(session.statements)  # type: ignore[attr-defined]
+        wish = ClaimWork(GROUP, [TOPIC], "me", 100, 1 << 20, 1000)
+        result = leases.claim(session, [wish], START - 100, directory(), 0)
+        del session.statements[:before]  # type: ignore[attr-defined]
+        return result
+
+    measured = past.reads(work)
+    assert measured.result == [[]]
+    assert measured.reads <= CONSTANT
+
+
+def test_decided_halves_are_found_among_a_million(past: Past) -> None:
+    """Three repetitions of Prepare came after their verdicts."""
+
+    past.pretend(stale=False)
+
+    def work(session: Session) -> Any:
+        rows = [(bulk.decided_id(n * 1000 + 7), 0, 1, 1, b"z", 1, START, 1, START, 0) for n in range(3)]
+        session.insert(
+            "half_message",
+            "transaction_id, position, producer_group_id, topic_id, body, size, born_at, check_state, check_due_at,"
+            " check_count",
+            rows,
+        )
+        query = checks.DUE.format(index=session.dialect.by_index("half_due"))
+        due = [row[0] for row in session.fetch(query, (halves.TO_CHECK, 1, START, 1000))]
+        return len(due), halves.sweep_decided(session, b"", 2000)
+
+    measured = past.reads(work)
+    assert measured.result == (DUE_OF_GROUP, (3, b""))
+    assert measured.reads <= 5 * PENDING
+    plans_hold(past, measured)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        TransactionFilter(),
+        TransactionFilter(state=TransactionState.PARKED),
+        TransactionFilter(producer_group="shop1"),
+        TransactionFilter(topic_id=1, limit=10),
+        TransactionFilter(prepared_before=START, after=(START - 100, bulk.pending_id(500))),
+    ],
+)
+def test_listing_reads_what_is_pending(past: Past, wanted: TransactionFilter) -> None:
+    past.pretend(stale=False)
+    measured = past.reads(lambda session: inspection.list_transactions(session, wanted))
+    assert 0 < len(measured.result) <= wanted.limit
+    assert measured.reads <= 8 * PENDING
+    plans_hold(past, measured, may_scan=frozenset({"half_message"}))
+
+
+def test_looking_at_one_transaction(past: Past) -> None:
+    for transaction_id in (bulk.pending_id(7), bulk.decided_id(12345)):
+        measured = past.reads(lambda session, i=transaction_id: inspection.transaction(session, i, directory()))
+        assert measured.result is not None
+        assert measured.reads <= CONSTANT
+        plans_hold(past, measured)

@@ -1,0 +1,277 @@
+"""A database with brokers' stores on it, and short ways to say what the tests do with them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from broker.domain.check_policy import SECOND, CheckPolicy
+from broker.domain.ids import uuid7
+from broker.domain.message import LogMessage, Message
+from broker.domain.transaction import VerdictSource
+from broker.errors import BrokerError
+from broker.services.ports import (
+    AckWork,
+    ClaimWork,
+    Delivered,
+    Half,
+    NackWork,
+    PrepareWork,
+    Receipt,
+    SendWork,
+    TransactionOutcome,
+    VerdictWork,
+)
+from broker.storage.engine import Database
+from broker.storage.migrations import migrate
+from broker.storage.schema import metadata
+from broker.storage.store import Store
+from support.databases import connect, create_database, server_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.storage.group_commit import LaneConfig
+    from broker.storage.session import Session
+
+AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
+ALL_KINDS: tuple[AnyKind, ...] = ("sqlite", "mariadb", "mysql")
+
+START = 1_800_000_000 * SECOND
+HOUR = 3600 * SECOND
+LEASE = 30 * SECOND
+POLICY = CheckPolicy(first_check=6 * SECOND, interval=30 * SECOND, max_checks=3)
+
+_numbers = itertools.count(1)
+
+
+class FakeClock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, time: int = START) -> None:
+        self.time = time
+        self.synchronised = 0
+
+    def now(self) -> int:
+        return self.time
+
+    def synchronise(self, session: Session) -> None:
+        session.fetch("SELECT 1")
+        self.synchronised += 1
+
+    def pass_time(self, microseconds: int) -> None:
+        self.time += microseconds
+
+
+def new_id() -> bytes:
+    """A transaction id; later ones sort behind earlier ones."""
+    return uuid7(START // 1000 + next(_numbers), os.urandom(10))
+
+
+def text(body: str = "hello", topic: str = "orders", **rest: object) -> Message:
+    return Message(topic, body.encode(), **rest)  # type: ignore[arg-type]
+
+
+def half(topic: Topic, body: str = "hello", queue_no: int | None = None, **rest: object) -> Half:
+    return Half(topic.topic_id, queue_no, text(body, topic.name, **rest))
+
+
+def commit(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: str) -> VerdictWork:
+    return VerdictWork(transaction_id, True, source, **rest)
+
+
+def rollback(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: str) -> VerdictWork:
+    return VerdictWork(transaction_id, False, source, **rest)
+
+
+def sending(topic: Topic, body: str = "hello", message_id: bytes | None = None, queue_no: int | None = 0) -> SendWork:
+    return SendWork(message_id or new_id(), topic.topic_id, queue_no, text(body, topic.name))
+
+
+def receipts(delivered: Iterable[Delivered]) -> list[Receipt]:
+    return [Receipt(each.lease_id, each.token, message.offset) for each in delivered for message in each.messages]
+
+
+def bodies(delivered: Iterable[Delivered]) -> list[str]:
+    return [message.body.decode() for each in delivered for message in each.messages]
+
+
+def acks(delivered: Iterable[Delivered]) -> list[AckWork]:
+    return [AckWork(receipt) for receipt in receipts(delivered)]
+
+
+def nacks(delivered: Iterable[Delivered], **how: object) -> list[NackWork]:
+    return [NackWork(receipt, **how) for receipt in receipts(delivered)]  # type: ignore[arg-type]
+
+
+def ok(outcomes: Sequence[object]) -> None:
+    """Fails with the first refusal among outcomes."""
+    for outcome in outcomes:
+        if isinstance(outcome, BrokerError):
+            raise outcome
+
+
+def of(kind: type[BrokerError], outcome: object) -> BrokerError:
+    """The outcome, which must be this refusal."""
+    assert isinstance(outcome, kind), outcome
+    return outcome
+
+
+def wiped(url: str) -> None:
+    """Empties all tables of a server's database."""
+    with connect(url) as connection, connection.cursor() as cursor:
+        for table in metadata.sorted_tables:
+            cursor.execute(f"DELETE FROM {table.name}")
+        connection.commit()
+
+
+class Databases:
+    """Migrated databases, one for each kind and process of tests, made when first wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._urls: dict[str, str] = {}
+        self._copies = itertools.count()
+
+    def empty(self, kind: AnyKind) -> str:
+        """The URL of a database with empty tables."""
+        if kind not in self._urls:
+            url = f"sqlite:///{self._folder / 'template.db'}" if kind == "sqlite" else create_database(server_url(kind))
+            self._urls[kind] = url
+            database = Database(url)
+            migrate(database)
+            database.close()
+        elif kind != "sqlite":
+            wiped(self._urls[kind])
+        if kind != "sqlite":
+            return self._urls[kind]
+        copy = self._folder / f"copy-{next(self._copies)}.db"
+        shutil.copy(self._folder / "template.db", copy)
+        return f"sqlite:///{copy}"
+
+    @property
+    def on_servers(self) -> list[str]:
+        return [url for kind, url in self._urls.items() if kind != "sqlite"]
+
+
+@dataclass
+class World:
+    """One database, a clock that all brokers on it share, and the brokers."""
+
+    kind: AnyKind
+    url: str
+    clock: FakeClock = field(default_factory=FakeClock)
+    _open: list[tuple[Store, Database]] = field(default_factory=list)
+    _sessions: list[tuple[Session, Database]] = field(default_factory=list)
+
+    def broker(
+        self, name: str = "a", *, lanes: LaneConfig | None = None, clock: object = None, policy: CheckPolicy = POLICY
+    ) -> Store:
+        """Another broker's store, with connections of its own."""
+        database = Database(self.url)
+        store = Store(
+            database,
+            broker_id=name,
+            policy=policy,
+            lanes=lanes,
+            clock=clock or self.clock,  # type: ignore[arg-type]
+        )
+        self._open.append((store, database))
+        return store
+
+    def forget(self, store: Store) -> None:
+        """The test closed this store itself."""
+        self._open = [(each, database) for each, database in self._open if each is not store]
+
+    def session(self) -> Session:
+        """A bare session on the database; the test begins and ends its transactions."""
+        database = Database(self.url)
+        session = database.session()
+        self._sessions.append((session, database))
+        return session
+
+    def count(self, table: str, where: str = "1 = 1") -> int:
+        """Rows of a table."""
+        session = self.session()
+        session.begin(write=False)
+        (number,) = session.fetch(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0]
+        session.rollback()
+        return int(number)
+
+    async def close(self) -> None:
+        for session, database in self._sessions:
+            session.rollback()
+            database.release(session)
+            database.close()
+        for store, database in self._open:
+            await store.close()
+            database.close()
+
+
+async def prepared(store: Store, *topics: Topic, bodies: Sequence[str] = ("hello",), **rest: int) -> bytes:
+    """A prepared transaction with these bodies on each topic."""
+    transaction_id = new_id()
+    group = await store.producer_group_id("shop")
+    halves = [half(topic, body) for topic in topics for body in bodies]
+    ok(await store.prepare([PrepareWork(transaction_id, group, halves, **rest)]))
+    return transaction_id
+
+
+async def decided(store: Store, work: VerdictWork) -> TransactionOutcome:
+    """The outcome of one verdict, which must be accepted."""
+    outcome = (await store.decide([work]))[0]
+    assert isinstance(outcome, TransactionOutcome), outcome
+    return outcome
+
+
+async def pull(
+    store: Store,
+    group: ConsumerGroup,
+    *topics: Topic,
+    limit: int = 100,
+    max_bytes: int = 1 << 20,
+    owner: str = "consumer",
+    lease_time: int = LEASE,
+) -> list[Delivered]:
+    """What a consumer gets."""
+    outcome = (await store.claim([ClaimWork(group, topics, owner, limit, max_bytes, lease_time)]))[0]
+    assert not isinstance(outcome, BrokerError), outcome
+    return outcome
+
+
+async def log_of(store: Store, topic: Topic, queue_no: int = 0) -> list[LogMessage]:
+    """All messages of a queue that are kept."""
+    return (await store.read_queue(topic, queue_no, 0, 100_000, 1 << 30)).messages
+
+
+async def everywhere(store: Store, topic: Topic) -> list[LogMessage]:
+    """All messages of a topic that are kept."""
+    return [message for number in range(topic.queue_count) for message in await log_of(store, topic, number)]
+
+
+class InThread:
+    """A function that runs in a thread of its own, so that a test can see it wait for a lock."""
+
+    def __init__(self, work: object) -> None:
+        self.error: BaseException | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+
+    def join(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "still running"
+        if self.error is not None:
+            raise self.error

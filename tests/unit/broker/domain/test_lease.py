@@ -1,0 +1,121 @@
+"""Leases as values: bitmaps, tokens, receipts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.domain.lease import Lease, ReceiptHandle, parse_receipt, receipt_gone, runs
+from broker.errors import InvalidArgument, StaleReceipt
+
+LEASE = Lease(1, 2, 3, first=10, count=4, token=99, attempt=1, available_at=1000, owner="a")
+
+
+def test_a_new_lease_is_open() -> None:
+    assert list(LEASE.open_offsets()) == [10, 11, 12, 13]
+    assert not LEASE.done
+
+
+def test_settling() -> None:
+    lease = LEASE.settle([11]).settle([13, 11])
+    assert (list(lease.open_offsets()), lease.done, lease.moved) == ([10, 12], False, 0)
+    assert lease.settle([10, 12]).done
+    assert list(LEASE.open_offsets()) == [10, 11, 12, 13], "leases are values"
+
+
+def test_moving_out_marks_what_was_open_only() -> None:
+    lease = LEASE.settle([10]).move_out([10, 11])
+    assert (lease.settled, lease.moved) == (0b0011, 0b0010)
+
+
+def test_taking_over() -> None:
+    lease = LEASE.settle([10]).take_over(owner="b", token=100, until=2000)
+    assert lease == replace(LEASE, settled=1, owner="b", token=100, attempt=2, available_at=2000)
+
+
+@pytest.mark.parametrize("offset", [10, 13])
+def test_a_fresh_receipt(offset: int) -> None:
+    LEASE.check_receipt(99, offset)
+    LEASE.settle([offset]).check_receipt(99, offset)
+
+
+@pytest.mark.parametrize(
+    ("lease", "token", "offset"),
+    [
+        (LEASE, 98, 10),
+        (LEASE, 100, 10),
+        (LEASE, 99, 9),
+        (LEASE, 99, 14),
+        (LEASE.move_out([10]), 99, 10),
+        (LEASE.take_over(owner="b", token=100, until=2000), 99, 10),
+    ],
+)
+def test_a_stale_receipt(lease: Lease, token: int, offset: int) -> None:
+    with pytest.raises(StaleReceipt) as refused:
+        lease.check_receipt(token, offset)
+    assert refused.value.reason == "RECEIPT_STALE"
+
+
+def test_a_receipt_without_its_lease() -> None:
+    assert receipt_gone().reason == "RECEIPT_GONE"
+
+
+@given(st.sets(st.integers(0, 200)), st.sets(st.integers(0, 200)))
+def test_settled_and_moved_and_open_add_up(acked: set[int], given_back: set[int]) -> None:
+    lease = replace(LEASE, first=0, count=201).settle(acked).move_out(given_back)
+    assert set(lease.open_offsets()) == set(range(201)) - acked - given_back
+    assert {i for i in range(201) if lease.moved >> i & 1} == given_back - acked
+    assert lease.done == (len(acked | given_back) == 201)
+
+
+@given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1))
+def test_a_receipt_handle_comes_back(lease_id: int, token: int, offset: int) -> None:
+    assert parse_receipt(str(ReceiptHandle(lease_id, token, offset))) == (lease_id, token, offset)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "..",
+        "1.2",
+        "1.2.3.4",
+        "1.2.",
+        "x.y.z",
+        "-1.2.3",
+        "1.-2.3",
+        f"{1 << 63:x}.2.3",
+        f"1.{1 << 63:x}.3",
+        "1.2.3\x00",
+        "é.2.3",
+        "1.2." + "f" * 1000,
+        "0x1.2.3",
+        " 1.2.3",
+        "1_0.2.3",
+    ],
+)
+def test_what_is_no_receipt_handle(text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parse_receipt(text)
+    assert (refused.value.reason, refused.value.field) == ("RECEIPT_INVALID", "receipt_handle")
+    assert len(refused.value.message) < 400
+
+
+@given(st.text())
+def test_any_text_is_a_receipt_or_refused(text: str) -> None:
+    try:
+        numbers = parse_receipt(text)
+    except InvalidArgument:
+        return
+    assert all(0 <= number < 1 << 63 for number in numbers)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_runs(offsets: set[int]) -> None:
+    stretches = runs(sorted(offsets))
+    assert [o for first, count in stretches for o in range(first, first + count)] == sorted(offsets)
+    assert all(a + n < b for (a, n), (b, _) in zip(stretches, stretches[1:], strict=False))
