@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
+
 from broker.api import converters
 from broker.api.outbox import Outbox
 from broker.errors import BrokerError, InvalidArgument
-from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -36,7 +37,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self._streams: set[Outbox[consumer_pb2.ConsumeResponse]] = set()
 
     def drain(self) -> None:
-        """Ends all consume streams, so that consumers go to another broker."""
+        """Ends all consume streams and all waiting, so that consumers go to another broker."""
+        self._delivery.drain()
         for outbox in self._streams:
             outbox.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -50,18 +51,22 @@ def _wrap_unary(inner: Callable[[Any, Any], Awaitable[Any]], method: str) -> Any
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await inner(request, context)
-        except (BrokerError, Exception) as error:  # noqa: BLE001
+        except (BrokerError, Exception) as error:
             return await _end(context, method, error)
 
     return call
 
 
-def _wrap_stream(inner: Callable[[Any, Any], AsyncIterator[Any]], method: str) -> Any:
+def _wrap_stream(inner: Callable[[Any, Any], Any], method: str) -> Any:
+    if not inspect.isasyncgenfunction(inner):
+        # It writes to the context itself, as grpc's own health service does.
+        return _wrap_unary(inner, method)
+
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for response in inner(request, context):
                 yield response
-        except (BrokerError, Exception) as error:  # noqa: BLE001
+        except (BrokerError, Exception) as error:
             await _end(context, method, error)
 
     return call

@@ -68,6 +68,12 @@ class DeliveryService:
         self._catalog = catalog
         self.wakeups = wakeups
         self.config = config or DeliveryConfig()
+        self.draining = False
+
+    def drain(self) -> None:
+        """Has everybody who waits for a first message answered now, with none."""
+        self.draining = True
+        self.wakeups.wake_all()
 
     async def subscribe(
         self, group: str, topics: Sequence[str], client_id: str, lease_time: int | None
@@ -137,7 +143,7 @@ class DeliveryService:
                 piece = await self._store.read_queue(
                     found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes
                 )
-                if piece.messages or not await _signal(event, until):
+                if piece.messages or self.draining or not await _signal(event, until):
                     return piece
 
     def _lease_time(self, wanted: int | None, field: str) -> int:
@@ -266,7 +272,7 @@ class Subscription:
             while True:
                 event.clear()
                 delivered = await self.take(limit)
-                if delivered or not await _signal(event, until):
+                if delivered or self._service.draining or not await _signal(event, until):
                     return delivered
 
     async def next_batch(self) -> list[Delivered]:

@@ -1,0 +1,291 @@
+"""A blocking client on the generated stubs, for tests that must see each call fail or succeed by itself."""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+
+from halfmq.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    consumer_pb2,
+    consumer_pb2_grpc,
+    message_pb2,
+    producer_pb2,
+    producer_pb2_grpc,
+    transaction_pb2,
+    transaction_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PATIENCE = 30.0
+PREPARED = transaction_pb2.TRANSACTION_STATE_PREPARED
+COMMITTED = transaction_pb2.TRANSACTION_STATE_COMMITTED
+ROLLED_BACK = transaction_pb2.TRANSACTION_STATE_ROLLED_BACK
+PARKED = transaction_pb2.TRANSACTION_STATE_PARKED
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+# A broker that was killed comes back at once; the default waits up to two minutes before it looks again.
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+Answer = TypeVar("Answer")
+Result = TypeVar("Result", transaction_pb2.TransactionResult, producer_pb2.SendResult)
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+class ItemRefused(Exception):
+    """The broker refused the one item of a request."""
+
+    def __init__(self, error: message_pb2.ItemError) -> None:
+        super().__init__(error.message)
+        self.reason = error.reason
+        self.code = next(code for code in grpc.StatusCode if code.value[0] == error.code)
+
+
+class Client:
+    """One connection to one broker; every call fails or succeeds once, nothing is repeated here."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
+        self._transactions = transaction_pb2_grpc.TransactionServiceStub(self.channel)
+        self._producer = producer_pb2_grpc.ProducerServiceStub(self.channel)
+        self._consumer = consumer_pb2_grpc.ConsumerServiceStub(self.channel)
+        self._admin = admin_pb2_grpc.AdminServiceStub(self.channel)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- names ---
+
+    def make_topic(self, queues: int = 2) -> str:
+        name = unique("orders")
+        self.create_topic(name, queues)
+        return name
+
+    def create_topic(self, name: str, queues: int) -> None:
+        wanted = admin_pb2.Topic(name=name, queue_count=queues)
+        self._admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=wanted), timeout=PATIENCE)
+
+    def make_group(self, max_attempts: int = 0) -> str:
+        name = unique("readers")
+        self.create_group(name, max_attempts)
+        return name
+
+    def create_group(self, name: str, max_attempts: int = 0) -> None:
+        wanted = admin_pb2.ConsumerGroup(name=name, max_attempts=max_attempts)
+        self._admin.CreateGroup(admin_pb2.CreateGroupRequest(group=wanted), timeout=PATIENCE)
+
+    # --- producing ---
+
+    def prepare(
+        self, group: str, transaction_id: str, messages: Sequence[message_pb2.Message], check_after: float = 0
+    ) -> transaction_pb2.TransactionResult:
+        half = transaction_pb2.HalfTransaction(transaction_id=transaction_id, messages=messages)
+        half.first_check_delay.FromMicroseconds(int(check_after * 1e6))
+        request = transaction_pb2.PrepareRequest(producer_group=group, transactions=[half])
+        return _only(self._transactions.Prepare(request, timeout=PATIENCE).results)
+
+    def commit(self, transaction_id: str) -> transaction_pb2.TransactionResult:
+        request = transaction_pb2.CommitRequest(transaction_ids=[transaction_id])
+        return _only(self._transactions.Commit(request, timeout=PATIENCE).results)
+
+    def roll_back(self, transaction_id: str, reason: str = "") -> transaction_pb2.TransactionResult:
+        request = transaction_pb2.RollbackRequest(transaction_ids=[transaction_id], reason=reason)
+        return _only(self._transactions.Rollback(request, timeout=PATIENCE).results)
+
+    def send(self, message: message_pb2.Message) -> message_pb2.LogPosition:
+        response = self._producer.Send(producer_pb2.SendRequest(messages=[message]), timeout=PATIENCE)
+        position: message_pb2.LogPosition = _only(response.results).position
+        return position
+
+    def transaction(self, transaction_id: str) -> transaction_pb2.Transaction:
+        request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
+        found: transaction_pb2.Transaction = self._transactions.GetTransaction(request, timeout=PATIENCE).transaction
+        return found
+
+    def undecided(self, group: str) -> set[str]:
+        request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=1000)
+        found = self._admin.ListTransactions(request, timeout=PATIENCE).transactions
+        return {summary.transaction_id for summary in found}
+
+    def resolve(self, transaction_id: str, resolution: admin_pb2.Resolution.ValueType) -> None:
+        request = admin_pb2.ResolveTransactionRequest(
+            transaction_id=transaction_id, resolution=resolution, reason="test", operator="test"
+        )
+        self._admin.ResolveTransaction(request, timeout=PATIENCE)
+
+    def checks(self, group: str) -> Checks:
+        """Registers a producer that is asked about its group's transactions."""
+        return Checks(self._transactions, group)
+
+    # --- consuming ---
+
+    def pull(
+        self, group: str, topic: str, most: int = 1000, *, wait: float = 0, lease: float = 60
+    ) -> list[consumer_pb2.Delivery]:
+        request = consumer_pb2.PullRequest(consumer_group=group, topics=[topic], max_messages=most)
+        request.wait.FromMicroseconds(int(wait * 1e6))
+        request.lease_duration.FromMicroseconds(int(lease * 1e6))
+        pieces = list(self._consumer.Pull(request, timeout=PATIENCE + wait))
+        return [delivery for piece in pieces for delivery in piece.deliveries]
+
+    def start_pull(self, request: consumer_pb2.PullRequest) -> Iterator[consumer_pb2.PullResponse]:
+        stream: Iterator[consumer_pb2.PullResponse] = self._consumer.Pull(request, timeout=PATIENCE + 60)
+        return stream
+
+    def ack(self, handles: Sequence[str]) -> list[consumer_pb2.ReceiptResult]:
+        request = consumer_pb2.AckRequest(receipt_handles=handles)
+        return list(self._consumer.Ack(request, timeout=PATIENCE).results)
+
+    def nack(self, handles: Sequence[str], reason: str) -> list[consumer_pb2.ReceiptResult]:
+        request = consumer_pb2.NackRequest(receipt_handles=handles, reason=reason)
+        request.delay.FromMicroseconds(0)
+        return list(self._consumer.Nack(request, timeout=PATIENCE).results)
+
+    def consume(self, requests: Iterator[consumer_pb2.ConsumeRequest]) -> Iterator[consumer_pb2.ConsumeResponse]:
+        stream: Iterator[consumer_pb2.ConsumeResponse] = self._consumer.Consume(requests, timeout=PATIENCE)
+        return stream
+
+    def drain(self, group: str, topic: str) -> list[consumer_pb2.Delivery]:
+        """Pulls and acknowledges until nothing is left."""
+        taken: list[consumer_pb2.Delivery] = []
+        while deliveries := self.pull(group, topic):
+            results = self.ack([delivery.receipt_handle for delivery in deliveries])
+            assert not [result for result in results if result.HasField("error")]
+            taken += deliveries
+        return taken
+
+    def offsets(self, topic: str, group: str = "") -> list[consumer_pb2.QueueOffset]:
+        request = consumer_pb2.QueueOffsetsRequest(topic=topic, consumer_group=group)
+        return list(self._consumer.QueueOffsets(request, timeout=PATIENCE).queues)
+
+    def log(self, topic: str) -> dict[int, list[message_pb2.LogMessage]]:
+        """Everything that lies in a topic, by queue."""
+        found: dict[int, list[message_pb2.LogMessage]] = {}
+        for each in self.offsets(topic):
+            request = consumer_pb2.ReadQueueRequest(topic=topic, queue=each.queue, max_messages=100_000)
+            pieces = list(self._consumer.ReadQueue(request, timeout=PATIENCE))
+            found[each.queue] = [message for piece in pieces for message in piece.messages]
+        return found
+
+
+class Checks:
+    """A producer's check stream."""
+
+    def __init__(self, stub: transaction_pb2_grpc.TransactionServiceStub, group: str) -> None:
+        self._outgoing: queue.SimpleQueue[transaction_pb2.CheckTransactionsRequest | None] = queue.SimpleQueue()
+        register = transaction_pb2.RegisterProducer(producer_group=group, client_id="asked")
+        self._outgoing.put(transaction_pb2.CheckTransactionsRequest(register=register))
+        self._call: Any = stub.CheckTransactions(iter(self._outgoing.get, None), timeout=PATIENCE)
+        try:
+            assert next(self._call).HasField("registered")
+        except BaseException:
+            self._outgoing.put(None)
+            raise
+
+    def next(self, transaction_id: str) -> transaction_pb2.TransactionCheck:
+        """The next check of this transaction."""
+        while True:
+            response = next(self._call)
+            if response.HasField("check") and response.check.transaction_id == transaction_id:
+                check: transaction_pb2.TransactionCheck = response.check
+                return check
+
+    def commit(self, check: transaction_pb2.TransactionCheck) -> transaction_pb2.TransactionResult:
+        """Answers that the local transaction committed; what became of the verdict."""
+        answer = transaction_pb2.CheckAnswer(
+            transaction_id=check.transaction_id,
+            check_number=check.check_number,
+            verdict=transaction_pb2.CHECK_VERDICT_COMMIT,
+        )
+        self._outgoing.put(transaction_pb2.CheckTransactionsRequest(answer=answer))
+        while True:
+            response = next(self._call)
+            if response.HasField("answered") and response.answered.result.transaction_id == check.transaction_id:
+                result: transaction_pb2.TransactionResult = response.answered.result
+                return _only([result])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()
+
+
+class Fleet:
+    """Several brokers on one database: a call goes to the next broker when one does not answer."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self._clients = [Client(endpoint) for endpoint in endpoints]
+        self._turn = 0
+
+    def call(self, what: Callable[[Client], Answer], *, attempts: int = 1) -> Answer:
+        """Runs a call, up to `attempts` times on each broker; what the last one said."""
+        left = attempts * len(self._clients)
+        while True:
+            client = self._clients[self._turn % len(self._clients)]
+            left -= 1
+            try:
+                return what(client)
+            except grpc.RpcError as error:
+                self._turn += 1
+                if code_of(error) is not UNAVAILABLE or not left:
+                    raise
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+def code_of(error: grpc.RpcError) -> grpc.StatusCode:
+    """The status of a failed call."""
+    assert isinstance(error, grpc.Call)
+    return error.code()
+
+
+def trailer(error: grpc.RpcError, key: str) -> str:
+    """A text that the broker sent with the status of a failed call; empty when it did not."""
+    assert isinstance(error, grpc.Call)
+    value = dict(error.trailing_metadata() or ()).get(key, "")
+    return value if isinstance(value, str) else value.decode()
+
+
+def message(topic: str, body: str | bytes, **rest: Any) -> message_pb2.Message:
+    return message_pb2.Message(topic=topic, body=body.encode() if isinstance(body, str) else body, **rest)
+
+
+def _only(results: Sequence[Result]) -> Result:
+    (result,) = results
+    if result.HasField("error"):
+        raise ItemRefused(result.error)
+    return result

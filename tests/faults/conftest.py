@@ -1,0 +1,29 @@
+"""Databases and brokers that the fault tests of one process share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faults.sites import Site
+from support.databases import KINDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Which database server the test runs on."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def site(kind: Kind) -> Iterator[Site]:
+    """A database, and a broker on it that nothing is done to."""
+    made = Site(kind)
+    yield made
+    made.close()
+    assert made.broker.process.returncode == 0, made.broker.log
+    assert made.broker.count("[error") == 0, made.broker.log

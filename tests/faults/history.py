@@ -1,0 +1,239 @@
+"""What clients saw, and whether what the brokers kept and delivered is one of the things it may mean.
+
+Every call is recorded with its outcome: ok, failed (the broker refused it for good), or unknown (no answer, or
+"try again"). An unknown call may have had its effect or not, but then everything that can be asked must agree on it.
+`judge` names each way in which a history and what was found at its end contradict each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import Literal, TypeAlias
+
+from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
+
+Call: TypeAlias = Literal["prepare", "commit", "rollback"]
+Place: TypeAlias = tuple[int, int]
+"""Queue and offset."""
+
+
+class Outcome(Enum):
+    """What a client knows of a call."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Operation:
+    """A call and its repetitions; `begun` and `ended` are moments in the order of the whole history."""
+
+    transaction_id: str
+    call: Call
+    begun: int
+    ended: int | None = None
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message in the log, or in a delivery."""
+
+    transaction_id: str
+    body: bytes
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message that reached a consumer.
+
+    `acknowledging` is set once the consumer asked to have it acknowledged, `acknowledged` is when that was confirmed.
+    """
+
+    place: Place
+    entry: Entry
+    attempt: int
+    arrived: int
+    acknowledging: bool = False
+    acknowledged: int | None = None
+
+
+class History:
+    """Takes notes from many threads. Moments are counted, not read from a clock: only their order matters."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.bodies: dict[str, bytes] = {}
+        self.deliveries: list[Delivery] = []
+        self._moments = count()
+        self._changed = threading.Condition()
+        self._acknowledged = 0
+
+    def moment(self) -> int:
+        return next(self._moments)
+
+    def begin(self, transaction_id: str, call: Call, body: bytes = b"") -> Operation:
+        """Notes a call that is about to be made."""
+        with self._changed:
+            if call == "prepare":
+                self.bodies[transaction_id] = body
+            self.operations.append(Operation(transaction_id, call, self.moment()))
+            return self.operations[-1]
+
+    def end(self, operation: Operation, outcome: Outcome) -> None:
+        """Notes what became of it."""
+        with self._changed:
+            operation.outcome = outcome
+            operation.ended = self.moment()
+            self._acknowledged += outcome is Outcome.OK and operation.call == "commit"
+            self._changed.notify_all()
+
+    def deliver(self, place: Place, entry: Entry, attempt: int) -> Delivery:
+        """Notes a message that arrived at a consumer."""
+        with self._changed:
+            self.deliveries.append(Delivery(place, entry, attempt, self.moment()))
+            return self.deliveries[-1]
+
+    @property
+    def acknowledged(self) -> int:
+        """Commits that were acknowledged so far."""
+        with self._changed:
+            return self._acknowledged
+
+    def await_commits(self, number: int, timeout: float = 60) -> None:
+        """Waits until so many further commits were acknowledged."""
+        with self._changed:
+            wanted = self._acknowledged + number
+            if not self._changed.wait_for(lambda: self._acknowledged >= wanted, timeout):
+                raise TimeoutError(f"{self._acknowledged} of {wanted} commits were acknowledged within {timeout} s")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was there in the end.
+
+    Attributes:
+        states: what GetTransaction said of each transaction; None where it knew nothing.
+        log: the messages of each queue with their offsets, as they were read.
+        heads: the offset that each queue would give out next.
+    """
+
+    states: Mapping[str, int | None]
+    log: Mapping[int, Sequence[tuple[int, Entry]]]
+    heads: Mapping[int, int] = field(default_factory=dict)
+
+
+def judge(history: History, found: Findings) -> list[str]:
+    """Every contradiction, in words; an empty list when there is none."""
+    return [
+        *_judge_log(history, found),
+        *_judge_states(history, found),
+        *_judge_order(history, found),
+        *_judge_deliveries(history, found),
+    ]
+
+
+def _judge_log(history: History, found: Findings) -> list[str]:
+    wrong = []
+    seen: set[str] = set()
+    for queue, entries in found.log.items():
+        offsets = [offset for offset, _ in entries]
+        if offsets != list(range(len(offsets))):
+            wrong.append(f"queue {queue}: the offsets are not dense: {_gap(offsets)}")
+        if found.heads.get(queue, len(offsets)) != len(offsets):
+            wrong.append(f"queue {queue}: {len(offsets)} messages below offset {found.heads[queue]}")
+        for offset, entry in entries:
+            if entry.transaction_id not in history.bodies:
+                wrong.append(f"phantom at {queue}/{offset}: nobody prepared {entry.transaction_id}")
+            elif entry.body != history.bodies[entry.transaction_id]:
+                wrong.append(f"another body at {queue}/{offset}: {entry.body!r}")
+            if entry.transaction_id in seen:
+                wrong.append(f"doubled at {queue}/{offset}: {entry.transaction_id}")
+            seen.add(entry.transaction_id)
+    return wrong
+
+
+def _gap(offsets: Sequence[int]) -> str:
+    place = next(index for index, offset in enumerate(offsets) if index != offset)
+    return f"{offsets[place]} where {place} belongs"
+
+
+def _judge_states(history: History, found: Findings) -> list[str]:
+    wrong = []
+    released = {entry.transaction_id for entries in found.log.values() for _, entry in entries}
+    calls: dict[str, dict[Call, Outcome]] = defaultdict(dict)
+    for operation in history.operations:
+        calls[operation.transaction_id][operation.call] = operation.outcome
+    for transaction_id, outcomes in calls.items():
+        state = found.states.get(transaction_id)
+        if (state == COMMITTED) != (transaction_id in released):
+            where = "in" if transaction_id in released else "not in"
+            wrong.append(f"{transaction_id} is {_name(state)}, and {where} the log")
+        allowed = _allowed(outcomes)
+        if state not in allowed:
+            said = ", ".join(f"{call} {outcome.value}" for call, outcome in outcomes.items())
+            wrong.append(f"{transaction_id} is {_name(state)} after {said}")
+    return wrong
+
+
+def _allowed(outcomes: Mapping[Call, Outcome]) -> set[int | None]:
+    for call, state in (("commit", COMMITTED), ("rollback", ROLLED_BACK)):
+        if outcomes.get(call) is Outcome.OK:
+            return {state}
+    allowed: set[int | None] = {PREPARED, PARKED}
+    if outcomes.get("prepare") is not Outcome.OK:
+        allowed.add(None)
+    if outcomes.get("commit") is Outcome.UNKNOWN:
+        allowed.add(COMMITTED)
+    if outcomes.get("rollback") is Outcome.UNKNOWN:
+        allowed.add(ROLLED_BACK)
+    return allowed
+
+
+def _judge_order(history: History, found: Findings) -> list[str]:
+    """A commit that was acknowledged before another was asked for lies before it, where they share a queue."""
+    wrong = []
+    commits = {operation.transaction_id: operation for operation in history.operations if operation.call == "commit"}
+    for queue, entries in found.log.items():
+        latest_begun = -1
+        for offset, entry in entries:
+            commit = commits.get(entry.transaction_id)
+            if commit is None:
+                continue
+            if commit.outcome is Outcome.OK and commit.ended is not None and commit.ended < latest_begun:
+                wrong.append(f"reordered at {queue}/{offset}: acknowledged before one in front of it was asked for")
+            latest_begun = max(latest_begun, commit.begun)
+    return wrong
+
+
+def _judge_deliveries(history: History, found: Findings) -> list[str]:
+    wrong = []
+    log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
+    furthest: dict[int, int] = defaultdict(lambda: -1)
+    handled: dict[Place, int] = {}
+    told = {delivery.place for delivery in history.deliveries if delivery.acknowledging}
+    for delivery in history.deliveries:
+        queue, offset = delivery.place
+        if log.get(delivery.place) != delivery.entry:
+            wrong.append(f"delivered, but not in the log: {queue}/{offset} {delivery.entry}")
+        if delivery.attempt == 1:
+            if offset <= furthest[queue]:
+                wrong.append(f"out of order: {queue}/{offset} came first after {queue}/{furthest[queue]}")
+            furthest[queue] = max(furthest[queue], offset)
+        if handled.get(delivery.place, delivery.arrived) < delivery.arrived:
+            wrong.append(f"delivered again after its ack was confirmed: {queue}/{offset}")
+        if delivery.acknowledged is not None:
+            handled.setdefault(delivery.place, delivery.acknowledged)
+    wrong += [f"never delivered and handled: {place} {log[place]}" for place in log.keys() - told]
+    return wrong
+
+
+def _name(state: int | None) -> str:
+    names = {COMMITTED: "COMMITTED", ROLLED_BACK: "ROLLED_BACK", PREPARED: "PREPARED", PARKED: "PARKED"}
+    return names.get(state or 0, "unknown to the broker")

@@ -1,0 +1,204 @@
+"""The judge of histories passes what is right and finds every kind of wrong that is seeded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faults.client import COMMITTED, PREPARED, ROLLED_BACK
+from faults.history import Call, Entry, Findings, History, Outcome, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+
+
+class Story:
+    """A history and findings that fit together, to be spoilt."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.states: dict[str, int | None] = {}
+        self.log: dict[int, list[tuple[int, Entry]]] = {0: [], 1: []}
+        self.unread = 0
+        self.transaction("a", commit=OK)
+        self.transaction("b", rollback=OK)
+        self.transaction("c", commit=OK)
+        self.transaction("d")
+        self.transaction("e", commit=UNKNOWN, state=COMMITTED)
+        self.transaction("f", commit=UNKNOWN, state=PREPARED)
+        self.transaction("g", prepare=UNKNOWN, state=None)
+        self.transaction("h", prepare=UNKNOWN, rollback=UNKNOWN, state=ROLLED_BACK)
+        self.transaction("i", queue=1, commit=OK)
+        for queue in self.log:
+            self.deliver(queue)
+
+    def transaction(
+        self,
+        name: str,
+        *,
+        prepare: Outcome = OK,
+        commit: Outcome | None = None,
+        rollback: Outcome | None = None,
+        state: int | None = 0,
+        queue: int = 0,
+    ) -> None:
+        calls: list[tuple[Call, Outcome | None]] = [("prepare", prepare), ("commit", commit), ("rollback", rollback)]
+        for call, outcome in calls:
+            if outcome is not None:
+                self.history.end(self.history.begin(name, call, name.encode()), outcome)
+        if state == 0:
+            state = COMMITTED if commit else ROLLED_BACK if rollback else PREPARED
+        self.states[name] = state
+        if state == COMMITTED:
+            self.release(name, queue)
+
+    def release(self, name: str, queue: int = 0) -> None:
+        self.log[queue].append((len(self.log[queue]), Entry(name, name.encode())))
+
+    def deliver(self, queue: int, first: int = 0, attempt: int = 1) -> None:
+        for offset, entry in self.log[queue][first:]:
+            delivery = self.history.deliver((queue, offset), entry, attempt)
+            delivery.acknowledging = True
+            delivery.acknowledged = self.history.moment()
+
+    def judge(self) -> list[str]:
+        heads = {queue: len(entries) + self.unread for queue, entries in self.log.items()}
+        return judge(self.history, Findings(self.states, self.log, heads))
+
+
+def test_a_right_history_passes() -> None:
+    assert Story().judge() == []
+
+
+def test_a_delivery_may_be_repeated_until_it_is_acknowledged() -> None:
+    story = Story()
+    for delivery in story.history.deliveries:
+        delivery.acknowledged = None
+    for queue in story.log:
+        story.deliver(queue, attempt=2)
+    assert story.judge() == []
+
+
+def test_commits_at_the_same_time_may_lie_in_any_order() -> None:
+    story = Story()
+    for name in ("x", "y"):
+        story.transaction(name)
+    commits = [story.history.begin(name, "commit") for name in ("x", "y")]
+    for name, commit in zip(("y", "x"), commits, strict=True):
+        story.history.end(commit, OK)
+        story.release(name)
+        story.states[name] = COMMITTED
+    story.deliver(0, first=3)
+    assert story.judge() == []
+
+
+def lose_an_acknowledged_commit(story: Story) -> None:
+    story.states["i"] = PREPARED
+    story.log[1].clear()
+    del story.history.deliveries[-1]
+
+
+def lose_a_prepare(story: Story) -> None:
+    story.states["d"] = None
+
+
+def forget_a_rollback(story: Story) -> None:
+    story.states["b"] = PREPARED
+
+
+def release_what_was_rolled_back(story: Story) -> None:
+    story.states["b"] = COMMITTED
+    story.release("b", 1)
+    story.deliver(1, first=1)
+
+
+def release_what_is_open(story: Story) -> None:
+    story.states["d"] = COMMITTED
+    story.release("d", 1)
+    story.deliver(1, first=1)
+
+
+def deliver_what_is_open(story: Story) -> None:
+    story.history.deliver((1, 1), Entry("d", b"d"), 1)
+
+
+def release_what_nobody_prepared(story: Story) -> None:
+    story.release("stranger", 1)
+    story.deliver(1, first=1)
+
+
+def release_twice(story: Story) -> None:
+    story.release("a", 1)
+    story.deliver(1, first=1)
+
+
+def change_a_body(story: Story) -> None:
+    story.log[1][0] = (0, Entry("i", b"j"))
+    story.history.deliveries[-1].entry = Entry("i", b"j")
+
+
+def disagree_about_an_unknown_commit(story: Story) -> None:
+    story.states["f"] = COMMITTED
+
+
+def skip_an_offset(story: Story) -> None:
+    story.log[0][-1] = (7, story.log[0][-1][1])
+
+
+def read_less_than_the_head_says(story: Story) -> None:
+    story.unread = 1
+
+
+def swap_acknowledged_commits(story: Story) -> None:
+    (_, first), (_, second) = story.log[0][:2]
+    story.log[0][:2] = [(0, second), (1, first)]
+    for delivery, (_, entry) in zip(story.history.deliveries, story.log[0], strict=False):
+        delivery.entry = entry
+
+
+def deliver_in_the_wrong_order(story: Story) -> None:
+    story.history.deliveries[:2] = reversed(story.history.deliveries[:2])
+
+
+def deliver_again_after_the_ack(story: Story) -> None:
+    story.deliver(1, attempt=2)
+
+
+def never_deliver(story: Story) -> None:
+    del story.history.deliveries[0]
+
+
+def never_acknowledge(story: Story) -> None:
+    story.history.deliveries[0].acknowledging = False
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lose_an_acknowledged_commit, "i is PREPARED after prepare ok, commit ok"),
+        (lose_a_prepare, "d is unknown to the broker after prepare ok"),
+        (forget_a_rollback, "b is PREPARED after prepare ok, rollback ok"),
+        (release_what_was_rolled_back, "b is COMMITTED after prepare ok, rollback ok"),
+        (release_what_is_open, "d is COMMITTED after prepare ok"),
+        (deliver_what_is_open, "delivered, but not in the log: 1/1"),
+        (release_what_nobody_prepared, "nobody prepared stranger"),
+        (release_twice, "doubled at 1/1"),
+        (change_a_body, "another body at 1/0"),
+        (disagree_about_an_unknown_commit, "f is COMMITTED, and not in the log"),
+        (skip_an_offset, "queue 0: the offsets are not dense: 7 where 2 belongs"),
+        (read_less_than_the_head_says, "queue 1: 1 messages below offset 2"),
+        (swap_acknowledged_commits, "reordered at 0/1"),
+        (deliver_in_the_wrong_order, "out of order: 0/0"),
+        (deliver_again_after_the_ack, "delivered again after its ack was confirmed: 1/0"),
+        (never_deliver, "never delivered and handled: (0, 0)"),
+        (never_acknowledge, "never delivered and handled: (0, 0)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_seeded_fault_is_found(spoil: Callable[[Story], None], words: str) -> None:
+    story = Story()
+    spoil(story)
+    assert any(words in found for found in story.judge()), story.judge()

@@ -1,0 +1,130 @@
+"""Broker processes for tests: `halfmq serve` as users start it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+class BrokerProcess:
+    """A running broker; its log is kept and can be waited on."""
+
+    def __init__(self, database: str, **settings: object) -> None:
+        """Starts it and waits until it serves.
+
+        Args:
+            database: URL of the database.
+            settings: further options of `halfmq serve`, such as check_interval=0.2; True and False are switches.
+        """
+        options = {"listen": "127.0.0.1:0", "drain": 2, **settings}
+        self.command = [sys.executable, "-c", "from broker.cli import main; main()", "serve", f"--database={database}"]
+        self.command += [_option(name, value) for name, value in options.items()]
+        self.lines: list[str] = []
+        self._said = threading.Condition()
+        self.endpoint = ""
+        self._launch()
+
+    def _launch(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_CHECKOUT, env=environment
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        watchdog = threading.Timer(START_SECONDS, self.process.kill)
+        watchdog.start()
+        assert self.process.stdout is not None
+        self.endpoint = self.process.stdout.readline().strip()
+        watchdog.cancel()
+        if not self.endpoint:
+            self.process.wait(STOP_SECONDS)
+            self.close()
+            pytest.fail(f"the broker did not start: {' '.join(self.command)}\n{self.log}", pytrace=False)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._said:
+                self.lines.append(line.rstrip("\n"))
+                self._said.notify_all()
+        with self._said:
+            self._said.notify_all()
+
+    @property
+    def log(self) -> str:
+        """What it wrote on standard error so far."""
+        with self._said:
+            return "\n".join(self.lines)
+
+    def count(self, *words: str) -> int:
+        """How many lines of the log have all these words."""
+        with self._said:
+            return sum(all(word in line for word in words) for line in self.lines)
+
+    def await_log(self, *words: str, seconds: float = 30.0) -> None:
+        """Waits until a line of the log has all these words."""
+        until = time.monotonic() + seconds
+        with self._said:
+            while not any(all(word in line for word in words) for line in self.lines):
+                left = until - time.monotonic()
+                if left <= 0 or not self._said.wait(left):
+                    pytest.fail(f"no line with {words} in the broker's log:\n" + "\n".join(self.lines))
+
+    def kill(self) -> None:
+        """SIGKILL: as a crash or the kernel would end it."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def stop(self) -> int:
+        """SIGTERM, and waits; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"the broker did not stop within {STOP_SECONDS} s of SIGTERM:\n{self.log}", pytrace=False)
+        self._reader.join(STOP_SECONDS)
+        return status
+
+    def close(self) -> None:
+        """Ends it in whatever state it is, and gives the pipes back."""
+        if self.process.poll() is None:
+            self.stop()
+        self._reader.join(STOP_SECONDS)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        """Is running already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends it."""
+        self.close()
+
+
+def _option(name: str, value: object) -> str:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option}={value}"
