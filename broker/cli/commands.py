@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from broker.cli import serve
+from broker.cli.bench.history import history
 from broker.cli.bench.transactions import transactions
+from broker.cli.demo.command import demo
 
 app = typer.Typer(
     name="halfmq",
@@ -16,7 +18,9 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("migrate")(serve.migrate_tables)
+app.command("demo")(demo)
 
 bench = typer.Typer(help="Measure rates and latencies next to a floor of plain driver code.", no_args_is_help=True)
 bench.command("transactions")(transactions)
+bench.command("history")(history)
 app.add_typer(bench, name="bench")

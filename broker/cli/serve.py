@@ -30,7 +30,7 @@ def fail(error: BrokerError) -> NoReturn:
     raise SystemExit(2)
 
 
-def serve(  # noqa: PLR0917
+def serve(
     database: Database = None,
     listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
     config_file: ConfigFile = None,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.cli.demo.tables import Row
 
 SHOWN = 10
@@ -41,8 +42,9 @@ class Comparison:
     def describe(self) -> str:
         """The result in one line."""
         if self.same:
-            return f"equal: {self.equal:,} rows, sha-256 {self.digests[0][:16]}"
-        return f"NOT EQUAL: {self.missing:,} missing, {self.extra:,} extra, {self.different:,} different"
+            return f"{self.equal:,} rows with the same content, sha-256 {self.digests[0][:16]}"
+        wrong = f"{self.missing:,} missing, {self.extra:,} extra, {self.different:,} different"
+        return f"{self.equal:,} rows the same, {wrong}"
 
     def note(self, text: str) -> None:
         """Keeps an example, if there are not enough yet."""

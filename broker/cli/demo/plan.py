@@ -8,6 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.cli.demo.tables import Row
 
 FEWEST_ORDERS = 20
@@ -33,7 +35,7 @@ class Fate(Enum):
     """As CRASH_AFTER, and for a long time no producer of the group is there to be asked."""
 
 
-SHARES = {
+SHARES: dict[Fate, float] = {
     Fate.COMMIT: 0.60,
     Fate.ROLLBACK: 0.15,
     Fate.CRASH_AFTER: 0.10,
@@ -63,7 +65,9 @@ class Order:
 def make_orders(count: int, seed: int) -> list[Order]:
     """Makes orders; the same seed makes the same ones."""
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
-    fates = [fate for fate, share in SHARES.items() if fate is not Fate.COMMIT for _ in range(int(count * share))]
+    fates: list[Fate] = [
+        fate for fate, share in SHARES.items() if fate is not Fate.COMMIT for _ in range(int(count * share))
+    ]
     fates += [Fate.COMMIT] * (count - len(fates))
     chance.shuffle(fates)
     return [
@@ -72,6 +76,6 @@ def make_orders(count: int, seed: int) -> list[Order]:
     ]
 
 
-def with_fate(orders: list[Order], *fates: Fate) -> list[Order]:
+def with_fate(orders: Iterable[Order], *fates: Fate) -> list[Order]:
     """Those orders that such a thing becomes of."""
     return [order for order in orders if order.fate in fates]

@@ -7,7 +7,6 @@ prefix of this run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +14,8 @@ from broker.storage.engine import Database, Trouble, trouble_of
 from broker.storage.session import MAX_STATEMENT_CHARACTERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from broker.storage.session import Session
 
 Row: TypeAlias = tuple[Any, ...]

@@ -1,0 +1,84 @@
+"""Where a run keeps its things: databases, names, logs; and how it leaves the place behind."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.storage.durability import open_database
+from broker.storage.engine import parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run's databases and names.
+
+    Attributes:
+        folder: logs, and the files of the embedded default.
+        token: part of all names of this run in the broker, and the tag of its messages.
+        broker_url: database of the broker.
+        producer_url: database of the service that produces.
+        consumer_url: database of the service that consumes.
+        prefix: what the services' tables begin with.
+        shown: what to call the database.
+        own_broker_database: whether the broker's database is in the folder, too.
+    """
+
+    folder: Path
+    token: str
+    broker_url: str
+    producer_url: str
+    consumer_url: str
+    prefix: str
+    shown: str
+    own_broker_database: bool
+
+
+@contextlib.contextmanager
+def prepared(database: str | None, *, keep: bool) -> Iterator[Place]:
+    """Makes the place, and removes its folder afterwards, except to `keep` it and after a failure.
+
+    Raises:
+        ConfigurationError: the database cannot be used.
+    """
+    token = secrets.token_hex(3)
+    embedded = database is None or parse_url(database).get_backend_name() == "sqlite"
+    shown = "SQLite, embedded"
+    if database is not None:
+        opened, warnings = open_database(database, answer_timeout=30.0)
+        for warning in warnings:
+            sys.stderr.write(f"database setting: {warning}\n")
+        shown = f"{opened.dialect.name} {opened.version}, {opened.shown_url}".replace(" ,", ",")
+        opened.close()
+    folder = Path(tempfile.mkdtemp(prefix="halfmq-demo-"))
+    if embedded:
+        broker_url = database or f"sqlite:///{folder / 'broker.db'}"
+        place = Place(
+            folder,
+            token,
+            broker_url,
+            producer_url=f"sqlite:///{folder / 'producer.db'}",
+            consumer_url=f"sqlite:///{folder / 'consumer.db'}",
+            prefix="demo_",
+            shown=shown,
+            own_broker_database=database is None,
+        )
+    else:
+        url = str(database)
+        place = Place(folder, token, url, url, url, f"demo_{token}_", shown, own_broker_database=False)
+    try:
+        yield place
+    except BaseException:
+        sys.stderr.write(f"The logs of this run are in {folder}\n")
+        raise
+    if not keep:
+        shutil.rmtree(folder)
