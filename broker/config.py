@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.limits import Limits
 from broker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 ENVIRONMENT_PREFIX = "HALFMQ_"
 DEFAULT_DATABASE = "sqlite:///halfmq.db"

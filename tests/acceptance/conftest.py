@@ -1,0 +1,126 @@
+"""Real broker processes on every database; most tests share one per database, with names of their own in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pytest
+
+from acceptance.client import Client
+from support.brokers import BrokerProcess
+from support.databases import create_database, drop_database, server_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
+
+# Short times, so that check after check can be waited for.
+SHARED = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15, "broker_id": "shared"}
+
+
+class Brokers:
+    """Databases, and the brokers that are kept from test to test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._on_servers: list[str] = []
+        self._shared: dict[tuple[AnyKind, bool], BrokerProcess] = {}
+
+    def database(self, kind: AnyKind) -> str:
+        """The URL of an empty database."""
+        if kind == "sqlite":
+            number = len(list(self._folder.iterdir()))
+            folder = self._folder / str(number)
+            folder.mkdir()
+            return f"sqlite:///{folder / 'halfmq.db'}"
+        self._on_servers.append(create_database(server_url(kind)))
+        return self._on_servers[-1]
+
+    def shared(self, kind: AnyKind, *, default: bool = False) -> BrokerProcess:
+        """The broker that tests of this database share; `default`: another one, with the default times."""
+        if (kind, default) not in self._shared:
+            self._shared[kind, default] = BrokerProcess(self.database(kind), **({} if default else SHARED))
+        return self._shared[kind, default]
+
+    def close(self) -> None:
+        """Ends the shared brokers; none may have met an error it did not expect."""
+        for broker in self._shared.values():
+            broker.close()
+        for url in self._on_servers:
+            drop_database(url)
+        for broker in self._shared.values():
+            assert broker.process.returncode == 0, broker.log
+            assert broker.count("[error") == 0, broker.log
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Databases and brokers of this test process."""
+    made = Brokers(tmp_path_factory.mktemp("brokers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "mysql"])
+def kind(request: pytest.FixtureRequest) -> AnyKind:
+    """Which database the test runs on."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def server_kind(request: pytest.FixtureRequest) -> AnyKind:
+    """Which database server the test runs on: several brokers share only a server."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def broker(brokers: Brokers, kind: AnyKind) -> BrokerProcess:
+    """A broker that is there for all tests of this database."""
+    return brokers.shared(kind)
+
+
+@pytest.fixture
+def new_broker(brokers: Brokers) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts brokers with settings of their own: on a kind of database, or on the URL of one."""
+    started: list[BrokerProcess] = []
+
+    def start(where: str, **settings: object) -> BrokerProcess:
+        url = where if ":" in where else brokers.database(where)  # type: ignore[arg-type]
+        started.append(BrokerProcess(url, **settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+    for process in started:
+        assert process.count("[error") == 0, process.log
+
+
+@pytest.fixture
+async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
+    """A connection to the shared broker."""
+    async with Client(broker.endpoint) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[BrokerProcess], Client]]:
+    """Makes connections to brokers; they are closed after the test."""
+    made: list[Client] = []
+
+    def open_one(process: BrokerProcess) -> Client:
+        made.append(Client(process.endpoint))
+        return made[-1]
+
+    yield open_one
+    for connected in made:
+        await connected.close()
+
+
+@pytest.fixture
+async def default_times(brokers: Brokers, kind: AnyKind) -> AsyncIterator[Client]:
+    """A connection to a broker that checks at the times RocketMQ checks at."""
+    async with Client(brokers.shared(kind, default=True).endpoint) as connected:
+        yield connected

