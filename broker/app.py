@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import tempfile
 import threading
 from dataclasses import replace
@@ -181,9 +182,7 @@ class Broker:
         try:
             self.port = self._bind()
         except RuntimeError as error:
-            raise ConfigurationError(
-                f"The address {config.listen} cannot be used ({error}): is another process there?", field="listen"
-            ) from None
+            raise _unusable(config) from error
         await self._server.start()
 
     def _bind(self) -> int:
@@ -207,6 +206,28 @@ class Broker:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *SERVICES):
             await self._health.set(service, status)
+
+
+def _unusable(config: BrokerConfig) -> ConfigurationError:
+    """Why gRPC does not listen as it was told to, which it does not say itself."""
+    host, _, port = config.listen.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError as error:
+        return ConfigurationError(
+            f"The address {config.listen} cannot be used ({error.strerror}): is another process there, is it this "
+            "machine's?",
+            field="listen",
+        )
+    if config.tls_certificate:
+        return ConfigurationError(
+            f"TLS does not work with {config.tls_certificate!r} and {config.tls_key!r}: both must be PEM files, the "
+            "key that of the certificate.",
+            field="tls_certificate",
+        )
+    return ConfigurationError(f"The address {config.listen} cannot be used: try another one.", field="listen")
 
 
 class EmbeddedBroker:

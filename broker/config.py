@@ -6,6 +6,7 @@ the defaults. Durations are seconds.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import tomllib
@@ -76,6 +77,9 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be, by name."""
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigurationError(f"{name} must be a finite number.", field=name)
         if not 1 <= self.queue_count <= 1024:
             raise ConfigurationError("queue_count must be between 1 and 1024.", field="queue_count")
         for name in ("lease", "retention_hours", "answer_timeout", "patience"):
@@ -95,7 +99,12 @@ class BrokerConfig:
         if not host or not port.isdigit() or int(port) > 65535:
             raise ConfigurationError("listen is host:port, such as 0.0.0.0:8085.", field="listen")
         self.check_policy()
-        self.limits()
+        try:
+            self.limits()
+        except ConfigurationError:
+            raise ConfigurationError(
+                "max_body_bytes must be between 1 and 15728640 (15 MiB).", field="max_body_bytes"
+            ) from None
 
     @property
     def name(self) -> str:
@@ -157,6 +166,10 @@ def _from_file(file: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"The file {str(file)!r} is not TOML: {error}.", field="config") from None
     table = content.get("broker", {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(
+            f"In the file {str(file)!r} broker is a value; settings go into a table [broker].", field="config"
+        )
     unknown = sorted(set(table) - set(_TYPES)) + sorted(set(content) - {"broker"})
     if unknown:
         raise ConfigurationError(

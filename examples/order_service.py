@@ -100,10 +100,7 @@ def place_orders(producer: TransactionProducer, orders: Orders) -> None:
 def main() -> None:
     """Places the orders and receives what consumers may see of them."""
     with contextlib.ExitStack() as stack:
-        if len(sys.argv) > 1:
-            endpoint = sys.argv[1]
-        else:
-            endpoint = stack.enter_context(embedded_broker(first_check=1.0)).endpoint
+        endpoint = sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(embedded_broker(first_check=2.0)).endpoint
         orders = Orders(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "orders.db")
         producer = stack.enter_context(TransactionProducer(endpoint, "order-service", orders))
         place_orders(producer, orders)

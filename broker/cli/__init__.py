@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Runs the command line."""
+    # What fails is said by this program in its own words; gRPC would write lines of its own next to them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from broker.cli.commands import app  # noqa: PLC0415 - the bare installation has no command line
     except ModuleNotFoundError as error:

@@ -237,3 +237,13 @@ def check_again(
         [(transaction_id, "CHECK_AGAIN", operator, reason, now)],
     )
     return TransactionOutcome(transaction_id, following)
+
+
+def was_set_to_check_again(session: Session, transaction_id: bytes, operator: str, reason: str, now: int) -> bool:
+    """Whether the COMMIT of a `check_again` at `now` worked: then the operator's action is there."""
+    found = session.fetch_one(
+        "SELECT 1 FROM operator_action WHERE transaction_id = ? AND action = ? AND operator = ? AND reason = ?"
+        " AND acted_at = ?",
+        (transaction_id, "CHECK_AGAIN", operator, reason, now),
+    )
+    return found is not None

@@ -27,9 +27,10 @@ class DatabaseClock:
         """Starts with this machine's clock, until the first `synchronise`."""
         self._offset = time.time_ns() // 1000 - _elapsed()
         self._latest = 0
+        self._synchronised = False
 
     def now(self) -> int:
-        """Microseconds since 1970 (UTC); never goes back within a process."""
+        """Microseconds since 1970 (UTC); never goes back after the first `synchronise`."""
         self._latest = max(self._latest, _elapsed() + self._offset)
         return self._latest
 
@@ -39,3 +40,6 @@ class DatabaseClock:
         embedded = session.dialect.embedded
         reading = time.time_ns() // 1000 if embedded else int(session.fetch(SERVER_NOW)[0][0])
         self._offset = reading - (before + _elapsed()) // 2
+        if not self._synchronised:
+            # This machine's clock may have run ahead; time would stand still until the database's caught up.
+            self._synchronised, self._latest = True, 0

@@ -29,26 +29,32 @@ def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False
     """
     try:
         database = Database(url, answer_timeout=answer_timeout)
-        if database.dialect.embedded:
-            database.release(database.session())
-            return database, []
+        try:
+            unsafe, warnings = _check(database)
+            if unsafe and not allow_unsafe:
+                raise ConfigurationError(" ".join(unsafe), field="database")
+        except BaseException:
+            database.close()
+            raise
     except (pymysql.err.MySQLError, OSError) as error:
         raise _connect_error(url, error) from error
     except Exception as error:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"The database cannot be opened: {error}", field="database") from error
-    _check_version(database)
+    return database, unsafe + warnings
+
+
+def _check(database: Database) -> tuple[list[str], list[str]]:
+    if not database.dialect.embedded:
+        _check_version(database)
     session = database.session()
     try:
-        unsafe, warnings = _check_settings(session)
-    finally:
+        found = ([], []) if database.dialect.embedded else _check_settings(session)
         session.rollback()
+    finally:
         database.release(session)
-    if unsafe and not allow_unsafe:
-        database.close()
-        raise ConfigurationError(" ".join(unsafe), field="database")
-    return database, unsafe + warnings
+    return found
 
 
 def _connect_error(url: str, error: Exception) -> ConfigurationError:

@@ -99,7 +99,7 @@ def parse_url(text: str) -> URL:
     examples = "use mysql://user:password@host:3306/database, or sqlite:///path/to/file"
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigurationError(f"The database URL cannot be read; {examples}.", field="database") from None
     backend = url.get_backend_name()
     if backend not in {"mysql", "mariadb", "sqlite"}:

@@ -252,6 +252,20 @@ class Checks:
             if received.HasField("answered") and received.answered.result.transaction_id == check.transaction_id:
                 return received.answered.result
 
+    async def answer_all(
+        self, ids: Iterable[str], verdict: transaction_pb2.CheckVerdict.ValueType
+    ) -> list[transaction_pb2.TransactionCheck]:
+        """Answers until each of these transactions was answered once; a slow machine is asked more often."""
+        left, answered = set(ids), []
+        while left:
+            check = await self.next()
+            result = await self.answer(check, verdict)
+            assert result is not None
+            assert not result.HasField("error"), result
+            left.discard(check.transaction_id)
+            answered.append(check)
+        return answered
+
     async def until(
         self, transaction_id: str, verdict: transaction_pb2.CheckVerdict.ValueType = UNKNOWN
     ) -> transaction_pb2.TransactionCheck:

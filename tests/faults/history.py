@@ -183,9 +183,10 @@ def _judge_states(history: History, found: Findings) -> list[str]:
 
 
 def _allowed(outcomes: Mapping[Call, Outcome]) -> set[int | None]:
-    for call, state in (("commit", COMMITTED), ("rollback", ROLLED_BACK)):
-        if outcomes.get(call) is Outcome.OK:
-            return {state}
+    if outcomes.get("commit") is Outcome.OK:
+        return {COMMITTED}
+    if outcomes.get("rollback") is Outcome.OK:
+        return {ROLLED_BACK}
     allowed: set[int | None] = {PREPARED, PARKED}
     if outcomes.get("prepare") is not Outcome.OK:
         allowed.add(None)
@@ -235,5 +236,10 @@ def _judge_deliveries(history: History, found: Findings) -> list[str]:
 
 
 def _name(state: int | None) -> str:
-    names = {COMMITTED: "COMMITTED", ROLLED_BACK: "ROLLED_BACK", PREPARED: "PREPARED", PARKED: "PARKED"}
-    return names.get(state or 0, "unknown to the broker")
+    names: dict[int | None, str] = {
+        COMMITTED: "COMMITTED",
+        ROLLED_BACK: "ROLLED_BACK",
+        PREPARED: "PREPARED",
+        PARKED: "PARKED",
+    }
+    return names.get(state, "unknown to the broker")

@@ -29,6 +29,7 @@ TASKS = 4
 LEASE = 2.0
 # Calls that get no answer are repeated this often, so that most become known in the end; the rest stays unknown.
 REPETITIONS = 3
+PAUSE = 0.05
 _TRY_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 
 
@@ -89,7 +90,8 @@ class Load:
         """What the broker has and knows now."""
         states = {transaction_id: _state(client, transaction_id) for transaction_id in self.history.bodies}
         log = {
-            queue: [(each.offset, _entry(each)) for each in entries] for queue, entries in client.log(self.topic).items()
+            queue: [(each.offset, _entry(each)) for each in entries]
+            for queue, entries in client.log(self.topic).items()
         }
         heads = {each.queue: each.max_offset for each in client.offsets(self.topic)}
         return Findings(states, log, heads)
@@ -101,7 +103,9 @@ class Load:
             self.errors.append(error)
 
     def _produce(self, number: int) -> None:
-        fleet = Fleet(self._endpoints[number % len(self._endpoints) :] + self._endpoints[: number % len(self._endpoints)])
+        fleet = Fleet(
+            self._endpoints[number % len(self._endpoints) :] + self._endpoints[: number % len(self._endpoints)]
+        )
         fate = random.Random(self.seed + number)
         while not self._producing.is_set():
             self._transact(fleet, fate)
@@ -113,7 +117,10 @@ class Load:
         half = message(self.topic, body, message_group="one" if fate.random() < 0.3 else "")
         prepare = self.history.begin(transaction_id, "prepare", body)
         self._call(
-            fleet, prepare, fate, lambda client: client.prepare(self.producers, transaction_id, [half], check_after=3600)
+            fleet,
+            prepare,
+            fate,
+            lambda client: client.prepare(self.producers, transaction_id, [half], check_after=3600),
         )
         verdict = fate.random()
         if prepare.outcome is not Outcome.OK or verdict < 0.2:
@@ -125,9 +132,7 @@ class Load:
             call = self.history.begin(transaction_id, "commit")
             self._call(fleet, call, fate, lambda client: client.commit(transaction_id))
 
-    def _call(
-        self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], object]
-    ) -> None:
+    def _call(self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], object]) -> None:
         outcome = Outcome.UNKNOWN
         # Half of the clients give up at the first call without an answer; what became of it they never learn.
         for _ in range(1 if fate.random() < 0.5 else REPETITIONS):
@@ -142,7 +147,8 @@ class Load:
                 self.codes.add(code_of(error))
                 if code_of(error) not in _TRY_AGAIN:
                     raise
-            if self._producing.is_set():
+            # As real clients do, and so that an outage is not a flood of calls without an answer.
+            if self._producing.wait(PAUSE):
                 break
         self.history.end(operation, outcome)
 
@@ -155,6 +161,7 @@ class Load:
                 self.codes.add(code_of(error))
                 if code_of(error) not in _TRY_AGAIN:
                     raise
+                self._consuming.wait(PAUSE)
         fleet.close()
 
     def _take(self, client: Client, wait: float) -> None:

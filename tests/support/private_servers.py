@@ -45,7 +45,12 @@ class PrivateServer:
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
-            [_SCRIPT, command, self.kind], env=self._environment, capture_output=True, text=True, check=False, timeout=600
+            [_SCRIPT, command, self.kind],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         )
         if done.returncode != 0:
             message = f"scripts/db {command} {self.kind} failed:\n{done.stderr}"

@@ -1,0 +1,132 @@
+"""The pages say what the code does: settings, errors, the diagram, links, and no names that are gone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from broker import errors
+from broker.api.status import CODES
+from broker.config import BrokerConfig
+from broker.domain import limits
+from broker.storage.schema import metadata
+
+CHECKOUT = Path(__file__).parents[2]
+DOCS = CHECKOUT / "docs"
+PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def _table(page: str, heading: str) -> list[list[str]]:
+    """The rows of the first table that begins with this heading."""
+    lines = page[page.index(f"| {heading} |") :].splitlines()[2:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return rows
+
+
+def test_every_setting_is_described_with_its_default() -> None:
+    rows = _table((DOCS / "configuration.md").read_text(), "setting")
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows}
+    special = {"broker_id": "host and process number"}
+    expected = {}
+    for field in fields(BrokerConfig):
+        default = str(field.default)
+        if isinstance(field.default, bool):
+            default = default.lower()
+        elif isinstance(field.default, float):
+            default = f"{field.default:g}"
+        expected[field.name] = special.get(field.name, default or "none")
+    assert list(shown.items()) == list(expected.items())
+
+
+def test_every_setting_is_an_option_of_serve() -> None:
+    text = (CHECKOUT / "broker" / "cli" / "serve.py").read_text()
+    for field in fields(BrokerConfig):
+        assert f"\n    {field.name}: " in text, field.name
+
+
+def test_limits_are_described_as_they_are() -> None:
+    rows = {row[0]: row[1] for row in _table((DOCS / "configuration.md").read_text(), "what")}
+    default = limits.Limits()
+    assert rows["topic name, group name"].startswith(f"{limits.MAX_TOPIC_NAME}, {limits.MAX_GROUP_NAME} characters")
+    assert rows["properties"].startswith(
+        f"{default.max_properties} entries; {default.max_properties_bytes // 1024} KiB"
+    )
+    assert rows["tag, message group"] == f"{limits.MAX_TAG_BYTES}, {limits.MAX_MESSAGE_GROUP_BYTES} bytes"
+    assert rows["messages of a transaction"] == str(default.max_halves)
+    assert rows["items of a request"] == str(default.max_items)
+    assert rows["reason, client id"] == f"{limits.MAX_REASON}, {limits.MAX_CLIENT_ID} characters"
+
+
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    page = (DOCS / "protocol.md").read_text()
+    shown = [(row[0].strip("`"), row[1]) for row in _table(page, "error in the broker")]
+    assert shown == [(kind.__name__, code.name) for kind, code in CODES]
+
+
+def test_every_reason_is_described() -> None:
+    page = (DOCS / "protocol.md").read_text()
+    shown = {reason for row in _table(page, "reason") for reason in re.findall(r"`(\w+)`", row[0])}
+    used = {"INVALID_ARGUMENT", "VERDICT_CONFLICT"}
+    for path in (CHECKOUT / "broker").rglob("*.py"):
+        if "cli" not in path.parts:
+            used |= set(re.findall(r'reason="([A-Z_]+)"', path.read_text()))
+    assert shown == used
+    assert errors.VerdictConflict("", state=1).reason in shown
+
+
+def test_the_tables_of_the_data_flow_exist() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    named = {name for row in _table(page, "step") for name in re.findall(r"`(\w+)`", row[1])}
+    assert named <= set(metadata.tables)
+    # Not in the flow of a transaction: names, and whose turn it is.
+    assert set(metadata.tables) - named == {"topic", "producer_group", "consumer_group", "maintenance_turn"}
+
+
+def test_the_diagram_is_that_of_the_transitions() -> None:
+    command = [sys.executable, str(CHECKOUT / "scripts" / "diagram"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_readme_shows_the_examples_as_they_are() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```\n", (CHECKOUT / "README.md").read_text(), re.S | re.M)
+    assert blocks == [(CHECKOUT / "examples" / name).read_text() for name in ("producer.py", "consumer.py")]
+
+
+def test_readme_begins_with_the_promise_and_two_commands() -> None:
+    first_screen = "\n".join((CHECKOUT / "README.md").read_text().splitlines()[:24])
+    assert "The promise" in first_screen
+    assert first_screen.index("\nscripts/demo\n") < first_screen.index("\nscripts/test\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
+        if not target.startswith("http"):
+            assert (page.parent / target.split("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:broker|proto|scripts|tests|docs|examples|producer_sdk)/[\w./-]+)`", page.read_text()):
+        assert (CHECKOUT / name).exists(), name
+
+
+def test_decisions_are_numbered_without_gaps_and_have_a_figure() -> None:
+    pages = sorted((DOCS / "decisions").glob("*.md"))
+    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    for page in pages:
+        text = page.read_text()
+        assert text.startswith(f"# {page.name[:4]}: ")
+        assert "**Decided:**" in text
+        assert "figure" in text
