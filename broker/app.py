@@ -16,16 +16,6 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
-from halfmq.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    consumer_pb2,
-    consumer_pb2_grpc,
-    producer_pb2,
-    producer_pb2_grpc,
-    transaction_pb2,
-    transaction_pb2_grpc,
-)
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
@@ -45,6 +35,16 @@ from broker.storage.durability import open_database
 from broker.storage.group_commit import LaneConfig
 from broker.storage.migrations import current, migrate, newest
 from broker.storage.store import Store
+from halfmq.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    consumer_pb2,
+    consumer_pb2_grpc,
+    producer_pb2,
+    producer_pb2_grpc,
+    transaction_pb2,
+    transaction_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -2,7 +2,7 @@
 
 Start with Consumer::
 
-    with Consumer("localhost:8081", "shipping", "orders") as consumer:
+    with Consumer("localhost:8085", "shipping", "orders") as consumer:
         for message in consumer:
             ship(message.text)
             message.ack()

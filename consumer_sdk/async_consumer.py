@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from types import TracebackType
 
-    from halfmq.v1 import consumer_pb2 as pb
-
     from consumer_sdk.queues import QueueOffset, QueueSlice
+    from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
     from producer_sdk.message import LogPosition
 

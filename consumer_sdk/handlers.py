@@ -17,9 +17,8 @@ from producer_sdk.connection import reason_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from halfmq.v1 import consumer_pb2 as pb
-
     from consumer_sdk.subscription import Subscription
+    from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["HandlerPool"]
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from google.protobuf.timestamp_pb2 import Timestamp
-    from halfmq.v1 import consumer_pb2, message_pb2
 
+    from halfmq.v1 import consumer_pb2, message_pb2
     from producer_sdk.message import LogPosition
 
 __all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "StoredMessage"]

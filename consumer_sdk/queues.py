@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from halfmq.v1 import consumer_pb2 as pb
-
 from consumer_sdk.message import StoredMessage
+from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import BackgroundRunner, BrokerLink
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfmq.v1 import consumer_pb2 as pb
-
 from producer_sdk.connection.statuses import is_passing_item
 
 if TYPE_CHECKING:

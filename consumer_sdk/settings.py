@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfmq.v1 import consumer_pb2 as pb
-
 from producer_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:

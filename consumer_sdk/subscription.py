@@ -8,12 +8,12 @@ import logging
 from typing import TYPE_CHECKING
 
 import grpc
-from halfmq.v1 import consumer_pb2 as pb
 
 from consumer_sdk.errors import BrokerUnavailable, ClientClosed, SubscriptionRefused
 from consumer_sdk.inbox import Inbox
 from consumer_sdk.leases import LeaseKeeper, lease_of
 from consumer_sdk.receipts import Nack, ReceiptLane
+from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
 from producer_sdk.connection.statuses import as_halfmq_error
 from producer_sdk.errors import HalfmqError

@@ -2,7 +2,7 @@
 
 Start with TransactionProducer::
 
-    with TransactionProducer("localhost:8081", "order-service", OrderListener()) as producer:
+    with TransactionProducer("localhost:8085", "order-service", OrderListener()) as producer:
         with producer.transaction() as tx, database.begin() as db:
             tx.send("orders", order.to_json())
             db.execute(insert_order, order, tx.transaction_id)

@@ -9,7 +9,6 @@ import socket
 from typing import TYPE_CHECKING, Self
 
 from halfmq.v1 import producer_pb2
-
 from producer_sdk.batching import Batcher, BatchLimits, ask
 from producer_sdk.connection import BrokerLink
 from producer_sdk.connection.statuses import as_item_error
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halfmq.v1 import message_pb2
-
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
 
 __all__ = ["AsyncProducer"]

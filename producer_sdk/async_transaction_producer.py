@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from halfmq.v1 import transaction_pb2
-
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.checks import CheckStream
 from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from halfmq.v1.message_pb2 import ItemError
-
     from producer_sdk.connection import RetryConfig
 
 __all__ = ["BatchLimits", "Batcher", "ask"]

@@ -8,8 +8,8 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 import grpc
-from halfmq.v1 import transaction_pb2 as pb
 
+from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
 from producer_sdk.message import HalfMessages, from_wire
 from producer_sdk.states import LocalTransactionState

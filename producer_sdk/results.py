@@ -15,6 +15,7 @@ from producer_sdk.states import LocalTransactionState, TransactionState, Verdict
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
+
     from halfmq.v1 import transaction_pb2 as pb
 
 __all__ = [

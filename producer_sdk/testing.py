@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
+from halfmq.v1 import admin_pb2, admin_pb2_grpc
 from producer_sdk.errors import HalfmqError
 
 try:

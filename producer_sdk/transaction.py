@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halfmq.v1 import message_pb2 as pb
-
     from producer_sdk.message import Message
     from producer_sdk.verdicts import TransactionCalls
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
-from halfmq.v1 import transaction_pb2 as pb
 
+from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk.batching import Batcher, BatchLimits, ask
 from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, VerdictUnconfirmed
 from producer_sdk.results import TransactionResult, transaction_result
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from halfmq.v1 import message_pb2
-
     from producer_sdk.connection import BrokerLink
 
 __all__ = ["TransactionCalls"]

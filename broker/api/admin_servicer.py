@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfmq.v1 import admin_pb2, admin_pb2_grpc, transaction_pb2
-
 from broker.api import converters
 from broker.domain.ids import parse_id
 from broker.domain.transaction import TransactionState
 from broker.errors import InvalidArgument
+from halfmq.v1 import admin_pb2, admin_pb2_grpc, transaction_pb2
 
 if TYPE_CHECKING:
     import grpc

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
-
 from broker.api import converters
 from broker.api.outbox import Outbox
 from broker.errors import BrokerError, InvalidArgument
+from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
 
 from broker.api.status import item_error
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument, VerdictConflict
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome
+from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

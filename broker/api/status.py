@@ -8,9 +8,9 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
-from halfmq.v1 import message_pb2 as pb
 
 from broker import errors
+from halfmq.v1 import message_pb2 as pb
 
 if TYPE_CHECKING:
     from typing import Any

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
-
 from broker.api import converters
 from broker.api.outbox import Outbox
 from broker.api.status import item_error
@@ -16,6 +14,7 @@ from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.check_sessions import CheckSession
 from broker.services.ports import VerdictWork
+from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

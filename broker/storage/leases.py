@@ -185,7 +185,8 @@ def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directo
         return
     policy = RetryPolicy(item.group.max_attempts)
     found = session.fetch(
-        f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key}"
+        f" WHERE lease_id IN ({marks(ids)}) AND available_at <= ?"
         " ORDER BY lease_id" + session.dialect.skip_locked,
         (*sorted(ids), now),
     )

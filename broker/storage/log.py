@@ -26,8 +26,8 @@ def take_offsets(session: Session, counts: Mapping[int, int]) -> dict[int, int]:
     """
     queue_ids = sorted(counts)
     found = session.fetch(
-        f"SELECT queue_id, next_offset FROM queue{session.dialect.by_key} WHERE queue_id IN ({marks(queue_ids)}) ORDER BY queue_id"
-        + session.dialect.for_update,
+        f"SELECT queue_id, next_offset FROM queue{session.dialect.by_key}"
+        f" WHERE queue_id IN ({marks(queue_ids)}) ORDER BY queue_id" + session.dialect.for_update,
         queue_ids,
     )
     first = dict(found)
@@ -113,7 +113,7 @@ def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: 
     for offset, size in session.fetch(f"SELECT log_offset, size {where} ORDER BY log_offset", span):
         total += size
         if total > max_bytes:
-            return max(1, offset - first)
+            return max(1, int(offset) - first)
     return count
 
 

@@ -100,7 +100,8 @@ class Session:
         for chunk in _chunks(keys, MAX_UNITED_KEYS):
             wanted = "SELECT ? AS wanted" + " UNION ALL SELECT ?" * (len(chunk) - 1)
             count += self.run(
-                f"DELETE t FROM ({wanted}) AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key} ON t.{column} = k.wanted",
+                f"DELETE t FROM ({wanted}) AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key}"
+                f" ON t.{column} = k.wanted",
                 chunk,
             )
         return count

@@ -31,7 +31,9 @@ _OP_COLUMNS = (
 _RELEASE = (
     f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
     " SELECT ?, ? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1, transaction_id, position,"
-    f" {rows.CONTENT}, born_at, ? FROM half_message{{by_key}} WHERE topic_id = ? AND {{queue_no}} AND transaction_id IN ({{ids}})"
+    f" {rows.CONTENT}, born_at, ? FROM half_message"
+    "{by_key}"
+    " WHERE topic_id = ? AND {queue_no} AND transaction_id IN ({ids})"
 )
 
 _Half = tuple[int, int | None]

@@ -28,7 +28,7 @@ def parse_endpoints(endpoint: Endpoint) -> tuple[str, ...]:
     listed = endpoint.split(",") if isinstance(endpoint, str) else [part for one in endpoint for part in one.split(",")]
     targets = tuple(dict.fromkeys(part.strip() for part in listed if part.strip()))
     if not targets:
-        msg = "no broker endpoint given; pass one such as 'localhost:8081', or several separated by commas"
+        msg = "no broker endpoint given; pass one such as 'localhost:8085', or several separated by commas"
         raise ConfigurationError(msg, field="endpoint")
     for target in targets:
         if not target.startswith("unix:"):
@@ -42,5 +42,5 @@ def _check_host_and_port(target: str) -> None:
     # isascii() too: isdecimal() alone takes digits of every script.
     plausible = host and colon and not bare_ipv6 and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
     if not plausible or "/" in target:
-        msg = f"{target!r} is no broker endpoint; write host:port, such as 'localhost:8081' or '[::1]:8081'"
+        msg = f"{target!r} is no broker endpoint; write host:port, such as 'localhost:8085' or '[::1]:8081'"
         raise ConfigurationError(msg, field="endpoint")

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, transaction_pb2_grpc
 
+from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, transaction_pb2_grpc
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.retry import RetryConfig
 from producer_sdk.connection.statuses import as_halfmq_error, is_unreachable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2_grpc import ConsumerServiceAsyncStub
     from halfmq.v1.producer_pb2_grpc import ProducerServiceAsyncStub
     from halfmq.v1.transaction_pb2_grpc import TransactionServiceAsyncStub
-
     from producer_sdk.connection.tls import TlsConfig
 
 __all__ = ["Broker", "BrokerLink", "Route"]

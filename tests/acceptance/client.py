@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+
 from halfmq.v1 import (
     admin_pb2,
     admin_pb2_grpc,

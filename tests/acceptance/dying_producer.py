@@ -30,7 +30,7 @@ def main() -> None:
         producer.wait_until_registered(30)
         with producer.transaction() as tx:
             tx.send(topic, body)
-            print(tx.transaction_id, flush=True)  # noqa: T201 - the test reads it
+            print(tx.transaction_id, flush=True)
             orders.execute("INSERT INTO orders (transaction_id, content) VALUES (?, ?)", (tx.transaction_id, body))
             if moment == "after":
                 orders.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from halfmq.v1 import transaction_pb2 as pb
 
 from broker.cli.demo.compare import compare
 from broker.cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
@@ -13,6 +12,7 @@ from broker.cli.demo.row_source import SourceRow, in_groups
 from broker.cli.demo.tables import ORDERS, SHIPMENTS, Book, View
 from broker.cli.demo.verdict import account_for
 from broker.storage.engine import Trouble, trouble_of
+from halfmq.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,7 @@ def test_every_flight_arrives_once_although_the_producer_is_killed_halfway(
     flights_csv: Path, fresh_database: Callable[[Kind], str], tmp_path: Path
 ) -> None:
     run = run_demo(f"--input={flights_csv}", f"--database={fresh_database('mariadb')}", temporary=tmp_path)
-    print(run.output)  # noqa: T201 - the figures of this run, for pytest -rP
+    print(run.output)
     assert run.status == 0, run.output + run.errors
     for name in ("rows of the file", "business table", "released", "consumed"):
         assert run.number(name) == FLIGHTS

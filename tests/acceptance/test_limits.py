@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
 
 from acceptance.client import COMMITTED, PREPARED, Client, Refusal, half, message, new_id, unique
+from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, transaction_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable

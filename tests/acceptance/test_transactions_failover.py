@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from halfmq.v1 import consumer_pb2
 
 from acceptance.client import (
     COMMIT,
@@ -25,6 +24,7 @@ from acceptance.client import (
     Client,
     unique,
 )
+from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_leaves(
     assert sorted(await client.bodies(topic)) == [f"order {number}" for number in range(10)]
     history = (await client.transaction(ids[0])).checks
     assert (history[0].client_id, history[0].verdict) == ("first", 0)
-    assert (history[-1].client_id, history[-1].verdict) == ("second", COMMIT)
+    assert ("second", COMMIT) in [(check.client_id, check.verdict) for check in history]
 
 
 @pytest.mark.parametrize(("moment", "delivered"), [("after", ["order"]), ("before", [])])

@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 from acceptance.client import PATIENCE
+from halfmq.v1 import admin_pb2, admin_pb2_grpc
 from support.databases import connect as connect_to_database
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from halfmq.v1 import admin_pb2, transaction_pb2
 
 from acceptance.client import (
     COMMIT,
@@ -24,6 +23,7 @@ from acceptance.client import (
     new_id,
     unique,
 )
+from halfmq.v1 import admin_pb2, transaction_pb2
 
 if TYPE_CHECKING:
     from support.brokers import BrokerProcess

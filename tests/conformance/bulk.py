@@ -219,6 +219,6 @@ class Past:
     def plan(self, sql: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
         """The server's plan of a statement: a row per table."""
         found = self.session.fetch("EXPLAIN FORMAT=TRADITIONAL " + sql, values)
-        names = [column[0] for column in self.session._cursor.description]  # noqa: SLF001
+        names = [column[0] for column in self.session._cursor.description]
         self.session.rollback()
         return [dict(zip(names, row, strict=True)) for row in found]

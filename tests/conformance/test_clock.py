@@ -87,7 +87,7 @@ async def test_time_never_goes_back(world: World, monkeypatch: pytest.MonkeyPatc
 async def test_a_wrong_host_clock_that_was_asked_too_early(
     world: World, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it said before the first reading of the database's time is forgotten: time must not stand still for an hour."""
+    """What it said before the first reading is forgotten: time must not stand still for an hour."""
     clock = wrong(monkeypatch, error)
     clock.now()
     session = world.session()

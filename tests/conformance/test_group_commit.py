@@ -13,7 +13,8 @@ from broker.domain.message import Message
 from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
 from broker.services.ports import Half, PrepareWork, SendWork
-from broker.storage import halves, log, store as store_module, verdicts
+from broker.storage import halves, log, verdicts
+from broker.storage import store as store_module
 from broker.storage.group_commit import LaneConfig
 from conformance.world import (
     HOUR,
@@ -139,7 +140,7 @@ def _cut(session: Session) -> None:
     """The connection breaks before the COMMIT that follows."""
     if session.dialect.embedded:
         _deadlock(session)
-    session.connection.dbapi_connection._sock.shutdown(socket.SHUT_RDWR)  # noqa: SLF001
+    session.connection.dbapi_connection._sock.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("trouble", [_deadlock, _cut])
@@ -199,7 +200,7 @@ class _CommitCut:
         import pymysql
 
         self.commit()
-        self.session.connection.dbapi_connection._sock.shutdown(socket.SHUT_RDWR)  # noqa: SLF001
+        self.session.connection.dbapi_connection._sock.shutdown(socket.SHUT_RDWR)
         raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
 
 
@@ -304,8 +305,8 @@ async def test_more_than_may_wait_is_refused(world: World, topic: Topic, monkeyp
 
 
 def _relaned(store: Store, work: Callable[..., object]) -> object:
-    lane = store._sends  # noqa: SLF001
-    lane._work = lambda session, items: work(  # type: ignore[method-assign, return-value, assignment]  # noqa: SLF001
+    lane = store._sends
+    lane._work = lambda session, items: work(  # type: ignore[method-assign, return-value, assignment]
         session, items, store.clock.now(), store.directory, 0
     )
     return lane

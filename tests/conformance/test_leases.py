@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -128,7 +130,7 @@ async def test_several_consumers_in_one_batch(store: Store, topic: Topic, group:
     wishes = [ClaimWork(group, [topic], f"c{n}", 3, 1000, LEASE) for n in range(5)]
     got = [bodies(each) for each in await store.claim(wishes)]  # type: ignore[arg-type]
     assert [len(each) for each in got] == [3, 3, 3, 1, 0]
-    assert sorted(map(int, sum(got, []))) == list(range(10))
+    assert sorted(map(int, functools.reduce(operator.iadd, got, []))) == list(range(10))
 
 
 class TestSettling:

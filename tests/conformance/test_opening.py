@@ -253,7 +253,7 @@ def test_a_server_too_old(greeting: Callable[[str], str], version: str, words: s
 
 def test_a_server_that_hangs_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        hanging_up = threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True)
+        hanging_up = threading.Thread(target=listening.accept()[0].close, daemon=True)
         hanging_up.start()
         assert "cannot be reached" in refusal(f"mysql://u@127.0.0.1:{listening.getsockname()[1]}/db")
         hanging_up.join(30)

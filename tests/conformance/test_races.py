@@ -164,7 +164,7 @@ async def test_two_brokers_hand_out_every_message_once(world: World, store: Stor
         again.update(body for each in got for body in bodies(each))
         tokens += [receipt for each in got for receipt in receipts(each)]
     assert again == held
-    assert len(set((r.lease_id, r.offset) for r in tokens)) == 600
+    assert len({(r.lease_id, r.offset) for r in tokens}) == 600
 
 
 async def test_an_ack_racing_the_take_over(world: World, store: Store, other: Store, topic: Topic) -> None:

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.message import queue_for_group
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
-from broker.services.ports import PrepareWork, VerdictWork
+from broker.services.ports import PrepareWork
 from conformance.world import (
     HOUR,
     World,
@@ -26,8 +26,6 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.domain.topic import Topic
     from broker.storage.store import Store
 

@@ -267,7 +267,7 @@ class InThread:
     def _run(self) -> None:
         try:
             self._work()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self.error = error
 
     def join(self) -> None:

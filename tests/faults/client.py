@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
+
 from halfmq.v1 import (
     admin_pb2,
     admin_pb2_grpc,

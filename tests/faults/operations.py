@@ -10,9 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, TypeAlias
 
-from halfmq.v1 import consumer_pb2, message_pb2, transaction_pb2
-
 from faults.client import COMMITTED, PREPARED, ROLLED_BACK, Client, message, new_id, unique
+from halfmq.v1 import consumer_pb2, message_pb2, transaction_pb2
 
 When: TypeAlias = Literal["before", "after"]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from halfmq.v1 import admin_pb2
 
 from faults.client import PARKED, PREPARED, UNAVAILABLE, Client, code_of, message, new_id, unique
 from faults.operations import OPERATIONS, SETTLED_BEFORE, Operation, When
 from faults.sites import Proxied, Site, rounds
+from halfmq.v1 import admin_pb2
 from support.brokers import BrokerProcess
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from halfmq.v1 import admin_pb2
 
 from faults.client import PARKED, Client, message, new_id, unique
 from faults.operations import MAX_CHECKS, OPERATIONS, CheckClaim, Operation, Prepare, When
 from faults.sites import Proxied, rounds
+from halfmq.v1 import admin_pb2
 from support.databases import create_database, drop_database, server_url
 
 if TYPE_CHECKING:

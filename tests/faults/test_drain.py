@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from halfmq.v1 import consumer_pb2
 
 from faults.client import PATIENCE, UNAVAILABLE, Client, code_of, message, new_id, unique
 from faults.history import judge
 from faults.load import Load
 from faults.sites import rounds
+from halfmq.v1 import consumer_pb2
 from support.brokers import BrokerProcess
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import sys
 import time
 
 from broker.cli.bench.load import GROUP, TOPIC, body_of
+from consumer_sdk import AsyncConsumer
 from producer_sdk import AsyncTransactionProducer, Message
 
 RECEIVE = 512
@@ -44,8 +45,6 @@ async def produce(endpoint: str, in_flight: int, size: int, seconds: float) -> d
 
 async def consume(endpoint: str) -> dict[str, object]:
     """Receives and acknowledges; told on standard input how many messages to expect in all."""
-    from consumer_sdk import AsyncConsumer
-
     loop = asyncio.get_running_loop()
     expected = loop.run_in_executor(None, sys.stdin.readline)
     latencies: list[float] = []

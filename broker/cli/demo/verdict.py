@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfmq.v1 import transaction_pb2
-
 from broker.cli.demo.inspection import (
     BY_CHECK,
     BY_PRODUCER,
@@ -17,6 +15,7 @@ from broker.cli.demo.inspection import (
     deciders,
 )
 from broker.cli.demo.plan import Fate, Order
+from halfmq.v1 import transaction_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

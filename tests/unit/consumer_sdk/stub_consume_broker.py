@@ -7,9 +7,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+
 from halfmq.v1 import consumer_pb2 as pb
 from halfmq.v1 import consumer_pb2_grpc, message_pb2
-
 from unit.producer_sdk.stub_broker import Failure, Signals
 
 if TYPE_CHECKING:

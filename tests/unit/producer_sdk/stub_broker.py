@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import grpc
+
 from halfmq.v1 import (
     message_pb2,
     producer_pb2,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from halfmq.v1 import transaction_pb2 as pb
 
+from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk import (
     AsyncTransactionListener,
     AsyncTransactionProducer,

@@ -5,8 +5,8 @@ import time
 
 import grpc
 import pytest
-from halfmq.v1 import producer_pb2
 
+from halfmq.v1 import producer_pb2
 from producer_sdk import (
     AsyncProducer,
     AsyncTransactionProducer,

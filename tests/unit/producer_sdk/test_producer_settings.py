@@ -31,7 +31,7 @@ from producer_sdk.ids import new_id
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("localhost:8081", ("localhost:8081",)),
+        ("localhost:8085", ("localhost:8085",)),
         ("a:1,b:2", ("a:1", "b:2")),
         (" a:1 , b:2 ,", ("a:1", "b:2")),
         (["a:1", "b:2,c:3"], ("a:1", "b:2", "c:3")),

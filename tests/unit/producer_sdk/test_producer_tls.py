@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from halfmq.v1 import producer_pb2_grpc
 
+from halfmq.v1 import producer_pb2_grpc
 from producer_sdk import AsyncProducer, BrokerUnavailable, RetryConfig, TlsConfig
 from unit.producer_sdk.stub_broker import StubBroker
 

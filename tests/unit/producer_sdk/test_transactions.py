@@ -1,4 +1,3 @@
-# ruff: noqa: PT012 - what a block of several statements does is what is tested
 from __future__ import annotations
 
 import asyncio

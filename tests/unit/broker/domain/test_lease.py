@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -118,4 +119,4 @@ def test_any_text_is_a_receipt_or_refused(text: str) -> None:
 def test_runs(offsets: set[int]) -> None:
     stretches = runs(sorted(offsets))
     assert [o for first, count in stretches for o in range(first, first + count)] == sorted(offsets)
-    assert all(a + n < b for (a, n), (b, _) in zip(stretches, stretches[1:], strict=False))
+    assert all(a + n < b for (a, n), (b, _) in itertools.pairwise(stretches))

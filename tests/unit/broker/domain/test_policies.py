@@ -48,7 +48,7 @@ def test_times_that_make_no_sense_are_refused(field: str, wrong: list[int], righ
     for value in wrong:
         with pytest.raises(ConfigurationError) as refused:
             CheckPolicy(**{field: value})
-            assert refused.value.field == {"interval": "check_interval"}.get(field, field)
+        assert refused.value.field == {"interval": "check_interval"}.get(field, field)
 
 
 def test_the_retry_table_is_rocketmqs() -> None:
