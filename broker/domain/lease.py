@@ -99,7 +99,9 @@ class Lease:
             )
         index = offset - self.first
         if not 0 <= index < self.count or self.moved >> index & 1:
-            raise StaleReceipt("The message was given back with this receipt before.", reason="RECEIPT_STALE")
+            raise StaleReceipt(
+                "The message was given back with this receipt before, or delivered again since.", reason="RECEIPT_STALE"
+            )
 
     def settle(self, offsets: Iterable[int]) -> Lease:
         """The lease with these offsets handled. Offsets that were settled before stay so."""

@@ -217,13 +217,16 @@ def _redeliver(
         return None
     taking = room.fitting(kept)
     if taking < len(kept):
-        # The consumer has no room for all: the rest stays, due, in a lease of its own.
+        # The consumer has no room for all. The rest keeps its lease, due, so that late acks of it still count.
         rest = kept[taking].offset
-        session.insert("lease", _INSERT_COLUMNS, [_values(_cut(lease, rest, lease.first + lease.count))])
-        lease = replace(_cut(lease, lease.first, rest), lease_id=lease.lease_id)
+        _store(session, replace(_cut(lease, rest, lease.first + lease.count), lease_id=lease.lease_id))
+        lease = _cut(lease, lease.first, rest)
         kept = kept[:taking]
     taken = lease.take_over(owner=item.owner, token=new_token(), until=now + item.lease_time)
-    _store(session, taken)
+    if taken.lease_id:
+        _store(session, taken)
+    else:
+        taken = replace(taken, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(taken)))
     return Delivered(taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept)
 
 

@@ -139,11 +139,14 @@ class Store:
         """Counts checks that are due in these groups (by a time, or now) and returns them to be sent."""
         now = self.clock.now()
         by = now if due_by is None else due_by
-        return await self._write(
-            lambda session: checks.claim_due(
-                session, group_ids, now, policy, limit, self.directory, self._broker_id, due_by=by
-            )
-        )
+
+        def claim(session: Session) -> list[ClaimedCheck]:
+            return checks.claim_due(session, group_ids, now, policy, limit, self.directory, self._broker_id, due_by=by)
+
+        def again(session: Session, before: list[ClaimedCheck]) -> list[ClaimedCheck]:
+            return before if checks.was_claimed(session, before, now, self._broker_id) else claim(session)
+
+        return await self._write(claim, redo=again)
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
         """Notes which producer a check went to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.directory import Directory
@@ -52,6 +53,8 @@ class Rig:
         self._database.release(session)
         for store in self.stores:
             store.directory = Directory()
+            # Which queue comes first depends on it, and an example must run the same way again.
+            store._turns = itertools.count()
         self.run(self._make())
 
     async def _make(self) -> None:

@@ -183,6 +183,21 @@ class TestSettling:
         ok(await store.settle(held))
         assert await pull(store, group, topic) == []
 
+    async def test_a_late_ack_counts_for_what_a_smaller_consumer_left(
+        self, world: World, store: Store, topic: Topic, group: ConsumerGroup
+    ) -> None:
+        await fill(store, topic, 3)
+        held = acks(await pull(store, group, topic))
+        world.clock.pass_time(LEASE)
+        taken = await pull(store, group, topic, limit=1)
+        assert bodies(taken) == ["0"]
+        outcomes = await store.settle(held)
+        assert of(StaleReceipt, outcomes[0]).reason == "RECEIPT_STALE"
+        ok(outcomes[1:])
+        assert await pull(store, group, topic) == []
+        ok(await store.settle(acks(taken)))
+        assert world.count("lease") == 0
+
     @pytest.mark.parametrize("how", ["ack", "nack", "extend"])
     async def test_a_stale_receipt_is_refused(
         self, world: World, store: Store, topic: Topic, group: ConsumerGroup, how: str

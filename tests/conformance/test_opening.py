@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import socket
-import struct
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ import pytest
 
 from broker.errors import ConfigurationError
 from broker.storage.durability import open_database
-from support.databases import connect, server_url
+from broker.storage.session import Session
+from conformance.fake_server import GOOD_SETTINGS, FakeServer
+from support.databases import server_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from support.databases import Kind
@@ -119,117 +121,14 @@ def test_sessions_have_what_the_statements_rely_on(kind: Kind, fresh_database: C
     assert "NO_BACKSLASH_ESCAPES" not in mode
 
 
-class _Settings:
-    """Changes a server's setting, and changes it back. One test process at a time, for a setting is everybody's."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def run(self, statement: str) -> None:
-        with connect(self.url, autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-
-
-@pytest.mark.xdist_group("server-settings")
-@SERVERS
-@pytest.mark.parametrize("value", [0, 2])
-def test_a_server_that_would_lose_commits_is_refused(
-    kind: Kind, fresh_database: Callable[[Kind], str], value: int
-) -> None:
-    url = fresh_database(kind)
-    settings = _Settings(url)
-    settings.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {value}")
-    try:
-        message = refusal(url)
-        assert f"innodb_flush_log_at_trx_commit is {value}" in message
-        assert "SET GLOBAL innodb_flush_log_at_trx_commit = 1" in message
-        database, warnings = open_database(url, answer_timeout=5.0, allow_unsafe=True)
-        database.close()
-        assert any(f"innodb_flush_log_at_trx_commit is {value}" in warning for warning in warnings)
-    finally:
-        settings.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
-
-
-@pytest.mark.xdist_group("server-settings")
-def test_an_unsafe_binary_log_is_warned_of(fresh_database: Callable[[Kind], str]) -> None:
-    """MySQL keeps a binary log by default."""
-    url = fresh_database("mysql")
-    settings = _Settings(url)
-    settings.run("SET GLOBAL sync_binlog = 0")
-    try:
-        database, warnings = open_database(url, answer_timeout=5.0)
-        database.close()
-        assert any("sync_binlog is 0" in warning for warning in warnings)
-    finally:
-        settings.run("SET GLOBAL sync_binlog = 1")
-
-
-class FakeServer:
-    """Speaks just enough of the protocol to greet with a version and to answer statements."""
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        # Wakes the thread that waits in accept().
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(30)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            with client:
-                self._greet(client)
-
-    def _greet(self, client: socket.socket) -> None:
-        capabilities = 0x0008_A20D | 0x0000_0200
-        greeting = b"\x0a" + self.version.encode() + b"\x00" + struct.pack("<I", 1) + b"abcdefgh\x00"
-        greeting += struct.pack("<HBHHB", capabilities & 0xFFFF, 45, 2, capabilities >> 16, 21)
-        greeting += b"\x00" * 10 + b"ijklmnopqrst\x00" + b"mysql_native_password\x00"
-        self._send(client, 0, greeting)
-        fine = b"\x00\x00\x00\x02\x00\x00\x00"
-        if self._receive(client) is None:
-            return
-        self._send(client, 2, fine)
-        while (statement := self._receive(client)) is not None:
-            if b"VERSION()" not in statement:
-                self._send(client, 1, fine)
-                continue
-            text = self.version.encode()
-            column = b"\x03def\x00\x00\x00\x01v\x00\x0c" + struct.pack("<HIBHB", 45, 255, 253, 0, 0) + b"\x00\x00"
-            end = b"\xfe\x00\x00\x02\x00"
-            for number, packet in enumerate((b"\x01", column, end, bytes([len(text)]) + text, end), 1):
-                self._send(client, number, packet)
-
-    @staticmethod
-    def _send(client: socket.socket, number: int, packet: bytes) -> None:
-        client.sendall(struct.pack("<I", len(packet))[:3] + bytes([number]) + packet)
-
-    @staticmethod
-    def _receive(client: socket.socket) -> bytes | None:
-        try:
-            head = client.recv(4, socket.MSG_WAITALL)
-            return client.recv(int.from_bytes(head[:3], "little"), socket.MSG_WAITALL) if len(head) == 4 else None
-        except OSError:
-            return None
-
-
 @pytest.fixture
-def greeting() -> Iterator[Callable[[str], str]]:
-    """Starts servers that greet with a version; their URLs."""
+def serving() -> Iterator[Callable[..., str]]:
+    """Starts servers with a version and settings; their URLs."""
     servers: list[FakeServer] = []
 
-    def start(version: str) -> str:
-        servers.append(FakeServer(version))
-        return f"mysql://user:secret@127.0.0.1:{servers[-1].port}/db"
+    def start(version: str, settings: Sequence[object] = GOOD_SETTINGS) -> str:
+        servers.append(FakeServer(version, settings))
+        return servers[-1].url
 
     yield start
     for server in servers:
@@ -247,13 +146,86 @@ def greeting() -> Iterator[Callable[[str], str]]:
         ("unheard of", "cannot be opened"),
     ],
 )
-def test_a_server_too_old(greeting: Callable[[str], str], version: str, words: str) -> None:
-    assert words in refusal(greeting(version))
+def test_a_server_too_old(serving: Callable[..., str], version: str, words: str) -> None:
+    assert words in refusal(serving(version))
+
+
+@pytest.mark.parametrize(
+    "version", ["8.4.0", "8.4.7-log", "9.0.1", "10.6.0-MariaDB", "5.5.5-11.4.2-MariaDB", "12.1.0-MariaDB"]
+)
+def test_a_server_new_enough(serving: Callable[..., str], version: str) -> None:
+    database, warnings = open_database(serving(version), answer_timeout=5.0)
+    database.close()
+    assert warnings == []
+
+
+# A setting is everybody's, so it is not changed on the real servers: brokers that start meanwhile would be refused.
+@pytest.mark.parametrize(
+    ("place", "value", "words", "refused"),
+    [
+        (0, 0, "innodb_flush_log_at_trx_commit is 0", True),
+        (0, 2, "innodb_flush_log_at_trx_commit is 2", True),
+        (3, (16 << 20) - 1, "max_allowed_packet is 16777215", True),
+        (3, 16 << 20, "", False),
+        (2, 0, "sync_binlog is 0", False),
+        (2, 100, "sync_binlog is 100", False),
+        (4, 0, "innodb_doublewrite is off", False),
+        (4, "OFF", "innodb_doublewrite is off", False),
+        (4, "ON", "", False),
+    ],
+)
+def test_a_server_that_would_lose_commits(
+    serving: Callable[..., str], place: int, value: object, words: str, refused: bool
+) -> None:
+    settings = [*GOOD_SETTINGS[:place], value, *GOOD_SETTINGS[place + 1 :]]
+    if refused:
+        message = refusal(serving("8.4.0", settings))
+        assert words in message
+        assert "set it to" in message
+    database, warnings = open_database(serving("8.4.0", settings), answer_timeout=5.0, allow_unsafe=refused)
+    database.close()
+    assert [words in warning for warning in warnings] == ([True] if words else [])
+
+
+def test_the_binary_logs_durability_does_not_matter_without_one(serving: Callable[..., str]) -> None:
+    database, warnings = open_database(serving("10.11.0-MariaDB", [1, 0, 0, 64 << 20, 1]), answer_timeout=5.0)
+    database.close()
+    assert warnings == []
+
+
+@SERVERS
+def test_the_real_servers_settings_are_those_asked_for(
+    kind: Kind, fresh_database: Callable[[Kind], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, list[object]] = {}
+    real = Session.fetch
+
+    def fetch(session: Session, sql: str, values: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
+        found = real(session, sql, values)
+        asked[sql] = [str(value) for value in found[0]]
+        return found
+
+    monkeypatch.setattr(Session, "fetch", fetch)
+    database, _ = open_database(fresh_database(kind), answer_timeout=5.0)
+    session = database.session()
+    shown = dict(real(session, "SHOW GLOBAL VARIABLES"))
+    session.rollback()
+    database.release(session)
+    database.close()
+    ((sql, found),) = [(sql, found) for sql, found in asked.items() if "@@GLOBAL" in sql]
+    names = re.findall(r"@@GLOBAL\.(\w+)", sql)
+    assert "innodb_flush_log_at_trx_commit" in names
+    switches = {"ON": "1", "OFF": "0"}
+    assert [switches.get(value, value) for value in found] == [switches.get(shown[n], shown[n]) for n in names]
 
 
 def test_a_server_that_hangs_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        hanging_up = threading.Thread(target=listening.accept()[0].close, daemon=True)
+
+        def hang_up() -> None:
+            listening.accept()[0].close()
+
+        hanging_up = threading.Thread(target=hang_up, daemon=True)
         hanging_up.start()
         assert "cannot be reached" in refusal(f"mysql://u@127.0.0.1:{listening.getsockname()[1]}/db")
         hanging_up.join(30)

@@ -231,6 +231,8 @@ def test_polls_read_a_few_rows_a_group(past: Past, name: str) -> None:
 
 
 def test_a_pull_that_finds_nothing_reads_next_to_nothing(past: Past) -> None:
+    past.pretend(stale=False)
+
     def work(session: Session) -> Any:
         session.run("UPDATE group_progress SET next_offset = ? WHERE group_id = 1", (bulk.PER_QUEUE,))
         before = len(session.statements)  # type: ignore[attr-defined]
@@ -286,6 +288,7 @@ def test_listing_reads_what_is_pending(past: Past, wanted: TransactionFilter) ->
 
 
 def test_looking_at_one_transaction(past: Past) -> None:
+    past.pretend(stale=False)
     for transaction_id in (bulk.pending_id(7), bulk.decided_id(12345)):
         measured = past.reads(lambda session, i=transaction_id: inspection.transaction(session, i, directory()))
         assert measured.result is not None

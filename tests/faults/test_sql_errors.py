@@ -6,12 +6,13 @@ UNAVAILABLE with a time to come back, leaves no trace of it, and is used again a
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
-from faults.client import UNAVAILABLE, Client, code_of, trailer
+from faults.client import UNAVAILABLE, code_of, trailer
 from faults.mysql_proxy import Rule, SqlError
 from faults.operations import Ack, AckPart, Commit, DeadLetter, Nack, Operation, Prepare, Pull, Rollback, Send
 from faults.sites import Proxied
@@ -67,33 +68,39 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
 RETRIED = {1213: ("40001", "Deadlock found"), 1205: ("HY000", "Lock wait timeout exceeded")}
 REFUSED = {
     1290: ("HY000", "The server is running with the --read-only option"),
-    1836: ("HY000", "Running in read-only mode"),
     1114: ("HY000", "The table is full"),
     1021: ("HY000", "Disk full"),
 }
 TABLES = ("half_message", "op_record", "message", "lease", "transaction_check", "group_progress")
 
 
-@pytest.fixture(scope="module")
-def proxied(kind: Kind) -> Iterator[Proxied]:
+@contextlib.contextmanager
+def quiet_broker(kind: Kind, **settings: object) -> Iterator[Proxied]:
+    """A broker without checks: nothing but the calls of the tests writes."""
     database = create_database(server_url(kind))
-    # No checks: nothing but the calls of the tests may write.
-    with Proxied(database, patience=PATIENCE, first_check=3600) as made:
+    with Proxied(database, first_check=3600, **settings) as made:
         yield made
     drop_database(database)
     assert made.broker.process.returncode == 0, made.broker.log
     assert made.broker.count("[error") == 0, made.broker.log
 
 
-@pytest.fixture
-def client(proxied: Proxied) -> Iterator[Client]:
-    yield proxied.client
-    proxied.proxy.clear()
+@pytest.fixture(scope="module")
+def patient(kind: Kind) -> Iterator[Proxied]:
+    with quiet_broker(kind) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def impatient(kind: Kind) -> Iterator[Proxied]:
+    with quiet_broker(kind, patience=PATIENCE) as made:
+        yield made
 
 
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("operation_type", STATEMENTS, ids=lambda each: each.__name__)
-def test_a_conflict_is_overcome(proxied: Proxied, client: Client, operation_type: type[Operation], code: int) -> None:
+def test_a_conflict_is_overcome(patient: Proxied, operation_type: type[Operation], code: int) -> None:
+    proxied, client = patient, patient.client
     operation = operation_type(client)
     for statement in STATEMENTS[operation_type]:
         operation.arrange(client)
@@ -108,9 +115,8 @@ def test_a_conflict_is_overcome(proxied: Proxied, client: Client, operation_type
 
 @pytest.mark.parametrize("code", REFUSED)
 @pytest.mark.parametrize("operation_type", STATEMENTS, ids=lambda each: each.__name__)
-def test_a_server_that_does_not_write(
-    proxied: Proxied, client: Client, operation_type: type[Operation], code: int
-) -> None:
+def test_a_server_that_does_not_write(impatient: Proxied, operation_type: type[Operation], code: int) -> None:
+    proxied, client = impatient, impatient.client
     operation = operation_type(client)
     for statement in STATEMENTS[operation_type]:
         operation.arrange(client)

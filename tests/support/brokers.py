@@ -108,6 +108,8 @@ class BrokerProcess:
         if self.process.poll() is None:
             self.stop()
         self._reader.join(STOP_SECONDS)
+        if self.count("[error"):
+            sys.stderr.write(f"{self.log}\n")  # pytest shows it with the failure
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
