@@ -101,6 +101,7 @@ def impatient(kind: Kind) -> Iterator[Proxied]:
 @pytest.mark.parametrize("operation_type", STATEMENTS, ids=lambda each: each.__name__)
 def test_a_conflict_is_overcome(patient: Proxied, operation_type: type[Operation], code: int) -> None:
     proxied, client = patient, patient.client
+    proxied.proxy.clear()
     operation = operation_type(client)
     for statement in STATEMENTS[operation_type]:
         operation.arrange(client)
@@ -117,6 +118,7 @@ def test_a_conflict_is_overcome(patient: Proxied, operation_type: type[Operation
 @pytest.mark.parametrize("operation_type", STATEMENTS, ids=lambda each: each.__name__)
 def test_a_server_that_does_not_write(impatient: Proxied, operation_type: type[Operation], code: int) -> None:
     proxied, client = impatient, impatient.client
+    proxied.proxy.clear()
     operation = operation_type(client)
     for statement in STATEMENTS[operation_type]:
         operation.arrange(client)
