@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from broker.api import converters
@@ -68,17 +69,17 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         return await self._delivery.subscribe(wanted.consumer_group, wanted.topics, wanted.client_id, lease_time)
 
     async def _deliver(self, subscription: Subscription, outbox: Outbox[consumer_pb2.ConsumeResponse]) -> None:
-        while True:
-            parts = await subscription.next_batch()
-            for index, part in enumerate(parts):
-                response = consumer_pb2.ConsumeResponse()
-                converters.add_deliveries(response.deliveries.deliveries, part)
-                try:
-                    await outbox.write(response)
-                except BaseException:
-                    # They never left: the next consumer gets them at once.
-                    await asyncio.shield(subscription.give_back(parts[index:]))
-                    raise
+        async with aclosing(subscription.batches()) as batches:
+            async for parts in batches:
+                for index, part in enumerate(parts):
+                    response = consumer_pb2.ConsumeResponse()
+                    converters.add_deliveries(response.deliveries.deliveries, part)
+                    try:
+                        await outbox.write(response)
+                    except BaseException:
+                        # They never left: the next consumer gets them at once.
+                        await asyncio.shield(subscription.give_back(parts[index:]))
+                        raise
 
     async def _take_requests(
         self,

@@ -16,11 +16,11 @@ from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, Queu
 from broker.services.transactions import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
 
     from broker.domain.topic import ConsumerGroup, Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import Delivered, Storage
+    from broker.services.ports import Claimed, Delivered, Storage
     from broker.services.wakeups import Wakeups
 
 
@@ -28,6 +28,8 @@ SECOND = 1_000_000
 # A wake-up can be lost with the broker that would have seen it; nobody waits longer than this without looking.
 LONGEST_SLEEP = 15.0
 RETRY_PAUSE = 0.5
+# Another broker hands out the queue; it is done in a few milliseconds.
+BUSY_PAUSE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class Subscription:
         self._credits += messages
         self._granted.set()
 
-    async def take(self, limit: int) -> list[Delivered]:
+    async def take(self, limit: int) -> Claimed:
         """Up to `limit` messages that are there now."""
         config = self._service.config
         work = ClaimWork(
@@ -259,11 +261,11 @@ class Subscription:
         with suppress(BrokerError):
             await self._store.settle(work)
 
-    async def _give_back_when_claimed(self, claiming: asyncio.Future[list[list[Delivered] | BrokerError]]) -> None:
+    async def _give_back_when_claimed(self, claiming: asyncio.Future[list[Claimed | BrokerError]]) -> None:
         with suppress(BrokerError):
             outcome = (await claiming)[0]
             if not isinstance(outcome, BrokerError):
-                await self.give_back(outcome)
+                await self.give_back(outcome.parts)
 
     async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
         """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
@@ -271,12 +273,16 @@ class Subscription:
         with self._listen() as event:
             while True:
                 event.clear()
-                delivered = await self.take(limit)
-                if delivered or self._service.draining or not await _signal(event, until):
-                    return delivered
+                claimed = await self.take(limit)
+                if claimed.parts or self._service.draining:
+                    return claimed.parts
+                now = asyncio.get_running_loop().time()
+                if now >= until:
+                    return []
+                await _signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
 
-    async def next_batch(self) -> list[Delivered]:
-        """The next messages, as many as the credits allow; waits as long as it takes."""
+    async def batches(self) -> AsyncGenerator[list[Delivered]]:
+        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes."""
         with self._listen() as event:
             while True:
                 while self._credits <= 0:
@@ -284,15 +290,18 @@ class Subscription:
                     await self._granted.wait()
                 event.clear()
                 try:
-                    delivered = await self.take(self._credits)
+                    claimed = await self.take(self._credits)
                 except StorageUnavailable:
                     # The stream outlives the database's absence; what is due is delivered when it is back.
                     await asyncio.sleep(RETRY_PAUSE)
                     continue
-                if delivered:
-                    self._credits -= sum(len(part.messages) for part in delivered)
-                    return delivered
-                await _signal(event, asyncio.get_running_loop().time() + LONGEST_SLEEP)
+                if claimed.parts:
+                    self._credits -= sum(len(part.messages) for part in claimed.parts)
+                    yield claimed.parts
+                    if claimed.more:
+                        continue
+                pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
+                await _signal(event, asyncio.get_running_loop().time() + pause)
 
     def _listen(self) -> _Listening:
         return self._service.wakeups.listen([topic.topic_id for topic in self._topics], self._group.group_id)

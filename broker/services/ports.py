@@ -183,6 +183,14 @@ class Delivered:
 
 
 @dataclass(slots=True)
+class Claimed:
+    """What a consumer got. `more`: there may be more at once, which it had no room for or another broker held."""
+
+    parts: list[Delivered]
+    more: bool = False
+
+
+@dataclass(slots=True)
 class Receipt:
     """A receipt handle taken apart."""
 
@@ -321,7 +329,7 @@ class LogStore(Protocol):
 class LeaseStore(Protocol):
     """Delivery under leases."""
 
-    async def claim(self, work: Sequence[ClaimWork]) -> list[list[Delivered] | BrokerError]:
+    async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         """Hands out messages."""
         ...
 

@@ -78,6 +78,8 @@ class Dialect:
         by_index: behind a table's name in a SELECT: use this index whatever it seems to cost. Statistics of tables
             that fill and empty are always wrong, and a scan that locks would wait for the rows of all others. MariaDB
             heeds it in a locking SELECT by primary key only together with ORDER BY that key.
+        take_offsets: takes so many (first value) offsets of a queue (second value). The offset after them is the only
+            row it gives (embedded), or the number made by the database (servers).
         keep_existing: ends an INSERT that leaves rows alone whose key exists, counting only new rows.
     """
 
@@ -86,6 +88,7 @@ class Dialect:
     for_update: str
     skip_locked: str
     by_index: Callable[[str], str]
+    take_offsets: str
     keep_existing_column: Callable[[str], str]
 
     @property
@@ -99,8 +102,10 @@ class Dialect:
         return not self.inlines_values
 
 
+SERVER_TAKE = "UPDATE queue SET next_offset = LAST_INSERT_ID(next_offset + ?) WHERE queue_id = ?"
+SQLITE_TAKE = "UPDATE queue SET next_offset = next_offset + ? WHERE queue_id = ? RETURNING next_offset"
 SERVER_KEEP = " ON DUPLICATE KEY UPDATE {0} = {0}".format
 SERVER_INDEX = " FORCE INDEX ({})".format
-MYSQL = Dialect("mysql", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_KEEP)
-MARIADB = Dialect("mariadb", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_KEEP)
-SQLITE = Dialect("sqlite", False, "", "", lambda _: "", lambda _: " ON CONFLICT DO NOTHING")
+MYSQL = Dialect("mysql", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_TAKE, SERVER_KEEP)
+MARIADB = Dialect("mariadb", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_TAKE, SERVER_KEEP)
+SQLITE = Dialect("sqlite", False, "", "", lambda _: "", SQLITE_TAKE, lambda _: " ON CONFLICT DO NOTHING")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pymysql
 import sqlalchemy as sa
+from pymysql.constants import CLIENT
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
@@ -177,6 +178,7 @@ class Database:
             read_timeout=self._answer_timeout,
             write_timeout=self._answer_timeout,
             autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS,
             **self._server_options(),
         )
         with connection.cursor() as cursor:

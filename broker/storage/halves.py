@@ -13,12 +13,12 @@ from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, Refused, VerdictConflict
 from broker.services.ports import PrepareWork, TransactionOutcome
 from broker.storage import rows
+from broker.storage.session import Answer, Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.storage.session import Session
 
 TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
 
@@ -36,8 +36,10 @@ def prepare(
     plain = len(ids) == len(work) and not any(item.first_position for item in work)
     if plain:
         new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
-        if session.insert("half_message", _COLUMNS, new, keep_existing="transaction_id") == len(new):
-            decided = _decided(session, list(ids))
+        inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
+        answers = session.together([*inserts, *_look_up(list(ids))])
+        if sum(answer.changed for answer in answers[: len(inserts)]) == len(new):
+            decided = _by_id(answers[len(inserts) :])
             if not decided:
                 return [TransactionOutcome(item.transaction_id, TransactionState.PREPARED) for item in work]
             session.delete_in("half_message", "transaction_id", list(decided))
@@ -62,14 +64,19 @@ def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object
     return result
 
 
-def _decided(session: Session, ids: Sequence[bytes]) -> dict[bytes, tuple[int, int, str | None]]:
-    found = session.fetch_in(
-        "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id", ids
-    )
-    return {row[0]: (row[1], row[2], row[3]) for row in found}
+_Decided = tuple[int, int, str | None]
+"""State, number of halves and places of a transaction with a verdict."""
 
 
-def _outcome(item: PrepareWork, decided: tuple[int, int, str | None] | None) -> TransactionOutcome | BrokerError:
+def _look_up(ids: Sequence[bytes]) -> list[Statement]:
+    return selection("SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id", ids)
+
+
+def _by_id(found: Iterable[Answer]) -> dict[bytes, _Decided]:
+    return {row[0]: (row[1], row[2], row[3]) for row in rows_of(found)}
+
+
+def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome | BrokerError:
     if decided is None:
         return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
     state, half_count, released = decided
@@ -94,7 +101,7 @@ def _prepare_one(
             (item.transaction_id,),
         )
     }
-    if decided := _decided(session, [item.transaction_id]):
+    if decided := _by_id(session.together(_look_up([item.transaction_id]))):
         return _outcome(item, decided[item.transaction_id])
     if existing and existing[0][-1] == PARKED:
         return VerdictConflict(
@@ -143,7 +150,7 @@ def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, byte
             (after, limit),
         )
     ]
-    decided = list(_decided(session, ids)) if ids else []
+    decided = list(_by_id(session.together(_look_up(ids)))) if ids else []
     if decided:
         session.delete_in("half_message", "transaction_id", decided)
     return len(decided), ids[-1] if len(ids) == limit else b""

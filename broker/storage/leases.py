@@ -14,6 +14,7 @@ from broker.domain.topic import ConsumerGroup, Topic
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.ports import (
     AckWork,
+    Claimed,
     ClaimWork,
     Delivered,
     ExtendWork,
@@ -22,8 +23,8 @@ from broker.services.ports import (
     ReceiptOutcome,
 )
 from broker.storage import dead_letters, rows
-from broker.storage.log import fitting, read_range
-from broker.storage.session import Session, marks
+from broker.storage.log import fitting, log_messages, range_of, read_range, total_size
+from broker.storage.session import Session, Statement, insertion_of_one, marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,6 +45,15 @@ DUE_LEASES = (
     "SELECT lease_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
     " ORDER BY available_at LIMIT ?"
 )
+
+_BACKLOG = (
+    "SELECT p.queue_id, p.next_offset, q.next_offset, q.min_offset FROM group_progress p"
+    " JOIN queue q ON q.queue_id = p.queue_id"
+    " WHERE p.group_id = ? AND p.queue_id IN ({queue_ids}) AND q.next_offset > p.next_offset"
+)
+
+_Place = tuple[Topic, int]
+"""Topic and queue number of a queue."""
 
 
 def new_token() -> int:
@@ -93,96 +103,131 @@ class _Room:
 
 def claim(
     session: Session, work: Sequence[ClaimWork], now: int, directory: Directory, turn: int
-) -> list[list[Delivered] | BrokerError]:
+) -> list[Claimed | BrokerError]:
     """Hands out messages to each consumer in turn: first what expired or was given back, then new ones."""
-    results: list[list[Delivered] | BrokerError] = []
-    for item in work:
-        if not item.topics:
-            results.append([])
-            continue
-        room = _Room(item.limit, item.max_bytes)
-        delivered = list(_take_over(session, item, room, now, directory))
-        if room.left:
-            delivered.extend(_hand_out(session, item, room, now, turn))
-        results.append(delivered)
-    return results
+    return [_claim(session, item, now, directory, turn) if item.topics else Claimed([]) for item in work]
 
 
 def claim_again(
     session: Session,
     work: Sequence[ClaimWork],
-    before: list[list[Delivered] | BrokerError],
+    before: list[Claimed | BrokerError],
     now: int,
     directory: Directory,
     turn: int,
-) -> list[list[Delivered] | BrokerError]:
+) -> list[Claimed | BrokerError]:
     """Claims after a COMMIT that got no answer; `before` is what was to be handed out then.
 
     When that COMMIT worked, its leases are there, under tokens that nobody else can have made: they are handed out.
     """
-    parts = [part for delivered in before if isinstance(delivered, list) for part in delivered]
+    parts = [part for claimed in before if isinstance(claimed, Claimed) for part in claimed.parts]
     found = session.fetch_in("SELECT token FROM lease WHERE lease_id", [part.lease_id for part in parts])
     if {part.token for part in parts} & {row[0] for row in found}:
         return before
     return claim(session, work, now, directory, turn)
 
 
-def _places(item: ClaimWork) -> dict[int, tuple[Topic, int]]:
-    """Topic and queue number of every queue the consumer reads."""
-    return {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """A queue with messages that were never handed out: from `first` (as far as is known) up to `head`."""
+
+    queue_id: int
+    first: int
+    head: int
+    min_offset: int
 
 
-def _hand_out(session: Session, item: ClaimWork, room: _Room, now: int, turn: int) -> Iterable[Delivered]:
-    places = _places(item)
-    backlog = session.fetch(
-        "SELECT p.queue_id, q.next_offset, q.min_offset FROM group_progress p JOIN queue q ON q.queue_id = p.queue_id"
-        f" WHERE p.group_id = ? AND p.queue_id IN ({marks(list(places))}) AND q.next_offset > p.next_offset",
-        (item.group.group_id, *places),
+def _claim(session: Session, item: ClaimWork, now: int, directory: Directory, turn: int) -> Claimed:
+    places = {queue_id: (topic, n) for topic in item.topics for n, queue_id in enumerate(topic.queue_ids)}
+    due, behind = session.together(
+        [
+            # Uses lease_available; the rows are locked by primary key, later.
+            Statement(
+                DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(places)),
+                (item.group.group_id, now, *places, _TAKE_OVERS_AT_ONCE),
+            ),
+            Statement(_BACKLOG.format(queue_ids=marks(places)), (item.group.group_id, *places)),
+        ]
     )
-    if not backlog:
-        return
-    start = turn % len(backlog)
-    for queue_id, head, min_offset in [*backlog[start:], *backlog[:start]]:
+    room = _Room(item.limit, item.max_bytes)
+    claimed = Claimed([], more=len(due.rows) == _TAKE_OVERS_AT_ONCE)
+    if due.rows:
+        _take_over(session, item, [row[0] for row in due.rows], places, room, claimed, now, directory)
+    backlogs = [_Backlog(*row) for row in behind.rows]
+    start = turn % len(backlogs) if backlogs else 0
+    for backlog in [*backlogs[start:], *backlogs[:start]]:
         if not room.left:
-            return
-        row = session.fetch_one(
-            "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.skip_locked,
-            (item.group.group_id, queue_id),
-        )
-        if row is None:
-            continue  # Another broker hands out this queue at the moment.
-        first = max(row[0], min_offset)
-        count = min(head - first, room.messages, LARGEST_RANGE)
-        if count <= 0:
-            continue
-        count = fitting(session, queue_id, first, count, room.size)
-        session.run(
-            "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
-            (first + count, item.group.group_id, queue_id),
-        )
-        topic, queue_no = places[queue_id]
-        messages = read_range(session, topic.name, queue_no, queue_id, first, count)
-        if not messages:
-            continue  # Retention was here between the look at the backlog and now.
-        lease = Lease(0, item.group.group_id, queue_id, first, count, new_token(), 1, now + item.lease_time, item.owner)
-        lease = replace(lease, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(lease)))
-        delivered = Delivered(lease.lease_id, lease.token, 1, lease.available_at, None, messages)
-        room.take(delivered)
-        yield delivered
+            claimed.more = True
+            break
+        _hand_out(session, item, backlog, places[backlog.queue_id], room, claimed, now)
+    return claimed
 
 
-def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directory: Directory) -> Iterable[Delivered]:
-    places = _places(item)
-    # Uses lease_available; then the rows are locked by primary key.
-    ids = [
-        row[0]
-        for row in session.fetch(
-            DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(list(places))),
-            (item.group.group_id, now, *places, _TAKE_OVERS_AT_ONCE),
-        )
-    ]
-    if not ids:
+def _hand_out(
+    session: Session, item: ClaimWork, backlog: _Backlog, place: _Place, room: _Room, claimed: Claimed, now: int
+) -> None:
+    queue_id, first = backlog.queue_id, max(backlog.first, backlog.min_offset)
+    most = min(backlog.head - first, room.messages, LARGEST_RANGE)
+    if most <= 0:
+        return  # Retention dropped what was not handed out.
+    locked, *sizes = session.together(
+        [
+            Statement(
+                "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
+                + session.dialect.skip_locked,
+                (item.group.group_id, queue_id),
+            ),
+            # A lone message is handed out whatever its size.
+            *([total_size(queue_id, first, most)] if most > 1 else []),
+        ]
+    )
+    if not locked.rows:
+        claimed.more = True  # Another broker hands out this queue at the moment.
         return
+    count = most
+    if locked.rows[0][0] != backlog.first:
+        # Another broker handed some out between the look at the backlog and now.
+        first = max(locked.rows[0][0], backlog.min_offset)
+        count = min(backlog.head - first, room.messages, LARGEST_RANGE)
+        if count <= 0:
+            return
+        count = fitting(session, queue_id, first, count, room.size)
+    elif sizes and (sizes[0].rows[0][0] or 0) > room.size:
+        count = fitting(session, queue_id, first, count, room.size)
+    lease = Lease(0, item.group.group_id, queue_id, first, count, new_token(), 1, now + item.lease_time, item.owner)
+    _, made, read = session.together(
+        [
+            Statement(
+                "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+                (first + count, item.group.group_id, queue_id),
+            ),
+            insertion_of_one("lease", _INSERT_COLUMNS, _values(lease)),
+            range_of(queue_id, first, count),
+        ]
+    )
+    topic, queue_no = place
+    messages = log_messages(topic.name, queue_no, read.rows)
+    if not messages:
+        # Retention was here between the look at the backlog and now.
+        session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
+        return
+    if first + count < backlog.head:
+        claimed.more = True
+    delivered = Delivered(made.last_id, lease.token, 1, lease.available_at, None, messages)
+    room.take(delivered)
+    claimed.parts.append(delivered)
+
+
+def _take_over(
+    session: Session,
+    item: ClaimWork,
+    ids: Sequence[int],
+    places: dict[int, _Place],
+    room: _Room,
+    claimed: Claimed,
+    now: int,
+    directory: Directory,
+) -> None:
     policy = RetryPolicy(item.group.max_attempts)
     found = session.fetch(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key}"
@@ -195,12 +240,13 @@ def _take_over(session: Session, item: ClaimWork, room: _Room, now: int, directo
             _give_up(session, item.group, lease, now, directory)
             continue
         if not room.left:
+            claimed.more = True
             return
         topic, queue_no = places[lease.queue_id]
         delivered = _redeliver(session, item, lease, room, now, (topic.name, queue_no))
         if delivered is not None:
             room.take(delivered)
-            yield delivered
+            claimed.parts.append(delivered)
 
 
 def _redeliver(
@@ -219,12 +265,12 @@ def _redeliver(
     if taking < len(kept):
         # The consumer has no room for all. The rest keeps its lease, due, so that late acks of it still count.
         rest = kept[taking].offset
-        _store(session, replace(_cut(lease, rest, lease.first + lease.count), lease_id=lease.lease_id))
+        session.together([_storing(replace(_cut(lease, rest, lease.first + lease.count), lease_id=lease.lease_id))])
         lease = _cut(lease, lease.first, rest)
         kept = kept[:taking]
     taken = lease.take_over(owner=item.owner, token=new_token(), until=now + item.lease_time)
     if taken.lease_id:
-        _store(session, taken)
+        session.together([_storing(taken)])
     else:
         taken = replace(taken, lease_id=session.insert_one("lease", _INSERT_COLUMNS, _values(taken)))
     return Delivered(taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept)
@@ -290,11 +336,10 @@ def settle(
             lease = leases[lease_id]
             leases[lease_id] = _give_back(session, groups[lease.group_id], lease, items, outcomes, now, directory)
     done = sorted(lease_id for lease_id, lease in leases.items() if lease.done)
-    if done:
-        session.delete_in("lease", "lease_id", done)
-    for lease_id in sorted(leases):
-        if not leases[lease_id].done and leases[lease_id] != before[lease_id]:
-            _store(session, leases[lease_id])
+    changed = [leases[lease_id] for lease_id in sorted(leases) if leases[lease_id] != before[lease_id]]
+    session.together(
+        [*session.deletion("lease", "lease_id", done), *[_storing(lease) for lease in changed if not lease.done]]
+    )
     return outcomes
 
 
@@ -410,8 +455,8 @@ def _values(lease: Lease) -> tuple[object, ...]:
     )
 
 
-def _store(session: Session, lease: Lease) -> None:
-    session.run(
+def _storing(lease: Lease) -> Statement:
+    return Statement(
         "UPDATE lease SET first_offset = ?, message_count = ?, token = ?, attempt = ?, available_at = ?, owner = ?,"
         " settled = ?, moved = ?, last_error = ? WHERE lease_id = ?",
         (*_values(lease)[2:], lease.lease_id),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.topic import ConsumerGroup, QueueState, Topic
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.ports import QueueSlice, SendWork
 from broker.storage import rows
-from broker.storage.session import Session, marks
+from broker.storage.session import Session, Statement, marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,16 +25,15 @@ def take_offsets(session: Session, counts: Mapping[int, int]) -> dict[int, int]:
     below it.
     """
     queue_ids = sorted(counts)
-    found = session.fetch(
-        f"SELECT queue_id, next_offset FROM queue{session.dialect.by_key}"
-        f" WHERE queue_id IN ({marks(queue_ids)}) ORDER BY queue_id" + session.dialect.for_update,
-        queue_ids,
+    taken = session.together(
+        [Statement(session.dialect.take_offsets, (counts[queue_id], queue_id)) for queue_id in queue_ids]
     )
-    first = dict(found)
-    if len(first) != len(queue_ids):
-        raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
-    for queue_id, offset in found:
-        session.run("UPDATE queue SET next_offset = ? WHERE queue_id = ?", (offset + counts[queue_id], queue_id))
+    first = {}
+    for queue_id, answer in zip(queue_ids, taken, strict=True):
+        if not (answer.rows or answer.changed):
+            raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
+        following = answer.rows[0][0] if session.dialect.embedded else answer.last_id
+        first[queue_id] = following - counts[queue_id]
     return first
 
 
@@ -90,13 +89,35 @@ def _append(session: Session, work: Iterable[tuple[int, SendWork]], now: int) ->
                 rows.encode_released([(queue_id, offset)]),
             )
         )
-    session.insert(
-        "op_record",
-        "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released",
-        sorted(ops),
+    session.together(
+        [
+            *session.insertion(
+                "op_record",
+                "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released",
+                sorted(ops),
+            ),
+            *session.insertion("message", rows.MESSAGE_COLUMNS, messages),
+        ]
     )
-    session.insert("message", rows.MESSAGE_COLUMNS, messages)
     return places
+
+
+_SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
+
+
+def total_size(queue_id: int, first: int, count: int) -> Statement:
+    """The sum of the sizes of some messages: one row. Range of the primary key."""
+    return Statement(f"SELECT SUM(size) {_SPAN}", (queue_id, first, first + count))
+
+
+def range_of(queue_id: int, first: int, count: int) -> Statement:
+    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key."""
+    return Statement(f"SELECT {rows.READ_COLUMNS} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
+    """The messages in the rows of `range_of`."""
+    return [rows.log_message(topic, queue_no, row) for row in found]
 
 
 def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> int:
@@ -104,13 +125,11 @@ def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: 
 
     The sum of all is asked for first: mostly it fits, and a running sum in the database reads every row four times.
     """
-    where = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
-    span = (queue_id, first, first + count)
-    row = session.fetch_one(f"SELECT SUM(size) {where}", span)
-    if row is None or (row[0] or 0) <= max_bytes:
+    if (session.together([total_size(queue_id, first, count)])[0].rows[0][0] or 0) <= max_bytes:
         return count
     total = 0
-    for offset, size in session.fetch(f"SELECT log_offset, size {where} ORDER BY log_offset", span):
+    span = (queue_id, first, first + count)
+    for offset, size in session.fetch(f"SELECT log_offset, size {_SPAN} ORDER BY log_offset", span):
         total += size
         if total > max_bytes:
             return max(1, int(offset) - first)
@@ -118,13 +137,8 @@ def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: 
 
 
 def read_range(session: Session, topic: str, queue_no: int, queue_id: int, first: int, count: int) -> list[LogMessage]:
-    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key."""
-    found = session.fetch(
-        f"SELECT {rows.READ_COLUMNS} FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
-        " ORDER BY log_offset",
-        (queue_id, first, first + count),
-    )
-    return [rows.log_message(topic, queue_no, row) for row in found]
+    """The messages at [first, first + count) that are still kept, by offset."""
+    return log_messages(topic, queue_no, session.together([range_of(queue_id, first, count)])[0].rows)
 
 
 def read_queue(session: Session, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int) -> QueueSlice:

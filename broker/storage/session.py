@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.dialect import Dialect, Row, render, render_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 # A packet holds 16 MiB by default, and a byte takes two characters as a literal.
 MAX_STATEMENT_CHARACTERS = 12 * 1024 * 1024
@@ -16,9 +17,33 @@ MAX_UNITED = 100
 MAX_UNITED_KEYS = 500
 
 
-def marks(values: Sequence[Any]) -> str:
+def marks(values: Collection[Any]) -> str:
     """As many `?` as there are values, for IN (...)."""
     return ",".join("?" * len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement to be run together with others.
+
+    Attributes:
+        sql: with `?` for values, unless `values` is None.
+        values: None where the statement holds its values already.
+        rows: with these it is run once for each of them (embedded database).
+    """
+
+    sql: str
+    values: Row | None = ()
+    rows: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave: its rows, how many rows it changed, and the number the database made for it."""
+
+    rows: Sequence[tuple[Any, ...]]
+    changed: int
+    last_id: int
 
 
 class Session:
@@ -65,6 +90,35 @@ class Session:
         rows: Sequence[tuple[Any, ...]] = self._cursor.fetchall()
         return rows
 
+    def together(self, statements: Sequence[Statement]) -> list[Answer]:
+        """Runs statements in one round trip, in their order; an answer each.
+
+        The first one that fails ends it; what ran before stays in the transaction.
+        """
+        if self.dialect.embedded:
+            return [self._run_one(statement) for statement in statements]
+        answers: list[Answer] = []
+        cursor = self._cursor
+        for packet in _packets(
+            [each.sql if each.values is None else render(each.sql, each.values) for each in statements]
+        ):
+            cursor.execute(packet)
+            more: Any = True
+            while more:
+                answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid))
+                more = cursor.nextset()
+        if len(answers) != len(statements):
+            raise RuntimeError(f"{len(answers)} answers to {len(statements)} statements")
+        return answers
+
+    def _run_one(self, statement: Statement) -> Answer:
+        cursor = self._cursor
+        if statement.rows:
+            cursor.executemany(statement.sql, statement.rows)
+        else:
+            cursor.execute(statement.sql, statement.values or ())
+        return Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0)
+
     def fetch_one(self, sql: str, values: Row = ()) -> tuple[Any, ...] | None:
         """Runs a query; its first row."""
         rows = self.fetch(sql, values)
@@ -72,10 +126,7 @@ class Session:
 
     def fetch_in(self, sql: str, keys: Sequence[Any], ending: str = "") -> list[tuple[Any, ...]]:
         """Runs `sql IN (keys) ending` for any number of keys; all rows."""
-        rows: list[tuple[Any, ...]] = []
-        for chunk in _chunks(keys, MAX_BOUND_VALUES):
-            rows.extend(self.fetch(f"{sql} IN ({marks(chunk)}){ending}", chunk))
-        return rows
+        return rows_of(self.together(selection(sql, keys, ending)))
 
     def fetch_each(self, sql: str, values: Sequence[Row]) -> list[tuple[Any, ...]]:
         """Runs a query once for each set of values, many at a time; all rows.
@@ -89,29 +140,34 @@ class Session:
         return rows
 
     def delete_in(self, table: str, column: str, keys: Sequence[Any]) -> int:
-        """Deletes the rows with these (leading) primary keys, touching no others; how many.
+        """Deletes the rows with these (leading) primary keys; how many. See `deletion`."""
+        return sum(answer.changed for answer in self.together(self.deletion(table, column, keys)))
+
+    def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
+        """Statements that delete the rows with these (leading) primary keys, touching no others.
 
         DELETE ... IN scans small tables, in spite of any hint, and then waits for the rows of all others. A join with
         the keys does not, and costs the same.
         """
         if self.dialect.embedded:
-            return self.run_in(f"DELETE FROM {table} WHERE {column}", keys)
-        count = 0
-        for chunk in _chunks(keys, MAX_UNITED_KEYS):
-            wanted = "SELECT ? AS wanted" + " UNION ALL SELECT ?" * (len(chunk) - 1)
-            count += self.run(
-                f"DELETE t FROM ({wanted}) AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key}"
-                f" ON t.{column} = k.wanted",
-                chunk,
-            )
-        return count
+            return selection(f"DELETE FROM {table} WHERE {column}", keys)
+        ending = f") AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key} ON t.{column} = k.wanted"
+        return [
+            Statement(f"DELETE t FROM (SELECT ? AS wanted{' UNION ALL SELECT ?' * (len(chunk) - 1)}{ending}", chunk)
+            for chunk in _chunks(keys, MAX_UNITED_KEYS)
+        ]
 
     def run_in(self, sql: str, keys: Sequence[Any]) -> int:
         """Runs `sql IN (keys)` for any number of keys; the number of rows changed."""
-        return sum(self.run(f"{sql} IN ({marks(chunk)})", chunk) for chunk in _chunks(keys, MAX_BOUND_VALUES))
+        return sum(answer.changed for answer in self.together(selection(sql, keys)))
 
     def insert(self, table: str, columns: str, rows: Sequence[Row], *, keep_existing: str = "") -> int:
-        """Inserts rows in as few statements as fit; the number of new rows.
+        """Inserts rows in as few statements as fit; the number of new rows. See `insertion`."""
+        inserted = self.together(self.insertion(table, columns, rows, keep_existing=keep_existing))
+        return sum(answer.changed for answer in inserted)
+
+    def insertion(self, table: str, columns: str, rows: Sequence[Row], *, keep_existing: str = "") -> list[Statement]:
+        """Statements that insert rows, as few as fit; together they change as many rows as are new.
 
         Args:
             table: name of the table.
@@ -121,19 +177,28 @@ class Session:
         """
         head = f"INSERT INTO {table} ({columns}) VALUES "
         tail = self.dialect.keep_existing_column(keep_existing) if keep_existing else ""
-        if not self.dialect.inlines_values:
-            self._cursor.executemany(f"{head}({marks(rows[0])}){tail}", rows)
-            return int(self._cursor.rowcount)
-        count = 0
-        for values in _statements(map(render_row, rows)):
-            self._cursor.execute(f"{head}{values}{tail}")
-            count += int(self._cursor.rowcount)
-        return count
+        if self.dialect.embedded:
+            return [Statement(f"{head}({marks(rows[0])}){tail}", rows=rows)]
+        return [Statement(f"{head}{values}{tail}", None) for values in _joined(map(render_row, rows), ",")]
 
     def insert_one(self, table: str, columns: str, row: Row) -> int:
         """Inserts a row; the number the database gave it."""
-        self.run(f"INSERT INTO {table} ({columns}) VALUES ({marks(row)})", row)
-        return int(self._cursor.lastrowid)
+        return self.together([insertion_of_one(table, columns, row)])[0].last_id
+
+
+def selection(sql: str, keys: Sequence[Any], ending: str = "") -> list[Statement]:
+    """Statements `sql IN (keys) ending`, as few as can bind any number of keys."""
+    return [Statement(f"{sql} IN ({marks(chunk)}){ending}", chunk) for chunk in _chunks(keys, MAX_BOUND_VALUES)]
+
+
+def insertion_of_one(table: str, columns: str, row: Row) -> Statement:
+    """A statement that inserts a row; its answer has the number the database gave it."""
+    return Statement(f"INSERT INTO {table} ({columns}) VALUES ({marks(row)})", row)
+
+
+def rows_of(answers: Iterable[Answer]) -> list[tuple[Any, ...]]:
+    """The rows of several answers."""
+    return [row for answer in answers for row in answer.rows]
 
 
 def _chunks(keys: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
@@ -142,14 +207,20 @@ def _chunks(keys: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
     return [keys[start : start + size] for start in range(0, len(keys), size)]
 
 
-def _statements(rendered: Iterable[str]) -> Iterable[str]:
+def _packets(statements: Iterable[str]) -> Iterable[str]:
+    # Line ends within literals are escaped, so this one tells a reader of the packet where a statement ends.
+    return _joined(statements, ";\n")
+
+
+def _joined(pieces: Iterable[str], separator: str) -> Iterable[str]:
+    """The pieces, joined as far as a packet holds them."""
     waiting: list[str] = []
     size = 0
-    for row in rendered:
-        if waiting and size + len(row) > MAX_STATEMENT_CHARACTERS:
-            yield ",".join(waiting)
+    for piece in pieces:
+        if waiting and size + len(piece) > MAX_STATEMENT_CHARACTERS:
+            yield separator.join(waiting)
             waiting, size = [], 0
-        waiting.append(row)
-        size += len(row)
+        waiting.append(piece)
+        size += len(piece)
     if waiting:
-        yield ",".join(waiting)
+        yield separator.join(waiting)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from broker.domain.transaction import CheckVerdict
     from broker.services.ports import (
         AckWork,
+        Claimed,
         ClaimedCheck,
         ClaimWork,
-        Delivered,
         ExtendWork,
         NackWork,
         PrepareWork,
@@ -78,7 +78,7 @@ class Store:
         self._sends: Lane[SendWork, tuple[int, int]] = Lane(
             "send", database, self._send, size_of=lambda item: item.size, config=lanes
         )
-        self._claims: Lane[ClaimWork, list[Delivered]] = Lane(
+        self._claims: Lane[ClaimWork, Claimed] = Lane(
             "claim", database, self._claim, redo=self._claim_again, config=lanes
         )
         self._receipts: Lane[AckWork | NackWork | ExtendWork, ReceiptOutcome] = Lane(
@@ -121,7 +121,7 @@ class Store:
         """Appends ordinary messages; (queue id, offset) per item."""
         return await self._sends.submit(work)
 
-    async def claim(self, work: Sequence[ClaimWork]) -> list[list[Delivered] | BrokerError]:
+    async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         """Hands out messages; what each consumer got."""
         return await self._claims.submit(work)
 
@@ -335,7 +335,7 @@ class Store:
     def _send(self, session: Session, work: Sequence[SendWork]) -> list[tuple[int, int] | BrokerError]:
         return log.send(session, work, self.clock.now(), self.directory, next(self._turns))
 
-    def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[list[Delivered] | BrokerError]:
+    def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         return leases.claim(session, work, self.clock.now(), self.directory, next(self._turns))
 
     def _settle(
@@ -344,8 +344,8 @@ class Store:
         return leases.settle(session, work, self.clock.now(), self.directory)
 
     def _claim_again(
-        self, session: Session, work: Sequence[ClaimWork], before: list[list[Delivered] | BrokerError]
-    ) -> list[list[Delivered] | BrokerError]:
+        self, session: Session, work: Sequence[ClaimWork], before: list[Claimed | BrokerError]
+    ) -> list[Claimed | BrokerError]:
         return leases.claim_again(session, work, before, self.clock.now(), self.directory, next(self._turns))
 
     def _settle_again(

@@ -1,7 +1,8 @@
 """Verdicts: the op record, the release and the end of the half messages, in one database transaction.
 
-The half messages' rows are locked first, then the op records are read: whoever decides a transaction holds its halves,
-so what is read there is final. Bodies do not travel: the release copies them inside the database.
+The half messages' rows are locked first: whoever decides a transaction holds its halves, so nobody else decides it now.
+Op records are only looked up for transactions without halves; where one is there all the same, its insertion tells, and
+the batch starts over with all of them looked up. Bodies do not travel: the release copies them inside the database.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker.services.ports import TransactionOutcome, VerdictWork
 from broker.storage import rows
 from broker.storage.halves import PARKED
 from broker.storage.log import take_offsets
-from broker.storage.session import Session, marks
+from broker.storage.session import Answer, Session, Statement, marks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +29,16 @@ _OP_COLUMNS = (
 )
 
 # The half messages of one queue become log entries, in the order of their transactions and positions.
-_RELEASE = (
+_COPY = (
     f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
-    " SELECT ?, ? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1, transaction_id, position,"
+    " SELECT ?, {{offset}}, transaction_id, position,"
     f" {rows.CONTENT}, born_at, ? FROM half_message"
     "{by_key}"
     " WHERE topic_id = ? AND {queue_no} AND transaction_id IN ({ids})"
 )
+_RELEASE = _COPY.replace("{{offset}}", "? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1")
+# A lone one needs no window, which costs as much as the rest.
+_RELEASE_ONE = _COPY.replace("{{offset}}", "?")
 
 _Half = tuple[int, int | None]
 """Topic id and fixed queue number of a half message."""
@@ -57,7 +61,28 @@ def decide(
     """Records verdicts, releases and drops half messages; one outcome per item, in their order."""
     ids = sorted({item.transaction_id for item in work})
     pending = _lock_halves(session, ids)
-    recorded = _recorded(session, ids)
+    outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn)
+    if outcomes is None:
+        session.rollback()
+        session.begin()
+        pending = _lock_halves(session, ids)
+        outcomes = _decide(session, work, pending, ids, now, directory, turn)
+    if outcomes is None:
+        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
+    return outcomes
+
+
+def _decide(
+    session: Session,
+    work: Sequence[VerdictWork],
+    pending: dict[bytes, _Open],
+    looked_up: Sequence[bytes],
+    now: int,
+    directory: Directory,
+    turn: int,
+) -> list[TransactionOutcome | BrokerError] | None:
+    """One outcome per item; None when a transaction that was not looked up has an op record already."""
+    recorded = _recorded(session, looked_up) if looked_up else {}
     homeless = _without_topic(session, work, pending, directory)
     decided: dict[bytes, VerdictWork] = {}
     outcomes: list[TransactionOutcome | BrokerError] = []
@@ -75,8 +100,8 @@ def decide(
                 recorded[item.transaction_id] = outcome
                 decided[item.transaction_id] = item
         outcomes.append(outcome)
-    if decided:
-        _apply(session, decided, pending, recorded, now, directory, turn)
+    if decided and not _apply(session, decided, pending, recorded, now, directory, turn):
+        return None
     return outcomes
 
 
@@ -129,13 +154,14 @@ def _apply(
     now: int,
     directory: Directory,
     turn: int,
-) -> None:
+) -> bool:
+    """Writes verdicts; whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
-    released = _release(session, committed, pending, now, directory, turn) if committed else {}
+    release = _Release(session, committed, pending, now, directory, turn)
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]
-        places = released.get(transaction_id)
+        places = release.places.get(transaction_id)
         if places:
             outcomes[transaction_id].released = tuple(places)
         ops.append(
@@ -152,16 +178,20 @@ def _apply(
                 rows.encode_released(places) if places else None,
             )
         )
-    if ops:
-        session.insert("op_record", _OP_COLUMNS, ops)
-        session.delete_in("half_message", "transaction_id", sorted(decided))
     actions = [
         (transaction_id, "COMMIT" if item.commit else "ROLLBACK", item.operator, item.reason, now)
         for transaction_id, item in decided.items()
         if item.operator
     ]
+    records = session.insertion("op_record", _OP_COLUMNS, ops, keep_existing="transaction_id")
+    ending = session.deletion("half_message", "transaction_id", sorted(decided))
     if actions:
-        session.insert("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
+        ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
+    answers = session.together([*records, *release.statements, *ending])
+    if sum(answer.changed for answer in answers[: len(records)]) != len(ops):
+        return False
+    release.check(answers[len(records) :])
+    return True
 
 
 def _without_topic(
@@ -176,47 +206,64 @@ def _without_topic(
     return {i for i in committing if any(topic_id in missing for topic_id, _ in pending[i].halves)}
 
 
-def _release(
-    session: Session,
-    committed: Sequence[bytes],
-    pending: dict[bytes, _Open],
-    now: int,
-    directory: Directory,
-    turn: int,
-) -> dict[bytes, list[tuple[int, int]]]:
-    topics = directory.by_ids(session, {topic_id for i in committed for topic_id, _ in pending[i].halves})
+class _Release:
+    """Half messages on their way into the log: offsets are taken, the statements that copy them are still to be run.
 
-    def queue_of(half: _Half) -> int:
-        queues = topics[half[0]].queue_ids
-        return queues[(turn if half[1] is None else half[1]) % len(queues)]
+    Attributes:
+        statements: they copy the half messages.
+        places: queue id and offset of each half message of a transaction, by position.
+    """
 
-    # Halves with the same topic and fixed queue number go in one statement; two of them may share a queue.
-    members: dict[_Half, int] = defaultdict(int)
-    for transaction_id in committed:
-        for half in pending[transaction_id].halves:
-            members[half] += 1
-    counts: dict[int, int] = defaultdict(int)
-    for half, count in members.items():
-        counts[queue_of(half)] += count
-    following = take_offsets(session, counts)
-    cursors: dict[_Half, int] = {}
-    for half, count in members.items():
-        queue_id = queue_of(half)
-        first = following[queue_id]
-        following[queue_id] = first + count
-        cursors[half] = first
-        topic_id, queue_no = half
-        condition = "queue_no IS NULL" if queue_no is None else "queue_no = ?"
-        values = [queue_id, first, now, topic_id, *([] if queue_no is None else [queue_no]), *committed]
-        copied = session.run(
-            _RELEASE.format(by_key=session.dialect.by_key, queue_no=condition, ids=marks(committed)), values
-        )
-        if copied != count:
-            raise RuntimeError(f"released {copied} of {count} half messages; the database transaction is undone")
-    places: dict[bytes, list[tuple[int, int]]] = {}
-    for transaction_id in committed:
-        own = places[transaction_id] = []
-        for half in pending[transaction_id].halves:
-            own.append((queue_of(half), cursors[half]))
-            cursors[half] += 1
-    return places
+    def __init__(
+        self,
+        session: Session,
+        committed: Sequence[bytes],
+        pending: dict[bytes, _Open],
+        now: int,
+        directory: Directory,
+        turn: int,
+    ) -> None:
+        """Takes the offsets of all half messages of these transactions."""
+        topics = directory.by_ids(session, {topic_id for i in committed for topic_id, _ in pending[i].halves})
+
+        def queue_of(half: _Half) -> int:
+            queues = topics[half[0]].queue_ids
+            return queues[(turn if half[1] is None else half[1]) % len(queues)]
+
+        # Halves with the same topic and fixed queue number go in one statement; two of them may share a queue.
+        members: dict[_Half, int] = defaultdict(int)
+        for transaction_id in committed:
+            for half in pending[transaction_id].halves:
+                members[half] += 1
+        counts: dict[int, int] = defaultdict(int)
+        for half, count in members.items():
+            counts[queue_of(half)] += count
+        following = take_offsets(session, counts) if counts else {}
+        self._counts = list(members.values())
+        self.statements: list[Statement] = []
+        cursors: dict[_Half, int] = {}
+        for half, count in members.items():
+            queue_id = queue_of(half)
+            first = following[queue_id]
+            following[queue_id] = first + count
+            cursors[half] = first
+            topic_id, queue_no = half
+            sql = (_RELEASE_ONE if count == 1 else _RELEASE).format(
+                by_key=session.dialect.by_key,
+                queue_no="queue_no IS NULL" if queue_no is None else "queue_no = ?",
+                ids=marks(committed),
+            )
+            values = [queue_id, first, now, topic_id, *([] if queue_no is None else [queue_no]), *committed]
+            self.statements.append(Statement(sql, values))
+        self.places: dict[bytes, list[tuple[int, int]]] = {}
+        for transaction_id in committed:
+            own = self.places[transaction_id] = []
+            for half in pending[transaction_id].halves:
+                own.append((queue_of(half), cursors[half]))
+                cursors[half] += 1
+
+    def check(self, answers: Sequence[Answer]) -> None:
+        """Raises RuntimeError unless all were copied; the database transaction is undone then."""
+        for count, answer in zip(self._counts, answers, strict=False):
+            if answer.changed != count:
+                raise RuntimeError(f"released {answer.changed} of {count} half messages")

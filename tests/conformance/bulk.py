@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.topic import ConsumerGroup, Topic
 from broker.storage.engine import Database
 from broker.storage.migrations import migrate
-from broker.storage.session import Session
+from broker.storage.session import Answer, Session, Statement
 from conformance.world import START
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROWS = int(os.environ.get("HALFMQ_PLAN_ROWS", "1000000"))
 QUEUES = 8
@@ -156,6 +156,10 @@ class Recording(Session):
     def run(self, sql: str, values: Any = ()) -> int:
         self.statements.append((sql, tuple(values)))
         return super().run(sql, values)
+
+    def together(self, statements: Sequence[Statement]) -> list[Answer]:
+        self.statements.extend((each.sql, tuple(each.values)) for each in statements if each.values is not None)
+        return super().together(statements)
 
 
 @dataclass

@@ -310,10 +310,10 @@ class Model(RuleBasedStateMachine):
     @rule(target=deliveries, broker=st.integers(0, 1), limit=st.integers(1, 6))
     def pull(self, broker: int, limit: int) -> Any:
         wish = ClaimWork(self.rig.group, [self.rig.topic], f"c{broker}", limit, 1 << 20, self.rig.lease_time)
-        (delivered,) = self.call(broker, "claim", [wish])
-        assert not isinstance(delivered, BrokerError), delivered
+        (claimed,) = self.call(broker, "claim", [wish])
+        assert not isinstance(claimed, BrokerError), claimed
         got = []
-        for each in delivered:
+        for each in claimed.parts:
             assert each.messages
             assert (each.lease_id, each.token) not in self.model.receipts, "an old receipt speaks for a new delivery"
             self.model.receipts.add((each.lease_id, each.token))

@@ -128,7 +128,7 @@ async def test_several_consumers_in_one_batch(store: Store, topic: Topic, group:
     from broker.services.ports import ClaimWork
 
     wishes = [ClaimWork(group, [topic], f"c{n}", 3, 1000, LEASE) for n in range(5)]
-    got = [bodies(each) for each in await store.claim(wishes)]  # type: ignore[arg-type]
+    got = [bodies(each.parts) for each in await store.claim(wishes)]  # type: ignore[union-attr]
     assert [len(each) for each in got] == [3, 3, 3, 1, 0]
     assert sorted(map(int, functools.reduce(operator.iadd, got, []))) == list(range(10))
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
-from broker.services.ports import TransactionOutcome, VerdictWork
+from broker.services.ports import ClaimWork, TransactionOutcome, VerdictWork
 from broker.storage import leases, verdicts
 from conformance.model import Model
 from conformance.rig import Rig
@@ -89,25 +89,28 @@ def _commits_after_rollback(patch: pytest.MonkeyPatch) -> None:
 def _releases_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
     real = verdicts._apply
 
-    def apply(session: object, decided: dict[bytes, VerdictWork], *rest: object) -> None:
-        real(session, {i: replace(item, commit=True) for i, item in decided.items()}, *rest)  # type: ignore[arg-type]
+    def apply(session: object, decided: dict[bytes, VerdictWork], *rest: object) -> bool:
+        return real(session, {i: replace(item, commit=True) for i, item in decided.items()}, *rest)  # type: ignore[arg-type]
 
     patch.setattr(verdicts, "_apply", apply)
 
 
 def _takes_leases_too_early(patch: pytest.MonkeyPatch) -> None:
     real = leases._take_over
-    patch.setattr(leases, "_take_over", lambda s, item, room, now, d: _at(real(s, item, room, now + LEASE, d), now))
 
+    def take_over(session: object, item: ClaimWork, *rest: object) -> None:
+        ids, places, room, claimed, now, directory = rest
+        real(session, item, ids, places, room, claimed, now + LEASE, directory)  # type: ignore[arg-type, operator]
+        # Deliveries with the lease time they should have: only the double delivery is wrong.
+        claimed.parts[:] = [replace(each, expires_at=now + LEASE) for each in claimed.parts]  # type: ignore[attr-defined, operator]
 
-def _at(delivered: object, now: int) -> object:
-    """Deliveries with the lease time they should have: only the double delivery is wrong."""
-    return [replace(each, expires_at=now + LEASE) for each in delivered]  # type: ignore[attr-defined]
+    patch.setattr(leases, "_take_over", take_over)
+    patch.setattr(leases, "DUE_LEASES", leases.DUE_LEASES.replace("available_at <= ?", f"available_at <= ? + {LEASE}"))
 
 
 def _forgets_acks(patch: pytest.MonkeyPatch) -> None:
-    real = leases._store
-    patch.setattr(leases, "_store", lambda session, lease: real(session, replace(lease, settled=lease.moved)))
+    real = leases._storing
+    patch.setattr(leases, "_storing", lambda lease: real(replace(lease, settled=lease.moved)))
 
 
 def _never_gives_up(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.services.ports import (
     AckWork,
+    Claimed,
     ClaimWork,
     ExtendWork,
     Half,
@@ -99,16 +100,16 @@ def park(session: Session) -> Any:
 def pull(limit: int) -> Callable[[Session], Any]:
     def work(session: Session) -> Any:
         wish = ClaimWork(GROUP, [TOPIC], "me", limit, 1 << 30, 1000)
-        (delivered,) = leases.claim(session, [wish], START - 100, directory(), 0)
-        return [message for each in delivered for message in each.messages]  # type: ignore[union-attr]
+        (claimed,) = leases.claim(session, [wish], START - 100, directory(), 0)
+        return [message for each in claimed.parts for message in each.messages]  # type: ignore[union-attr]
 
     return work
 
 
 def take_over(session: Session) -> Any:
     wish = ClaimWork(GROUP, [TOPIC], "me", DUE_LEASES, 1 << 30, 1000)
-    (delivered,) = leases.claim(session, [wish], START, directory(), 0)
-    return [message for each in delivered for message in each.messages]  # type: ignore[union-attr]
+    (claimed,) = leases.claim(session, [wish], START, directory(), 0)
+    return [message for each in claimed.parts for message in each.messages]  # type: ignore[union-attr]
 
 
 def prepare(session: Session) -> Any:
@@ -242,7 +243,7 @@ def test_a_pull_that_finds_nothing_reads_next_to_nothing(past: Past) -> None:
         return result
 
     measured = past.reads(work)
-    assert measured.result == [[]]
+    assert measured.result == [Claimed([])]
     assert measured.reads <= CONSTANT
 
 

@@ -254,5 +254,5 @@ async def test_two_consumers_drain_what_two_producers_commit(
 async def test_one_batch_of_claims_for_the_same_group(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic, f"{n}") for n in range(10)]))
     got = await asyncio.gather(*(store.claim([ClaimWork(group, [topic], f"c{n}", 4, 1000, LEASE)]) for n in range(4)))
-    taken = [int(body) for (each,) in got for body in bodies(each)]  # type: ignore[arg-type]
+    taken = [int(body) for (each,) in got for body in bodies(each.parts)]  # type: ignore[arg-type]
     assert sorted(taken) == list(range(10))

@@ -242,7 +242,7 @@ async def pull(
     """What a consumer gets."""
     outcome = (await store.claim([ClaimWork(group, topics, owner, limit, max_bytes, lease_time)]))[0]
     assert not isinstance(outcome, BrokerError), outcome
-    return outcome
+    return outcome.parts
 
 
 async def log_of(store: Store, topic: Topic, queue_no: int = 0) -> list[LogMessage]:

@@ -2,7 +2,7 @@
 
 It reads the commands of the client (COM_QUERY: a driver that sends text, as PyMySQL does) and remembers what each
 transaction did. A rule then acts on a chosen COMMIT or statement: before the server gets it, or after the server
-carried it out and before the client hears of it.
+carried it out and before the client hears of it. A command may hold several statements, with ";\\n" between them.
 
     with MySqlProxy.to(base_url) as proxy:
         broker = start_broker(database=proxy.url(base_url))
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _COM_QUERY = 0x03
 _ERR = 0xFF
+_BETWEEN = b";\n"
 _COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
 _NEW_TRANSACTION = re.compile(r"\s*(COMMIT|ROLLBACK|BEGIN|START\s+TRANSACTION)\s*;?\s*", re.IGNORECASE)
 # Capabilities hidden from the client: compress, TLS, zstd, query attributes (they change how a statement is packed).
@@ -52,7 +53,10 @@ class Delay:
 
 @dataclass(frozen=True)
 class SqlError:
-    """Action, only before: the server never gets the statement; the client gets this error and stays connected."""
+    """Action, only before: the server never gets the statement; the client gets this error and stays connected.
+
+    Of a command with several statements the server gets those before it, and then raises the error itself.
+    """
 
     code: int
     state: str = "HY000"
@@ -61,7 +65,12 @@ class SqlError:
     def packet(self) -> bytes:
         """The server's reply to a command that failed like this."""
         payload = struct.pack("<BH", _ERR, self.code) + f"#{self.state}{self.message}".encode()
-        return struct.pack("<I", len(payload))[:3] + b"\x01" + payload
+        return _packet(payload, 1)
+
+    def command(self, earlier: Sequence[bytes]) -> bytes:
+        """A command that does the statements and then fails like this."""
+        signal = f"SIGNAL SQLSTATE '{self.state}' SET MYSQL_ERRNO = {self.code}, MESSAGE_TEXT = '{self.message}'"
+        return _packet(bytes((_COM_QUERY,)) + _BETWEEN.join([*earlier, signal.encode()]), 0)
 
 
 # A callable is called, then the connection is cut on both sides; "cut" only cuts.
@@ -301,22 +310,31 @@ class _Link:
                 self._proxy.gate.wait()
                 # A command begins a sequence; packets of the login and of a long statement have higher numbers.
                 is_query = packet[3:5] == bytes((0, _COM_QUERY))
-                if not is_query or self._lets_pass(packet[5:]):
+                if is_query:
+                    packet = self._after_rules(packet)
+                if packet:
                     server.sendall(packet)
 
-    def _lets_pass(self, query: bytes) -> bool:
-        statement = query[:_CHARACTERS].decode(errors="replace")
-        rule = self._proxy.claim(statement, self._earlier)
-        if _NEW_TRANSACTION.fullmatch(statement):
-            self._earlier.clear()
-        else:
-            self._earlier.append(statement)
-        if rule is None:
-            return True
-        if rule.when == "after":
-            self._after = rule
-            return True
-        return self._act(rule)
+    def _after_rules(self, packet: bytes) -> bytes:
+        """What the server gets of a command: all of it, another one, or nothing."""
+        statements = packet[5:].split(_BETWEEN)
+        for index, statement in enumerate(statements):
+            text = statement[:_CHARACTERS].decode(errors="replace")
+            rule = self._proxy.claim(text, self._earlier)
+            if _NEW_TRANSACTION.fullmatch(text):
+                self._earlier.clear()
+            else:
+                self._earlier.append(text)
+            if rule is None:
+                continue
+            if rule.when == "after":
+                self._after = rule
+            elif index and isinstance(rule.action, SqlError):
+                rule.carried_out()
+                return rule.action.command(statements[:index])
+            elif not self._act(rule):
+                return b""
+        return packet
 
     def _copy_replies(self, server: socket.socket) -> None:
         with server.makefile("rb", buffering=0) as stream:
@@ -354,6 +372,11 @@ class _Link:
         finally:
             self.cut()
         return False
+
+
+def _packet(payload: bytes, number: int) -> bytes:
+    """A payload with its header: length (3), number in the sequence (1)."""
+    return struct.pack("<I", len(payload))[:3] + bytes((number,)) + payload
 
 
 def _read_packet(stream: BinaryIO | socket.SocketIO) -> bytes:

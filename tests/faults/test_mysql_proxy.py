@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
+from pymysql.constants import CLIENT
 
 from faults.mysql_proxy import Delay, MySqlProxy, SqlError, When
 from support.databases import KINDS, Kind, connect
@@ -164,6 +165,34 @@ def test_an_injected_error_leaves_the_connection_usable(
     client.commit()
     assert rows(database, "half") == []
     assert rows(database, "op_record") == [2]
+
+
+@pytest.mark.parametrize("broken", ["half", "op_record"])
+def test_of_several_statements_one_fails_and_none_after_it_is_done(
+    proxy: MySqlProxy, database: str, broken: str
+) -> None:
+    error = SqlError(1205, message="Lock wait timeout exceeded")
+    rule = proxy.on_statement(f"^INSERT INTO {broken}", when="before", action=error)
+    both = "INSERT INTO half VALUES (1);\nINSERT INTO op_record VALUES (1)"
+    with connect(proxy.url(database), client_flag=CLIENT.MULTI_STATEMENTS) as client, client.cursor() as cursor:
+        with pytest.raises(pymysql.err.OperationalError) as caught:
+            assert cursor.execute(both) == 1
+            cursor.nextset()
+        assert caught.value.args == (1205, "Lock wait timeout exceeded")
+        assert rule.fired == 1
+        client.commit()
+        done = [1] if broken == "op_record" else []
+        assert (rows(database, "half"), rows(database, "op_record")) == (done, [])
+
+
+def test_of_several_statements_each_is_remembered(proxy: MySqlProxy, database: str) -> None:
+    rule = proxy.on_commit(matching="^INSERT INTO op_record", when="before", action="cut")
+    with connect(proxy.url(database), client_flag=CLIENT.MULTI_STATEMENTS) as client:
+        with client.cursor() as cursor:
+            cursor.execute("INSERT INTO half VALUES (1);\nINSERT INTO op_record VALUES (1)")
+            assert cursor.nextset()
+        assert_commit_is_lost(client)
+        assert rule.fired == 1
 
 
 def test_a_statement_that_fails_by_itself_does_not_spend_the_rule(

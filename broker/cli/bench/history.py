@@ -164,7 +164,7 @@ class _Side:
             claimed = (await self._store.claim([work]))[0]
             if isinstance(claimed, BrokerError):
                 raise claimed
-            receipts = [AckWork(Receipt(d.lease_id, d.token, m.offset)) for d in claimed for m in d.messages]
+            receipts = [AckWork(Receipt(d.lease_id, d.token, m.offset)) for d in claimed.parts for m in d.messages]
             await self._store.settle(receipts)
             pulled += len(receipts)
         return pulled / (time.perf_counter() - start)
