@@ -67,7 +67,7 @@ def serve(
     try:
         config = load(arguments, file=file)
         logs.set_up(config.log_format, config.log_level)
-        # Threads with database work take the lock from the loop for as long as this; the default, 5 ms, is an answer late.
+        # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
         sys.setswitchinterval(0.0005)
         asyncio.run(_serve(config))
     except BrokerError as error:
