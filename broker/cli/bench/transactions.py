@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ from broker.storage.durability import open_database
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SINGLE_COMMITS = 200
+SINGLE_COMMITS = 50
 START_TIMEOUT = 30
 
 
@@ -32,16 +32,17 @@ def transactions(
     ] = None,
     in_flight: Annotated[int, typer.Option(min=1, max=10_000, help="Transactions under way at a time.")] = 256,
     size: Annotated[int, typer.Option(min=8, max=4 * 1024 * 1024, help="Bytes of a body.")] = 1024,
-    seconds: Annotated[float, typer.Option(min=0.5, help="How long to measure.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="How long to measure in all, without the floor.")] = 20.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Parts of this time, with the floor measured around each.")] = 10,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure prepare, commit, consume and ack, next to the same rows written by plain driver code.
 
-    Broker, producer and consumer are separate processes. The floor is measured before and after, in the same run, on
-    the same server with the same durability.
+    Broker, producer and consumer are separate processes. The floor is measured in the same run, in turns with the
+    broker, on the same server with the same durability.
     """
     try:
-        figures = run(database, in_flight=in_flight, size=size, seconds=seconds)
+        figures = run(database, in_flight=in_flight, size=size, seconds=seconds, rounds=rounds)
     except BrokerError as error:
         fail(error)
     if json_output:
@@ -55,44 +56,89 @@ def transactions(
     Console().print(table)
 
 
-def run(database: str | None, *, in_flight: int, size: int, seconds: float) -> dict[str, Any]:
+def run(database: str | None, *, in_flight: int, size: int, seconds: float, rounds: int) -> dict[str, Any]:
     """Runs the benchmark; its figures by name."""
+    load = _Figures()
     with ExitStack() as stack:
         (url, floor_url), shown = stack.enter_context(side_by_side(database, 2))
-        endpoint = stack.enter_context(_process([*_HALFMQ, "serve", "--database", url, *_SERVE]))
+        endpoint = stack.enter_context(_broker(url))
         opened, _ = open_database(floor_url, answer_timeout=60, allow_unsafe=True)
         _migrate(opened)
         floor = Floor(floor_url, body_of(size + 8)[:size])
         stack.callback(floor.close)
-        floors = [floor.measure(seconds / 2)]
-        single = median(floor.insert_commit_times(SINGLE_COMMITS))
-        produced, consumed = _clients(endpoint, in_flight, size, seconds)
-        floors.append(floor.measure(seconds / 2))
-    if consumed["consumed"] != produced["transactions"]:
-        raise ConfigurationError(
-            f"{produced['transactions']} transactions committed, {consumed['consumed']} messages consumed.",
-            field="bench",
+        consumer = stack.enter_context(_Client("consumer", endpoint))
+        producer = stack.enter_context(
+            _Client("producer", endpoint, "--in-flight", str(in_flight), "--size", str(size))
         )
-    elapsed = consumed["ended"] - produced["started"]
-    rate = produced["transactions"] / elapsed
+        load.take(producer, consumer, min(1.0, seconds))
+        load.forget()  # That was to warm up.
+        part = seconds / rounds
+        floors = [floor.measure(part / 2)]
+        singles = floor.insert_commit_times(SINGLE_COMMITS)
+        for _ in range(rounds):
+            load.take(producer, consumer, part)
+            floors.append(floor.measure(part / 2))
+            singles += floor.insert_commit_times(SINGLE_COMMITS)
     floor_rate = sum(floors) / len(floors)
-    commit_p50 = _percentile(produced["commit_ms"], 50)
+    two_inserts = 2000 * median(singles)
+    commit_p50 = _percentile(load.commit_ms, 50)
     return {
-        "transactions_per_s": round(rate, 1),
+        "transactions_per_s": round(load.per_second, 1),
         "floor_per_s": round(floor_rate, 1),
-        "ratio": round(rate / floor_rate, 3),
-        "p50_ms": round(_percentile(consumed["latency_ms"], 50), 3),
-        "p99_ms": round(_percentile(consumed["latency_ms"], 99), 3),
+        "ratio": round(load.per_second / floor_rate, 3),
+        "p50_ms": round(_percentile(load.latency_ms, 50), 3),
+        "p99_ms": round(_percentile(load.latency_ms, 99), 3),
         "commit_p50_ms": round(commit_p50, 3),
-        "commit_p99_ms": round(_percentile(produced["commit_ms"], 99), 3),
-        "two_inserts_p50_ms": round(2 * single * 1000, 3),
-        "commit_to_inserts": round(commit_p50 / (2 * single * 1000), 3),
-        "transactions": produced["transactions"],
-        "seconds": round(elapsed, 2),
+        "commit_p99_ms": round(_percentile(load.commit_ms, 99), 3),
+        "two_inserts_p50_ms": round(two_inserts, 3),
+        "commit_to_inserts": round(commit_p50 / two_inserts, 3),
+        "transactions": load.transactions,
+        "seconds": round(load.seconds, 2),
         "database": shown,
         "in_flight": in_flight,
         "size_bytes": size,
     }
+
+
+class _Figures:
+    """What the clients measured, over all rounds.
+
+    Attributes:
+        transactions: how many were committed, and their messages consumed and acknowledged.
+        seconds: from the first prepare of a round to its last acknowledgement, added up.
+        commit_ms: from prepare to commit, of each.
+        latency_ms: from prepare to the acknowledgement, of each.
+    """
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts over."""
+        self.transactions = 0
+        self.seconds = 0.0
+        self.commit_ms: list[float] = []
+        self.latency_ms: list[float] = []
+
+    def take(self, producer: _Client, consumer: _Client, seconds: float) -> None:
+        """One round."""
+        produced = producer.ask(seconds)
+        self._sent += produced["transactions"]
+        consumed = consumer.ask(self._sent)
+        if consumed["consumed"] != self._sent:
+            raise ConfigurationError(
+                f"{self._sent} transactions committed, {consumed['consumed']} messages consumed.", field="bench"
+            )
+        self.transactions += produced["transactions"]
+        self.seconds += consumed["ended"] - produced["started"]
+        self.commit_ms += produced["commit_ms"]
+        self.latency_ms += consumed["latency_ms"]
+
+    @property
+    def per_second(self) -> float:
+        """Transactions per second."""
+        return self.transactions / self.seconds
 
 
 _HALFMQ = [sys.executable, "-m", "broker.cli"]
@@ -107,28 +153,48 @@ def _migrate(database: Any) -> None:
     database.close()
 
 
-def _clients(endpoint: str, in_flight: int, size: int, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    consumer = subprocess.Popen([*_CLIENT, "consumer", endpoint], stdin=-1, stdout=-1, text=True)
-    if consumer.stdin is None or consumer.stdout is None:
-        raise RuntimeError("no pipes")
-    try:
-        if consumer.stdout.readline().strip() != "ready":
-            raise ConfigurationError("The consumer did not start; its error is above.", field="bench")
-        arguments = ["--in-flight", str(in_flight), "--size", str(size), "--seconds", str(seconds)]
-        producer = subprocess.run([*_CLIENT, "producer", endpoint, *arguments], stdout=-1, text=True, check=False)
-        if producer.returncode:
-            raise ConfigurationError("The producer failed; its error is above.", field="bench")
-        produced = json.loads(producer.stdout)
-        output, _ = consumer.communicate(f"{produced['transactions']}\n", timeout=seconds + 60)
-        return produced, json.loads(output)
-    finally:
-        consumer.kill()
-        consumer.wait()
+class _Client:
+    """A client process; see broker.cli.bench.client."""
+
+    def __init__(self, role: str, endpoint: str, *arguments: str) -> None:
+        self._role = role
+        self._command = [*_CLIENT, role, endpoint, *arguments]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            self._read()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def ask(self, request: float) -> dict[str, Any]:
+        """Sends a line; the answer."""
+        if self._process.stdin is None:
+            raise RuntimeError("no pipe")
+        self._process.stdin.write(f"{request}\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._read())
+        return answer
+
+    def _read(self) -> str:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise ConfigurationError(f"The {self._role} failed; its error is above.", field="bench")
+        return line
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 @contextmanager
-def _process(command: list[str]) -> Iterator[str]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _broker(url: str) -> Iterator[str]:
+    process = subprocess.Popen([*_HALFMQ, "serve", "--database", url, *_SERVE], stdout=subprocess.PIPE, text=True)
     try:
         endpoint = process.stdout.readline().strip() if process.stdout else ""
         if not endpoint:
@@ -139,5 +205,5 @@ def _process(command: list[str]) -> Iterator[str]:
         process.wait(START_TIMEOUT)
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0
+def _percentile(values: list[float], percent: int) -> float:
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)] if values else 0.0
