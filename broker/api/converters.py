@@ -50,8 +50,8 @@ def message_in(message: message_pb2.Message) -> Message:
         message.topic,
         message.body or message.text.encode(),
         message.tag or None,
-        tuple(message.keys),
-        dict(message.properties),
+        tuple(message.keys) if message.keys else (),
+        dict(message.properties) if message.properties else {},
         message.message_group or None,
     )
 

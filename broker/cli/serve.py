@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -69,6 +70,9 @@ def serve(
         logs.set_up(config.log_format, config.log_level)
         # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
         sys.setswitchinterval(0.0005)
+        # What is loaded by now stays: the collector need not look at it, nor at the rest after every 700 new objects.
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
         asyncio.run(_serve(config))
     except BrokerError as error:
         fail(error)

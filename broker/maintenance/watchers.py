@@ -25,15 +25,11 @@ class HeadWatcher(Loop):
         super().__init__(interval)
         self._store = store
         self._wakeups = wakeups
-        self._seen: dict[int, int] = {}
 
     async def run_once(self) -> None:
         """One look at all queues' heads, if anybody waits."""
-        if not self._wakeups.waiting:
-            return
-        heads = await self._store.queue_heads()
-        self._wakeups.released([topic_id for topic_id, head in heads.items() if self._seen.get(topic_id) != head])
-        self._seen = heads
+        if self._wakeups.waiting:
+            self._wakeups.grown_to(await self._store.queue_heads())
 
 
 class LeaseWatcher(Loop):

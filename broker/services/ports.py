@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from broker.domain.topic import ConsumerGroup, QueueState, Topic
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
     from broker.errors import BrokerError
+
+Queue: TypeAlias = tuple[int, int]
+"""Topic id and queue id."""
 
 
 @dataclass(slots=True)
@@ -321,8 +324,8 @@ class LogStore(Protocol):
         """Where the queues of a topic begin and end."""
         ...
 
-    async def queue_heads(self) -> dict[int, int]:
-        """For each topic id, the sum of its queues' next offsets: it grows when something is released."""
+    async def queue_heads(self) -> dict[Queue, int]:
+        """Where each queue ends: its next offset. It grows when something is released."""
         ...
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage, TransactionDetail, TransactionSummary
+    from broker.services.ports import Queue, Storage, TransactionDetail, TransactionSummary
     from broker.services.wakeups import Wakeups
 
 LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
@@ -146,14 +146,14 @@ class TransactionService:
         work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
         decided = iter(await self._store.decide(work))
         outcomes: list[PlacedOutcome | BrokerError] = []
-        topic_ids: set[int] = set()
+        heads: dict[Queue, int] = {}
         for verdict in verdicts:
             done = verdict if isinstance(verdict, BrokerError) else next(decided)
             if isinstance(done, TransactionOutcome):
-                outcomes.append(await self._placed(done, topic_ids))
+                outcomes.append(await self._placed(done, heads))
             else:
                 outcomes.append(done)
-        self._wakeups.released(topic_ids)
+        self._wakeups.released(heads)
         return outcomes
 
     async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[LogPosition | BrokerError]:
@@ -172,14 +172,14 @@ class TransactionService:
                 outcomes[index] = error.within(f"messages[{index}]")
             except BrokerError as error:
                 outcomes[index] = error
-        topic_ids: set[int] = set()
+        heads: dict[Queue, int] = {}
         for index, sent, done in zip(places, work, await self._store.send(work), strict=True):
             if isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
                 placed = TransactionOutcome(sent.message_id, TransactionState.COMMITTED, [done])
-                outcomes[index] = (await self._placed(placed, topic_ids)).released[0]
-        self._wakeups.released(topic_ids)
+                outcomes[index] = (await self._placed(placed, heads)).released[0]
+        self._wakeups.released(heads)
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
@@ -247,20 +247,21 @@ class TransactionService:
             raise result
         return result
 
-    async def _placed(self, outcome: TransactionOutcome, topic_ids: set[int] | None = None) -> PlacedOutcome:
+    async def _placed(self, outcome: TransactionOutcome, heads: dict[Queue, int] | None = None) -> PlacedOutcome:
         released = []
         if outcome.released:
             own_id = format_id(outcome.transaction_id)
             for position, (queue_id, offset) in enumerate(outcome.released):
-                topic, queue_no = await self._queue(queue_id)
-                if topic_ids is not None and topic is not None:
-                    topic_ids.add(topic.topic_id)
+                topic, queue_no = self._store.known_queue(queue_id) or await self._queue(queue_id)
+                if heads is not None and topic is not None:
+                    queue = (topic.topic_id, queue_id)
+                    heads[queue] = max(offset + 1, heads.get(queue, 0))
                 name = topic.name if topic is not None else ""
                 released.append(LogPosition(name, queue_no, offset, f"{own_id}.{position}" if position else own_id))
         return PlacedOutcome(outcome.transaction_id, outcome.state, released)
 
     async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
-        return self._store.known_queue(queue_id) or await self._store.find_topic_of_queue(queue_id) or (None, 0)
+        return await self._store.find_topic_of_queue(queue_id) or (None, 0)
 
 
 def _parse_page(token: str) -> tuple[int, bytes] | None:

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from broker.services.ports import Queue
 
 
 class Wakeups:
@@ -18,6 +20,7 @@ class Wakeups:
         """Starts with nobody waiting."""
         self._by_topic: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self._announced: dict[Queue, int] = {}
 
     @property
     def waiting(self) -> bool:
@@ -41,8 +44,23 @@ class Wakeups:
             if group_id is not None:
                 _remove(self._by_group, group_id, event)
 
-    def released(self, topic_ids: Iterable[int]) -> None:
-        """Messages were released to these topics."""
+    def released(self, heads: Mapping[Queue, int]) -> None:
+        """This broker released messages to queues, below these offsets."""
+        for queue, head in heads.items():
+            self._announced[queue] = max(head, self._announced.get(queue, 0))
+        self._wake({topic_id for topic_id, _ in heads})
+
+    def grown_to(self, heads: Mapping[Queue, int]) -> None:
+        """All queues end at these offsets now. What this broker released itself wakes nobody again.
+
+        A queue's offsets become visible in their order: whoever was woken for one has been told of all before it.
+        """
+        announced, self._announced = self._announced, {}
+        for queue, head in heads.items():
+            self._announced[queue] = max(head, announced.get(queue, 0))
+        self._wake({queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)})
+
+    def _wake(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:
             for event in self._by_topic.get(topic_id, ()):
                 event.set()

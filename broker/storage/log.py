@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from broker.domain.message import LogMessage
+    from broker.services.ports import Queue
     from broker.storage.directory import Directory
 
 
@@ -194,8 +195,7 @@ def group_marks(session: Session, group: ConsumerGroup, queue_ids: Sequence[int]
     return marks_of
 
 
-def queue_heads(session: Session) -> dict[int, int]:
-    """For each topic id, the sum of its queues' next offsets. Reads the small table `queue`."""
-    return {
-        row[0]: int(row[1]) for row in session.fetch("SELECT topic_id, SUM(next_offset) FROM queue GROUP BY topic_id")
-    }
+def queue_heads(session: Session) -> dict[Queue, int]:
+    """Where each queue ends. Reads the small table `queue`."""
+    found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue")
+    return {(topic_id, queue_id): head for topic_id, queue_id, head in found}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ExtendWork,
         NackWork,
         PrepareWork,
+        Queue,
         QueueSlice,
         ReceiptOutcome,
         SendWork,
@@ -215,8 +216,8 @@ class Store:
         """Where the queues of a topic begin and end, and how far a group has come."""
         return await self._read(lambda session: log.queue_states(session, topic, group))
 
-    async def queue_heads(self) -> dict[int, int]:
-        """For each topic id, the sum of its queues' next offsets."""
+    async def queue_heads(self) -> dict[Queue, int]:
+        """Where each queue ends: its next offset."""
         return await self._read(log.queue_heads)
 
     async def join(self, group: ConsumerGroup, joined: Sequence[Topic]) -> None:

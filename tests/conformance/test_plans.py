@@ -216,7 +216,11 @@ SCANS = {
         ["shop0", "shop1", "shop2", "shop3"],
         bulk.PENDING_GROUPS,
     ),
-    "queue heads": (log.queue_heads, {1: bulk.PER_QUEUE * bulk.QUEUES}, bulk.QUEUES),
+    "queue heads": (
+        lambda session: sorted(log.queue_heads(session).values()),
+        [bulk.PER_QUEUE] * bulk.QUEUES,
+        bulk.QUEUES,
+    ),
 }
 
 

@@ -1,0 +1,92 @@
+"""Whoever waits is woken for every message once, whichever broker released it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.services.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+
+ORDERS, OTHERS = 1, 2
+FIRST, SECOND, FOREIGN = (ORDERS, 10), (ORDERS, 11), (OTHERS, 20)
+
+
+@pytest.fixture
+def wakeups() -> Wakeups:
+    return Wakeups()
+
+
+@pytest.fixture
+def event(wakeups: Wakeups) -> Iterator[asyncio.Event]:
+    with wakeups.listen([ORDERS]) as event:
+        yield event
+
+
+def woken(event: asyncio.Event) -> bool:
+    was = event.is_set()
+    event.clear()
+    return was
+
+
+def test_a_release_here_wakes_once(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FIRST: 5})
+    assert woken(event)
+    wakeups.grown_to({FIRST: 5, SECOND: 0})
+    assert not woken(event)
+
+
+def test_a_release_on_another_broker_wakes_once(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.grown_to({FIRST: 5})
+    assert woken(event)
+    wakeups.grown_to({FIRST: 5})
+    assert not woken(event)
+
+
+def test_a_release_elsewhere_after_one_here_wakes(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FIRST: 5})
+    event.clear()
+    wakeups.grown_to({FIRST: 6})
+    assert woken(event)
+
+
+def test_a_release_here_that_is_heard_of_late_hides_none_elsewhere(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.grown_to({FIRST: 5})  # Committed here, the answer is still on its way.
+    event.clear()
+    wakeups.released({FIRST: 5})
+    event.clear()
+    wakeups.grown_to({FIRST: 10})
+    assert woken(event)
+
+
+def test_a_look_that_is_older_than_a_release_takes_nothing_back(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FIRST: 5})
+    wakeups.grown_to({FIRST: 3})
+    event.clear()
+    wakeups.grown_to({FIRST: 5})
+    assert not woken(event)
+
+
+def test_every_queue_counts_by_itself(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FIRST: 5})
+    event.clear()
+    wakeups.grown_to({FIRST: 5, SECOND: 1})
+    assert woken(event)
+
+
+def test_other_topics_wake_nobody(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FOREIGN: 5})
+    wakeups.grown_to({FOREIGN: 9})
+    assert not woken(event)
+
+
+def test_deleted_queues_are_forgotten(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.released({FIRST: 5})
+    wakeups.grown_to({})
+    event.clear()
+    wakeups.grown_to({FIRST: 1})
+    assert woken(event)
