@@ -92,6 +92,7 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
         "commit_p99_ms": round(_percentile(load.commit_ms, 99), 3),
         "two_inserts_p50_ms": round(two_inserts, 3),
         "commit_to_inserts": round(commit_p50 / two_inserts, 3),
+        "two_calls_p50_ms": round(_percentile(load.two_calls_ms, 50), 3),
         "transactions": load.transactions,
         "seconds": round(load.seconds, 2),
         "database": shown,
@@ -108,6 +109,7 @@ class _Figures:
         seconds: from the first prepare of a round to its last acknowledgement, added up.
         commit_ms: from prepare to commit, of each.
         latency_ms: from prepare to the acknowledgement, of each.
+        two_calls_ms: of two calls of the broker that do nothing, one after the other.
     """
 
     def __init__(self) -> None:
@@ -120,6 +122,7 @@ class _Figures:
         self.seconds = 0.0
         self.commit_ms: list[float] = []
         self.latency_ms: list[float] = []
+        self.two_calls_ms: list[float] = []
 
     def take(self, producer: _Client, consumer: _Client, seconds: float) -> None:
         """One round."""
@@ -134,6 +137,7 @@ class _Figures:
         self.seconds += consumed["ended"] - produced["started"]
         self.commit_ms += produced["commit_ms"]
         self.latency_ms += consumed["latency_ms"]
+        self.two_calls_ms += produced["two_calls_ms"]
 
     @property
     def per_second(self) -> float:
