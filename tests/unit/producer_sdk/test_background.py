@@ -87,8 +87,6 @@ def test_an_interrupt_cancels_what_is_waited_for() -> None:
         import asyncio, os, signal
         from producer_sdk.connection import BackgroundRunner
 
-        # A shell starts background jobs with SIGINT ignored, and children inherit that.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         seen = []
 
         async def wait():
