@@ -1,4 +1,4 @@
-"""The floor: what the same database gives to plain driver code that writes and reads the same rows in large batches.
+"""The floor: what the same database gives to plain driver code that writes and reads the same rows in batches.
 
 No broker, no protocol, no look-ups for repetitions: per batch the half messages are inserted and committed, then the op
 records and log entries are written, the halves deleted, the queue's counter moved and committed, then a lease is
@@ -8,7 +8,6 @@ and the same durability settings as the broker's.
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import time
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from broker.storage.session import Session
 
-BATCH = 500
+SMALLEST_BATCH, LARGEST_BATCH = 100, 500
 QUEUE_ID = 1_000_000
 GROUP_ID = 1_000_000
 
@@ -62,7 +61,7 @@ class Floor:
         self._cursor = self._connection.cursor()
         self._mark = "?" if self._database.dialect.embedded else "%s"
         self._body = body
-        self._offset = itertools.count(0, BATCH)
+        self._offset = 0
         self._transact(
             lambda: self._run(
                 "INSERT INTO queue (queue_id, topic_id, queue_no, next_offset, min_offset) VALUES ",
@@ -70,12 +69,12 @@ class Floor:
             )
         )
 
-    def measure(self, seconds: float) -> float:
-        """Transactions per second over about this time."""
+    def measure(self, seconds: float, batch: int) -> float:
+        """Transactions per second over about this time, so many in a batch."""
         done, start = 0, time.perf_counter()
         while time.perf_counter() - start < seconds:
-            self._batch()
-            done += BATCH
+            self._batch(batch)
+            done += batch
         return done / (time.perf_counter() - start)
 
     def insert_commit_times(self, count: int) -> list[float]:
@@ -99,36 +98,36 @@ class Floor:
         body = self._body
         return (QUEUE_ID + 1, offset, _new_id(), 0, body, len(body), None, None, None, None, now, now)
 
-    def _batch(self) -> None:
+    def _batch(self, count: int) -> None:
         now = time.time_ns() // 1000
-        first = next(self._offset)
-        ids = sorted(_new_id() for _ in range(BATCH))
+        first, self._offset = self._offset, self._offset + count
+        ids = sorted(_new_id() for _ in range(count))
         body, size = self._body, len(self._body)
         halves = [(i, 0, 1, 1, None, body, size, None, None, None, None, now, 1, now, 0) for i in ids]
         self._transact(lambda: self._run(_HALF, halves))
         self._transact(lambda: self._release(ids, first, now))
-        self._transact(lambda: self._read(first, now))
+        self._transact(lambda: self._read(first, count, now))
         self._transact(lambda: self._execute(f"DELETE FROM lease WHERE group_id = {GROUP_ID}"))
 
     def _release(self, ids: Sequence[bytes], first: int, now: int) -> None:
         marks = ",".join([self._mark] * len(ids))
-        self._execute(f"UPDATE queue SET next_offset = {first + BATCH} WHERE queue_id = {QUEUE_ID}")
+        self._execute(f"UPDATE queue SET next_offset = {first + len(ids)} WHERE queue_id = {QUEUE_ID}")
         ops = [(i, 2, 1, 1, 1, 0, now, now, None, f"[[{QUEUE_ID},{first + n}]]") for n, i in enumerate(ids)]
         self._run(_OP, ops)
         self._execute(_LOG.format(queue=QUEUE_ID, first=first, now=now, ids=marks), ids)
         self._execute(f"DELETE FROM half_message WHERE transaction_id IN ({marks})", ids)
 
-    def _read(self, first: int, now: int) -> None:
-        lease = (GROUP_ID, QUEUE_ID, first, BATCH, 1, 1, now)
+    def _read(self, first: int, count: int, now: int) -> None:
+        lease = (GROUP_ID, QUEUE_ID, first, count, 1, 1, now)
         self._run(
             "INSERT INTO lease (group_id, queue_id, first_offset, message_count, token, attempt, available_at) VALUES ",
             [lease],
         )
         self._execute(
             f"SELECT * FROM message WHERE queue_id = {QUEUE_ID} AND log_offset >= {first} AND log_offset <"
-            f" {first + BATCH}"
+            f" {first + count}"
         )
-        if len(self._cursor.fetchall()) != BATCH:
+        if len(self._cursor.fetchall()) != count:
             raise RuntimeError("the floor did not read what it wrote")
 
     def _transact(self, work: Any) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.cli.bench.databases import side_by_side
-from broker.cli.bench.floor import Floor, median
+from broker.cli.bench.floor import LARGEST_BATCH, SMALLEST_BATCH, Floor, median
 from broker.cli.bench.load import body_of
 from broker.cli.serve import fail
 from broker.errors import BrokerError, ConfigurationError
@@ -73,19 +73,23 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
         load.take(producer, consumer, min(1.0, seconds))
         load.forget()  # That was to warm up.
         part = seconds / rounds
-        floors = [floor.measure(part / 2)]
+        batches = {"floor": max(SMALLEST_BATCH, min(in_flight, LARGEST_BATCH)), "large_floor": LARGEST_BATCH}
+        floors: dict[str, list[float]] = {name: [floor.measure(part / 4, batch)] for name, batch in batches.items()}
         singles = floor.insert_commit_times(SINGLE_COMMITS)
         for _ in range(rounds):
             load.take(producer, consumer, part)
-            floors.append(floor.measure(part / 2))
+            for name, batch in batches.items():
+                floors[name].append(floor.measure(part / 4, batch))
             singles += floor.insert_commit_times(SINGLE_COMMITS)
-    floor_rate = sum(floors) / len(floors)
+    rates = {name: sum(measured) / len(measured) for name, measured in floors.items()}
     two_inserts = 2000 * median(singles)
     commit_p50 = _percentile(load.commit_ms, 50)
     return {
         "transactions_per_s": round(load.per_second, 1),
-        "floor_per_s": round(floor_rate, 1),
-        "ratio": round(load.per_second / floor_rate, 3),
+        "floor_per_s": round(rates["floor"], 1),
+        "ratio": round(load.per_second / rates["floor"], 3),
+        "large_floor_per_s": round(rates["large_floor"], 1),
+        "large_ratio": round(load.per_second / rates["large_floor"], 3),
         "p50_ms": round(_percentile(load.latency_ms, 50), 3),
         "p99_ms": round(_percentile(load.latency_ms, 99), 3),
         "commit_p50_ms": round(commit_p50, 3),
