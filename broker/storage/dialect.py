@@ -46,7 +46,12 @@ def literal(value: Any) -> str:
 
 def render_row(row: Row) -> str:
     """A row as `(literal,literal,...)`."""
-    return "(" + ",".join([_LITERALS[type(value)](value) for value in row]) + ")"
+    # Most values are None and whole numbers, which need no call here.
+    return (
+        "("
+        + ",".join(["NULL" if v is None else repr(v) if type(v) is int else _LITERALS[type(v)](v) for v in row])
+        + ")"
+    )
 
 
 @lru_cache(maxsize=512)

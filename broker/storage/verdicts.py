@@ -50,7 +50,7 @@ class _Open:
     __slots__ = ("born_at", "check_count", "group_id", "halves", "parked")
 
     def __init__(self, row: Sequence[int]) -> None:
-        _, _, _, _, check_state, self.check_count, self.group_id, self.born_at = row
+        _, _, _, check_state, self.check_count, self.group_id, self.born_at = row
         self.parked = check_state == PARKED
         self.halves: list[_Half] = []
 
@@ -108,14 +108,15 @@ def _decide(
 def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
     pending: dict[bytes, _Open] = {}
     for row in session.fetch_in(
-        "SELECT transaction_id, position, topic_id, queue_no, check_state, check_count, producer_group_id, born_at"
+        "SELECT transaction_id, topic_id, queue_no, check_state, check_count, producer_group_id, born_at"
         f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
         ids,
         " ORDER BY transaction_id, position" + session.dialect.for_update,
     ):
-        if row[1] == 0:
-            pending[row[0]] = _Open(row)
-        pending[row[0]].halves.append((row[2], row[3]))
+        known = pending.get(row[0])
+        if known is None:  # The half at position 0, which comes first.
+            known = pending[row[0]] = _Open(row)
+        known.halves.append((row[1], row[2]))
     return pending
 
 
