@@ -29,16 +29,16 @@ _OP_COLUMNS = (
 )
 
 # The half messages of one queue become log entries, in the order of their transactions and positions.
-_COPY = (
+_RELEASE = (
     f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
-    " SELECT ?, {{offset}}, transaction_id, position,"
+    " SELECT ?, {offset}, transaction_id, position,"
     f" {rows.CONTENT}, born_at, ? FROM half_message"
     "{by_key}"
     " WHERE topic_id = ? AND {queue_no} AND transaction_id IN ({ids})"
 )
-_RELEASE = _COPY.replace("{{offset}}", "? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1")
+_OFFSET = "? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1"
 # A lone one needs no window, which costs as much as the rest.
-_RELEASE_ONE = _COPY.replace("{{offset}}", "?")
+_LONE_OFFSET = "?"
 
 _Half = tuple[int, int | None]
 """Topic id and fixed queue number of a half message."""
@@ -189,9 +189,10 @@ def _apply(
     if actions:
         ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
     answers = session.together([*records, *release.statements, *ending])
-    if sum(answer.changed for answer in answers[: len(records)]) != len(ops):
+    recorded, rest = answers[: len(records)], answers[len(records) :]
+    if sum(answer.changed for answer in recorded) != len(ops):
         return False
-    release.check(answers[len(records) :])
+    release.check(rest[: len(release.statements)])
     return True
 
 
@@ -249,7 +250,8 @@ class _Release:
             following[queue_id] = first + count
             cursors[half] = first
             topic_id, queue_no = half
-            sql = (_RELEASE_ONE if count == 1 else _RELEASE).format(
+            sql = _RELEASE.format(
+                offset=_LONE_OFFSET if count == 1 else _OFFSET,
                 by_key=session.dialect.by_key,
                 queue_no="queue_no IS NULL" if queue_no is None else "queue_no = ?",
                 ids=marks(committed),
@@ -265,6 +267,6 @@ class _Release:
 
     def check(self, answers: Sequence[Answer]) -> None:
         """Raises RuntimeError unless all were copied; the database transaction is undone then."""
-        for count, answer in zip(self._counts, answers, strict=False):
+        for count, answer in zip(self._counts, answers, strict=True):
             if answer.changed != count:
                 raise RuntimeError(f"released {answer.changed} of {count} half messages")

@@ -109,6 +109,23 @@ async def test_prepare_after_commit_answers_with_the_place(world: World, store: 
     assert len(await log_of(store, topic)) == 1
 
 
+async def test_old_ids_in_a_batch_are_found_however_much_was_decided_since(
+    store: Store, topic: Topic, shop: int
+) -> None:
+    work = [PrepareWork(new_id(), shop, [half(topic, f"{n}")]) for n in range(100)]
+    ok(await store.prepare(work))
+    ok(await store.decide([commit(item.transaction_id) for item in work]))
+    fresh = PrepareWork(new_id(), shop, [half(topic, "fresh")])
+    first, new, last = await store.prepare([work[0], fresh, work[-1]])
+    assert new == TransactionOutcome(fresh.transaction_id, PREPARED)
+    for item, outcome in ((work[0], first), (work[-1], last)):
+        assert isinstance(outcome, TransactionOutcome)
+        assert (outcome.transaction_id, outcome.state) == (item.transaction_id, COMMITTED)
+        assert len(outcome.released) == 1
+    ok(await store.decide([commit(fresh.transaction_id)]))
+    assert len(await log_of(store, topic)) == 101
+
+
 async def test_prepare_after_rollback_is_refused(world: World, store: Store, topic: Topic, shop: int) -> None:
     work = PrepareWork(new_id(), shop, [half(topic)])
     ok(await store.prepare([work]))
