@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 SEND_TIMEOUT = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Parcel:
     check: ClaimedCheck
     sent: asyncio.Future[bool]
+    handed_over: bool = False
 
 
 class CheckSession:
@@ -30,25 +31,25 @@ class CheckSession:
         self.group_id = group_id
         self.client_id = client_id
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
-        self._under_way: set[asyncio.Future[bool]] = set()
+        self._under_way: set[_Parcel] = set()
         self.closed = False
 
     async def send(self, check: ClaimedCheck) -> bool:
-        """Sends a check down the stream; whether it went out."""
+        """Sends a check down the stream; whether it went out, or may have."""
         if self.closed:
             return False
-        sent: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._under_way.add(sent)
-        self._parcels.put_nowait(_Parcel(check, sent))
+        parcel = _Parcel(check, asyncio.get_running_loop().create_future())
+        self._under_way.add(parcel)
+        self._parcels.put_nowait(parcel)
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
-                return await sent
+                return await parcel.sent
         except TimeoutError:
             # It must not go out later, after its count was given back.
             self.close()
             return False
         finally:
-            self._under_way.discard(sent)
+            self._under_way.discard(parcel)
 
     async def outgoing(self) -> AsyncIterator[ClaimedCheck]:
         """The checks to write, in order; asking for the next one confirms that the last one was written."""
@@ -56,17 +57,18 @@ class CheckSession:
             parcel = await self._parcels.get()
             if parcel is None or self.closed:
                 return
+            parcel.handed_over = True
             yield parcel.check
             if not parcel.sent.done():
                 parcel.sent.set_result(True)
 
     def close(self) -> None:
-        """Ends the stream; checks that wait were not sent."""
+        """Ends the stream. Checks that wait were not sent; one that is being written may have reached the producer."""
         self.closed = True
         self._parcels.put_nowait(None)
-        for sent in self._under_way:
-            if not sent.done():
-                sent.set_result(False)
+        for parcel in self._under_way:
+            if not parcel.sent.done():
+                parcel.sent.set_result(parcel.handed_over)
 
 
 class CheckSessions:
