@@ -9,7 +9,7 @@ relies on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -85,7 +85,11 @@ class Dialect:
             heeds it in a locking SELECT by primary key only together with ORDER BY that key.
         take_offsets: takes so many (first value) offsets of a queue (second value). The offset after them is the only
             row it gives (embedded), or the number made by the database (servers).
-        keep_existing: ends an INSERT that leaves rows alone whose key exists, counting only new rows.
+        keep_existing_column: ends an INSERT that leaves rows alone whose key exists, counting only new rows.
+        given: a table of given rows for INSERT ... SELECT. From its name and columns, `name (column, ...)`, and its
+            rows, `(...),(...)` with `row` before each: what stands before SELECT, and what stands in FROM.
+        row: stands before each row of VALUES.
+        joined_to: joins two tables in this order, whatever it seems to cost.
     """
 
     name: str
@@ -95,6 +99,9 @@ class Dialect:
     by_index: Callable[[str], str]
     take_offsets: str
     keep_existing_column: Callable[[str], str]
+    given: Callable[[str, str], tuple[str, str]]
+    row: str
+    joined_to: str
 
     @property
     def by_key(self) -> str:
@@ -107,10 +114,38 @@ class Dialect:
         return not self.inlines_values
 
 
+def _given_before(table: str, given: str) -> tuple[str, str]:
+    return f"WITH {table} AS (VALUES {given}) ", table.partition(" ")[0]
+
+
+def _given_inside(table: str, given: str) -> tuple[str, str]:
+    return "", f"(VALUES {given}) AS {table}"
+
+
 SERVER_TAKE = "UPDATE queue SET next_offset = LAST_INSERT_ID(next_offset + ?) WHERE queue_id = ?"
 SQLITE_TAKE = "UPDATE queue SET next_offset = next_offset + ? WHERE queue_id = ? RETURNING next_offset"
-SERVER_KEEP = " ON DUPLICATE KEY UPDATE {0} = {0}".format
-SERVER_INDEX = " FORCE INDEX ({})".format
-MYSQL = Dialect("mysql", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_TAKE, SERVER_KEEP)
-MARIADB = Dialect("mariadb", True, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", SERVER_INDEX, SERVER_TAKE, SERVER_KEEP)
-SQLITE = Dialect("sqlite", False, "", "", lambda _: "", SQLITE_TAKE, lambda _: " ON CONFLICT DO NOTHING")
+MYSQL = Dialect(
+    name="mysql",
+    inlines_values=True,
+    for_update=" FOR UPDATE",
+    skip_locked=" FOR UPDATE SKIP LOCKED",
+    by_index=" FORCE INDEX ({})".format,
+    take_offsets=SERVER_TAKE,
+    keep_existing_column=" ON DUPLICATE KEY UPDATE {0} = {0}".format,
+    given=_given_inside,
+    row="ROW",
+    joined_to="STRAIGHT_JOIN",
+)
+MARIADB = replace(MYSQL, name="mariadb", given=_given_before, row="")
+SQLITE = Dialect(
+    name="sqlite",
+    inlines_values=False,
+    for_update="",
+    skip_locked="",
+    by_index=lambda _: "",
+    take_offsets=SQLITE_TAKE,
+    keep_existing_column=lambda _: " ON CONFLICT DO NOTHING",
+    given=_given_before,
+    row="",
+    joined_to="CROSS JOIN",
+)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_STATEMENT_CHARACTERS = 12 * 1024 * 1024
 MAX_BOUND_VALUES = 30_000
 MAX_UNITED = 100
-MAX_UNITED_KEYS = 500
+MAX_GIVEN = 2000
 
 
 def marks(values: Collection[Any]) -> str:
@@ -152,10 +152,34 @@ class Session:
         if self.dialect.embedded:
             return selection(f"DELETE FROM {table} WHERE {column}", keys)
         ending = f") AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key} ON t.{column} = k.wanted"
+        further = f"{self.dialect.row}(?)"
         return [
-            Statement(f"DELETE t FROM (SELECT ? AS wanted{' UNION ALL SELECT ?' * (len(chunk) - 1)}{ending}", chunk)
-            for chunk in _chunks(keys, MAX_UNITED_KEYS)
+            Statement(
+                "DELETE t FROM (SELECT ? AS wanted"
+                + (" UNION ALL VALUES " + ",".join([further] * (len(chunk) - 1)) if len(chunk) > 1 else "")
+                + ending,
+                chunk,
+            )
+            for chunk in _chunks(keys, MAX_GIVEN)
         ]
+
+    def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str) -> list[Statement]:
+        """Statements `INSERT ... SELECT` from a table joined with given rows, as few as fit.
+
+        Args:
+            head: `INSERT INTO table (columns)`.
+            table: name and columns of the given rows, `name (column, ...)`.
+            given: their values.
+            select: what follows SELECT, with `{given}` where the given rows stand in FROM, and no values.
+        """
+        dialect = self.dialect
+        row = f"{dialect.row}({marks(given[0])})" if given else ""
+        statements = []
+        for chunk in _chunks(given, MAX_GIVEN):
+            before, inside = dialect.given(table, ",".join([row] * len(chunk)))
+            values = [value for one in chunk for value in one]
+            statements.append(Statement(f"{head} {before}SELECT {select.format(given=inside)}", values))
+        return statements
 
     def run_in(self, sql: str, keys: Sequence[Any]) -> int:
         """Runs `sql IN (keys)` for any number of keys; the number of rows changed."""

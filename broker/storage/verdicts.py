@@ -16,7 +16,7 @@ from broker.services.ports import TransactionOutcome, VerdictWork
 from broker.storage import rows
 from broker.storage.halves import PARKED
 from broker.storage.log import take_offsets
-from broker.storage.session import Answer, Session, Statement, marks
+from broker.storage.session import Answer, Session, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,17 +28,20 @@ _OP_COLUMNS = (
     " released"
 )
 
-# The half messages of one queue become log entries, in the order of their transactions and positions.
+# Half messages become log entries at given places.
+_INTO_LOG = f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
 _RELEASE = (
-    f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
-    " SELECT ?, {offset}, transaction_id, position,"
-    f" {rows.CONTENT}, born_at, ? FROM half_message"
-    "{by_key}"
-    " WHERE topic_id = ? AND {queue_no} AND transaction_id IN ({ids})"
+    "p.queue_id, p.log_offset, h.transaction_id, h.position, "
+    + ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
+    + ", h.born_at, {now} FROM {{given}} {joined_to} half_message h{by_key}"
+    " ON h.transaction_id = p.transaction_id AND h.position = p.position"
 )
-_OFFSET = "? + ROW_NUMBER() OVER (ORDER BY transaction_id, position) - 1"
-# A lone one needs no window, which costs as much as the rest.
-_LONE_OFFSET = "?"
+_PLACES = "p (transaction_id, position, queue_id, log_offset)"
+# A lone one needs no table of places, which costs as much as the rest.
+_RELEASE_ONE = (
+    f"{_INTO_LOG} SELECT ?, ?, transaction_id, position, {rows.CONTENT}, born_at, ? FROM half_message"
+    " WHERE transaction_id = ? AND position = ?"
+)
 
 _Half = tuple[int, int | None]
 """Topic id and fixed queue number of a half message."""
@@ -232,41 +235,32 @@ class _Release:
             queues = topics[half[0]].queue_ids
             return queues[(turn if half[1] is None else half[1]) % len(queues)]
 
-        # Halves with the same topic and fixed queue number go in one statement; two of them may share a queue.
-        members: dict[_Half, int] = defaultdict(int)
+        counts: dict[int, int] = defaultdict(int)
         for transaction_id in committed:
             for half in pending[transaction_id].halves:
-                members[half] += 1
-        counts: dict[int, int] = defaultdict(int)
-        for half, count in members.items():
-            counts[queue_of(half)] += count
+                counts[queue_of(half)] += 1
         following = take_offsets(session, counts) if counts else {}
-        self._counts = list(members.values())
-        self.statements: list[Statement] = []
-        cursors: dict[_Half, int] = {}
-        for half, count in members.items():
-            queue_id = queue_of(half)
-            first = following[queue_id]
-            following[queue_id] = first + count
-            cursors[half] = first
-            topic_id, queue_no = half
-            sql = _RELEASE.format(
-                offset=_LONE_OFFSET if count == 1 else _OFFSET,
-                by_key=session.dialect.by_key,
-                queue_no="queue_no IS NULL" if queue_no is None else "queue_no = ?",
-                ids=marks(committed),
-            )
-            values = [queue_id, first, now, topic_id, *([] if queue_no is None else [queue_no]), *committed]
-            self.statements.append(Statement(sql, values))
         self.places: dict[bytes, list[tuple[int, int]]] = {}
+        copied: list[tuple[bytes, int, int, int]] = []
         for transaction_id in committed:
             own = self.places[transaction_id] = []
-            for half in pending[transaction_id].halves:
-                own.append((queue_of(half), cursors[half]))
-                cursors[half] += 1
+            for position, half in enumerate(pending[transaction_id].halves):
+                queue_id = queue_of(half)
+                offset = following[queue_id]
+                following[queue_id] = offset + 1
+                own.append((queue_id, offset))
+                copied.append((transaction_id, position, queue_id, offset))
+        self._count = len(copied)
+        if self._count == 1:
+            ((transaction_id, position, queue_id, offset),) = copied
+            self.statements = [Statement(_RELEASE_ONE, (queue_id, offset, now, transaction_id, position))]
+        else:
+            dialect = session.dialect
+            select = _RELEASE.format(now=now, joined_to=dialect.joined_to, by_key=dialect.by_key)
+            self.statements = session.insertion_with(_INTO_LOG, _PLACES, copied, select)
 
     def check(self, answers: Sequence[Answer]) -> None:
         """Raises RuntimeError unless all were copied; the database transaction is undone then."""
-        for count, answer in zip(self._counts, answers, strict=True):
-            if answer.changed != count:
-                raise RuntimeError(f"released {answer.changed} of {count} half messages")
+        count = sum(answer.changed for answer in answers)
+        if count != self._count:
+            raise RuntimeError(f"released {count} of {self._count} half messages")
