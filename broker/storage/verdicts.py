@@ -231,21 +231,23 @@ class _Release:
         """Takes the offsets of all half messages of these transactions."""
         topics = directory.by_ids(session, {topic_id for i in committed for topic_id, _ in pending[i].halves})
 
-        def queue_of(half: _Half) -> int:
-            queues = topics[half[0]].queue_ids
-            return queues[(turn if half[1] is None else half[1]) % len(queues)]
-
+        queue_ids: dict[_Half, int] = {}
         counts: dict[int, int] = defaultdict(int)
         for transaction_id in committed:
             for half in pending[transaction_id].halves:
-                counts[queue_of(half)] += 1
+                queue_id = queue_ids.get(half)
+                if queue_id is None:
+                    topic_id, queue_no = half
+                    queues = topics[topic_id].queue_ids
+                    queue_id = queue_ids[half] = queues[(turn if queue_no is None else queue_no) % len(queues)]
+                counts[queue_id] += 1
         following = take_offsets(session, counts) if counts else {}
         self.places: dict[bytes, list[tuple[int, int]]] = {}
         copied: list[tuple[bytes, int, int, int]] = []
         for transaction_id in committed:
             own = self.places[transaction_id] = []
             for position, half in enumerate(pending[transaction_id].halves):
-                queue_id = queue_of(half)
+                queue_id = queue_ids[half]
                 offset = following[queue_id]
                 following[queue_id] = offset + 1
                 own.append((queue_id, offset))
