@@ -35,7 +35,10 @@ async def test_a_check_that_one_producer_did_not_take_goes_to_another() -> None:
     await asyncio.sleep(0)
     sessions.end(first)
     checks = second.outgoing()
-    assert {(await anext(checks)).transaction_id for _ in range(2)} == {check(0).transaction_id, check(1).transaction_id}
+    assert {(await anext(checks)).transaction_id for _ in range(2)} == {
+        check(0).transaction_id,
+        check(1).transaction_id,
+    }
     await asyncio.sleep(0)
     sessions.end(second)
     assert await asyncio.gather(*sending) == ["second", "second"]
