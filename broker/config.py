@@ -186,13 +186,22 @@ def _parse(name: str, value: Any, shown: str) -> Any:
         if kind == "bool":
             return _parse_bool(value)
         if kind == "int":
-            return int(value)
+            return _parse_number(int, value)
         if kind == "float":
-            return float(value)
+            return _parse_number(float, value)
+        if not isinstance(value, str):
+            raise ValueError(value)
     except ValueError:
-        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[str(kind)]
+        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}[str(kind)]
         raise ConfigurationError(f"{shown} is {value!r}; it must be {wanted}.", field=name) from None
-    return str(value)
+    return value
+
+
+def _parse_number(kind: type[int] | type[float], value: Any) -> int | float:
+    # bool is an int, and int() cuts off what follows the point.
+    if isinstance(value, bool) or not isinstance(value, str | int | kind):
+        raise ValueError(value)
+    return kind(value)
 
 
 def _parse_bool(value: Any) -> bool:

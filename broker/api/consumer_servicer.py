@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.api import converters
 from broker.api.outbox import Outbox
+from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
     _Context = grpc.aio.ServicerContext[object, object]
-
-MOST_CREDITS = 100_000
 
 
 class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
@@ -216,5 +215,5 @@ def _optional(request: Request, field: str) -> int | None:
 
 
 def _check_credits(messages: int) -> None:
-    if messages > MOST_CREDITS:
-        raise InvalidArgument(f"{messages} messages at once; {MOST_CREDITS} are allowed.", field="messages")
+    if messages > MAX_CREDITS:
+        raise InvalidArgument(f"{messages} messages at once; {MAX_CREDITS} are allowed.", field="messages")

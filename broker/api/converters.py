@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.api.status import item_error
-from broker.domain.ids import format_id, parse_id
+from broker.domain.ids import format_id, message_id, parse_id
 from broker.domain.message import LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument, VerdictConflict
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome
@@ -56,9 +56,14 @@ def message_in(message: message_pb2.Message) -> Message:
     )
 
 
-def message_out(message: Message) -> message_pb2.Message:
-    """A half message on its way back to a producer or an operator."""
+def halves_out(transaction_id: bytes, halves: Sequence[Message]) -> list[message_pb2.Message]:
+    """The half messages of a transaction on their way back to a producer or an operator."""
+    return [_half_out(message_id(transaction_id, position), half) for position, half in enumerate(halves)]
+
+
+def _half_out(own_id: str, message: Message) -> message_pb2.Message:
     return message_pb2.Message(
+        message_id=own_id,
         topic=message.topic,
         body=message.body,
         tag=message.tag or "",
@@ -188,7 +193,7 @@ def check(claimed: ClaimedCheck) -> transaction_pb2.TransactionCheck:
         transaction_id=format_id(claimed.transaction_id),
         check_number=claimed.check_number,
         max_checks=claimed.max_checks,
-        messages=[message_out(half) for half in claimed.halves],
+        messages=halves_out(claimed.transaction_id, claimed.halves),
         prepared_at=timestamp(claimed.prepared_at),
     )
 
@@ -200,7 +205,7 @@ def transaction(detail: TransactionDetail, released: Sequence[LogPosition]) -> t
         transaction_id=format_id(summary.transaction_id),
         state=_state(summary.state),
         producer_group=summary.producer_group,
-        halves=[message_out(half) for half in detail.halves],
+        halves=halves_out(summary.transaction_id, detail.halves),
         check_count=summary.check_count,
         prepared_at=timestamp(summary.prepared_at),
         next_check_at=None if summary.next_check_at is None else timestamp(summary.next_check_at),

@@ -20,6 +20,11 @@ MAX_TAG_BYTES = 255
 MAX_MESSAGE_GROUP_BYTES = 64
 MAX_CLIENT_ID = 255
 MAX_REASON = 500
+MAX_OPERATOR = 255
+MAX_TOPICS_OF_CONSUMER = 1000
+MAX_RECEIPTS = MAX_CREDITS = 100_000
+MAX_TRANSACTION_BYTES = 30 * 1024 * 1024
+"""Bytes of a transaction's bodies, keys and properties: a check carries them all, in one message of 32 MiB at most."""
 
 
 def check_name(name: str, *, field: str, longest: int) -> None:
@@ -56,6 +61,35 @@ def check_client_id(client_id: str, field: str = "client_id") -> None:
         raise InvalidArgument("Control characters are not allowed.", field=field)
 
 
+def check_operator(operator: str) -> str:
+    """An operator's name as it is kept: `operator` where none is given."""
+    operator = operator.strip()
+    if len(operator) > MAX_OPERATOR:
+        raise InvalidArgument(f"A name of {len(operator)} characters; {MAX_OPERATOR} are allowed.", field="operator")
+    if _CONTROL.search(operator):
+        raise InvalidArgument("Control characters are not allowed.", field="operator")
+    return operator or "operator"
+
+
+def check_count(count: int, most: int, field: str) -> None:
+    """Refuses an empty or an overlong list."""
+    if count == 0:
+        raise InvalidArgument("At least one item is needed.", field=field)
+    if count > most:
+        raise InvalidArgument(f"{count} items in one request; {most} are allowed: send them in several.", field=field)
+
+
+def check_transaction_size(size: int) -> None:
+    """Refuses a transaction that no check could carry."""
+    if size > MAX_TRANSACTION_BYTES:
+        raise InvalidArgument(
+            f"The messages of the transaction have {size} bytes; {MAX_TRANSACTION_BYTES} are allowed. Store large"
+            " content elsewhere, send its key.",
+            field="messages",
+            reason="TRANSACTION_TOO_LARGE",
+        )
+
+
 def check_reason(reason: str, field: str = "reason") -> str:
     """A reason as it is kept: at most 500 characters, without control characters."""
     if len(reason) > MAX_REASON:
@@ -88,12 +122,7 @@ class Limits:
 
     def check_items(self, count: int, field: str) -> None:
         """Refuses an empty or an overlong list."""
-        if count == 0:
-            raise InvalidArgument("At least one item is needed.", field=field)
-        if count > self.max_items:
-            raise InvalidArgument(
-                f"{count} items in one request; {self.max_items} are allowed: send them in several.", field=field
-            )
+        check_count(count, self.max_items, field)
 
     def check_message(self, message: Message) -> None:
         """Refuses a message that breaks a limit.

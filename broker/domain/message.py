@@ -16,6 +16,15 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
     message_group: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of body, keys and properties."""
+        size = len(self.body)
+        if self.keys or self.properties:
+            size += sum([len(text.encode()) for text in self.keys])
+            size += sum([len(name.encode()) + len(value.encode()) for name, value in self.properties.items()])
+        return size
+
 
 @dataclass(slots=True)
 class LogMessage:

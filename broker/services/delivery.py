@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.ids import format_id
 from broker.domain.lease import parse_receipt
-from broker.domain.limits import check_client_id, check_reason
+from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
 from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, QueueSlice, Receipt
@@ -86,8 +86,7 @@ class DeliveryService:
             InvalidArgument: a name, the client id or the time cannot be.
             NotFound: the group or a topic does not exist.
         """
-        if not topics:
-            raise InvalidArgument("Name at least one topic.", field="topics")
+        check_count(len(topics), MAX_TOPICS_OF_CONSUMER, "topics")
         check_client_id(client_id)
         time = self._lease_time(lease_time, "lease_duration")
         joined = await self._catalog.group(group)
@@ -165,8 +164,7 @@ class DeliveryService:
         return wait / SECOND
 
     async def _settle(self, handles: Sequence[str], work_for: type[AckWork] | _WorkFor) -> list[Settled | BrokerError]:
-        if not handles:
-            raise InvalidArgument("At least one receipt handle is needed.", field="receipt_handles")
+        check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
         work = []
         refused: dict[int, BrokerError] = {}
         for index, handle in enumerate(handles):

@@ -39,8 +39,8 @@ class PrepareWork:
 
     @property
     def size(self) -> int:
-        """Bytes of all bodies."""
-        return sum([len(half.message.body) for half in self.halves])
+        """Bytes of all messages."""
+        return sum([half.message.size for half in self.halves])
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import format_id, uuid7
-from broker.domain.limits import Limits, check_reason
+from broker.domain.limits import Limits, check_operator, check_reason, check_transaction_size
 from broker.domain.message import LogPosition, Message, queue_for_group
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.services.ports import Queue, Storage, TransactionDetail, TransactionSummary
     from broker.services.wakeups import Wakeups
 
+ID_BYTES = 16
 LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
 
 
@@ -129,6 +130,8 @@ class TransactionService:
                 raise error.within(f"messages[{index}]") from None
             except NotFound as error:
                 raise NotFound(error.message, reason=error.reason, field=f"messages[{index}].topic") from None
+        if len(halves) > 1:
+            check_transaction_size(sum([half.message.size for half in halves]))
         return PrepareWork(
             request.transaction_id or new_id(), group_id, halves, request.first_position, request.first_check_delay
         )
@@ -237,7 +240,7 @@ class TransactionService:
         reason = check_reason(reason.strip())
         if not reason:
             raise InvalidArgument("An operator's decision needs a reason; it is kept.", field="reason")
-        operator = operator.strip()[:255] or "operator"
+        operator = check_operator(operator)
         if commit is None:
             outcome = await self._store.check_again(transaction_id, self._policy, operator, reason)
             return await self._placed(outcome)
@@ -268,9 +271,12 @@ def _parse_page(token: str) -> tuple[int, bytes] | None:
     if not token:
         return None
     try:
-        born_at, raw = token.split(".")
-        return int(born_at, 16), bytes.fromhex(raw)
+        time, text = token.split(".")
+        born_at, raw = int(time, 16), bytes.fromhex(text)
+        if not 0 <= born_at < 1 << 63 or len(raw) != ID_BYTES:
+            raise ValueError(token)
     except ValueError:
         raise InvalidArgument(
             "This is no page token; use next_page_token of the page before.", field="page_token"
         ) from None
+    return born_at, raw

@@ -9,10 +9,11 @@ range is read in the place of many keys.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from broker.domain.limits import check_transaction_size
 from broker.domain.transaction import TransactionState
-from broker.errors import AlreadyExists, BrokerError, Refused, VerdictConflict
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Refused, VerdictConflict
 from broker.services.ports import PrepareWork, TransactionOutcome
 from broker.storage import rows
 from broker.storage.session import Answer, Session, Statement, rows_of, selection
@@ -132,6 +133,11 @@ def _prepare_one(
             reason="POSITION_GAP",
             field="first_position",
         )
+    if item.first_position:
+        try:
+            check_transaction_size(item.size + sum(_stored_size(existing[i]) for i in range(item.first_position)))
+        except InvalidArgument as error:
+            return error
     new = []
     for row, half in zip(_rows(item, now, policy), item.halves, strict=True):
         stored = existing.get(row[1])
@@ -148,6 +154,11 @@ def _prepare_one(
     if new:
         session.insert("half_message", _COLUMNS, new)
     return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+
+
+def _stored_size(row: Sequence[Any]) -> int:
+    _, body, _, keys, _, properties, _ = row
+    return len(body) + len(keys or "") + len(properties or "")
 
 
 def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, bytes]:

@@ -119,6 +119,9 @@ async def test_a_check_carries_what_was_prepared_and_the_same_ids_are_delivered(
     checks = await client.answering(group)
     check = await checks.next()
     assert (check.transaction_id, check.check_number, check.max_checks) == (transaction_id, 1, 15)
+    assert [asked.message_id for asked in check.messages] == [transaction_id, f"{transaction_id}.1"]
+    for asked in check.messages:
+        asked.ClearField("message_id")
     assert list(check.messages) == prepared
     result = await checks.answer(check, COMMIT)
     assert result is not None

@@ -33,7 +33,9 @@ class Delivery(_message.Message):
     LEASE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     receipt_handle: _builtins.str
-    """Names this delivery in Ack, Nack and ExtendLease. Valid until the lease ends."""
+    """Names this delivery in Ack, Nack and ExtendLease. Valid until the message is settled
+    or moves on, or another consumer took the lease over.
+    """
     attempt: _builtins.int
     """Which delivery of this message to the group this is, from 1."""
     last_error: _builtins.str

@@ -65,7 +65,8 @@ class Message(_message.Message):
     """Messages of one group always lie in the same queue, in the order of their release."""
     message_id: _builtins.str
     """Identity of an ordinary message, a UUID (version 7 is best): sending the same id again has one effect.
-    Empty: the broker makes one. Must be empty in a transaction, whose id names its messages.
+    Empty: the broker makes one. Must be empty in Prepare: a transaction's id names its messages, and the broker
+    fills this in when it shows them.
     """
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

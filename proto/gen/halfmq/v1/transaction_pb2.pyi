@@ -419,7 +419,7 @@ class CheckAnswer(_message.Message):
     verdict: Global___CheckVerdict.ValueType
     """The verdict."""
     reason: _builtins.str
-    """Why, kept in the check history; may be empty."""
+    """Why, kept in the check history; may be empty. Only the first 500 characters are kept."""
     def __init__(
         self,
         *,
