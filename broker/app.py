@@ -215,6 +215,8 @@ def _unusable(config: BrokerConfig) -> ConfigurationError:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
+    except socket.gaierror as error:
+        return ConfigurationError(f"{host} in listen is no name of a machine ({error.strerror}).", field="listen")
     except OSError as error:
         return ConfigurationError(
             f"The address {config.listen} cannot be used ({error.strerror}): is another process there, is it this "

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX = "HALFMQ_"
 DEFAULT_DATABASE = "sqlite:///halfmq.db"
 
+BOUNDS = {
+    "first_check": (0, 24 * 3600),
+    "check_interval": (0.01, 24 * 3600),
+    "lease": (0.1, 12 * 3600),
+    "retention_hours": (1e-7, 100 * 366 * 24),
+    "drain": (0, 3600),
+    "answer_timeout": (0.1, 3600),
+    "patience": (0.01, 3600),
+}
+"""Least and largest values of the settings that are times."""
+
 
 @dataclass(frozen=True)
 class BrokerConfig:
@@ -82,11 +93,9 @@ class BrokerConfig:
                 raise ConfigurationError(f"{name} must be a finite number.", field=name)
         if not 1 <= self.queue_count <= 1024:
             raise ConfigurationError("queue_count must be between 1 and 1024.", field="queue_count")
-        for name in ("lease", "retention_hours", "answer_timeout", "patience"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} must be more than 0.", field=name)
-        if self.drain < 0:
-            raise ConfigurationError("drain must be 0 or more.", field="drain")
+        for name, (least, most) in BOUNDS.items():
+            if not least <= getattr(self, name) <= most:
+                raise ConfigurationError(f"{name} must be between {least:g} and {most:g}.", field=name)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
         if self.tls_client_ca and not self.tls_certificate:
@@ -97,7 +106,9 @@ class BrokerConfig:
             raise ConfigurationError("log_level is debug, info, warning or error.", field="log_level")
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigurationError("listen is host:port, such as 0.0.0.0:8085.", field="listen")
+            raise ConfigurationError(
+                "listen is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field="listen"
+            )
         self.check_policy()
         try:
             self.limits()

@@ -50,6 +50,9 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
         outbox: Outbox[consumer_pb2.ConsumeResponse] = Outbox()
         self._streams.add(outbox)
+        if self._delivery.draining:
+            # It came after the others were ended; nobody would end this one.
+            outbox.close()
         try:
             yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
             async for response in outbox.run(

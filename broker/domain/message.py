@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Message:
-    """A message as a producer writes it."""
+    """A message as a producer writes it. What is in it is not shown by repr, which goes into logs."""
 
     topic: str
-    body: bytes
-    tag: str | None = None
-    keys: tuple[str, ...] = ()
-    properties: dict[str, str] = field(default_factory=dict)
+    body: bytes = field(repr=False)
+    tag: str | None = field(default=None, repr=False)
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    properties: dict[str, str] = field(default_factory=dict, repr=False)
     message_group: str | None = None
 
     @property
@@ -35,10 +35,10 @@ class LogMessage:
     offset: int
     transaction_id: bytes
     position: int
-    body: bytes
-    tag: str | None
-    keys: list[str]
-    properties: dict[str, str]
+    body: bytes = field(repr=False)
+    tag: str | None = field(repr=False)
+    keys: list[str] = field(repr=False)
+    properties: dict[str, str] = field(repr=False)
     message_group: str | None
     born_at: int
     stored_at: int

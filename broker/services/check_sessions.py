@@ -78,10 +78,14 @@ class CheckSessions:
         """Starts with none."""
         self._by_group: dict[int, list[CheckSession]] = defaultdict(list)
         self._turn = 0
+        self._draining = False
         self.on_open: Callable[[], None] = lambda: None
 
     def admit(self, session: CheckSession) -> None:
-        """Takes a producer in."""
+        """Takes a producer in, or sends it elsewhere at once when all were sent elsewhere."""
+        if self._draining:
+            session.close()
+            return
         self._by_group[session.group_id].append(session)
         self.on_open()
 
@@ -115,7 +119,8 @@ class CheckSessions:
         return None
 
     def close_all(self) -> None:
-        """Ends all streams, so that producers go to another broker."""
+        """Ends all streams, and those still to come, so that producers go to another broker."""
+        self._draining = True
         for sessions in list(self._by_group.values()):
             for session in list(sessions):
                 session.close()

@@ -208,10 +208,11 @@ class Database:
         path = Path(str(self.url.database))
         if not path.parent.is_dir():
             raise ConfigurationError(f"The folder {str(path.parent)!r} does not exist; create it.", field="database")
-        connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+        wait = min(10.0, self._answer_timeout)
+        connection = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute(f"PRAGMA busy_timeout = {int(wait * 1000)}")
         connection.execute("PRAGMA cache_size = -65536")
         return connection
 

@@ -13,7 +13,7 @@ import pytest
 from broker import errors
 from broker.api.status import CODES
 from broker.app import LARGEST_REQUEST
-from broker.config import BrokerConfig
+from broker.config import BOUNDS, BrokerConfig
 from broker.domain import limits
 from broker.services.delivery import SECOND, DeliveryConfig
 from broker.services.transactions import LONGEST_CHECK_DELAY
@@ -21,6 +21,7 @@ from broker.storage.schema import metadata
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
+_CONFIGURATION = DOCS / "configuration.md"
 PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
@@ -48,6 +49,11 @@ def test_every_setting_is_described_with_its_default() -> None:
             default = f"{field.default:g}"
         expected[field.name] = special.get(field.name, default or "none")
     assert list(shown.items()) == list(expected.items())
+
+
+def test_bounds_of_settings_are_described_as_they_are() -> None:
+    shown = {row[0].strip("`"): (float(row[1]), float(row[2])) for row in _table(_CONFIGURATION.read_text(), "time")}
+    assert shown == BOUNDS
 
 
 def test_every_setting_is_an_option_of_serve() -> None:

@@ -46,3 +46,11 @@ async def test_a_check_that_one_producer_did_not_take_goes_to_another() -> None:
 
 async def test_nobody_is_asked_when_no_producer_is_there() -> None:
     assert await CheckSessions().send(check(0)) is None
+
+
+async def test_who_comes_while_the_broker_drains_is_sent_elsewhere_too() -> None:
+    sessions, late = CheckSessions(), CheckSession(GROUP, "late")
+    sessions.close_all()
+    sessions.admit(late)
+    assert [each async for each in late.outgoing()] == []
+    assert sessions.group_ids() == []
