@@ -78,6 +78,16 @@ def test_on_a_server_it_comes_to_equal_tables_and_drops_its_own(
             assert cursor.fetchone() == (0,), table
 
 
+def test_the_business_may_have_a_database_of_its_own(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
+    url, shop = fresh_database("mariadb"), fresh_database("mysql")
+    run = run_demo(f"--database={url}", f"--business-database={shop}", "--orders=100", "--keep", temporary=tmp_path)
+    assert_as_it_must_be(run, 100)
+    for database, own in ((url, False), (shop, True)):
+        with connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW TABLES LIKE 'demo%'")
+            assert bool(cursor.fetchall()) is own
+
+
 def test_a_row_that_the_consumer_lost_is_found_out(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
     url = fresh_database("mariadb")
     taken: list[int] = []
@@ -145,6 +155,7 @@ def test_an_interrupt_ends_all_processes_and_drops_the_tables(
         (["--topic=t"], "--input"),
         (["--input=rows.csv", "--topic=not a topic"], "not a topic"),
         (["--database=oracle://x/y"], "is not supported"),
+        (["--business-database=mysql://u:p@127.0.0.1:9/shop"], "--business-database"),
     ],
 )
 def test_options_that_cannot_be_are_refused(arguments: list[str], words: str, tmp_path: Path) -> None:

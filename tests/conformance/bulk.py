@@ -7,6 +7,7 @@ as they do when a producer forgets one now and then.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -164,11 +165,12 @@ class Recording(Session):
 
 @dataclass
 class Measured:
-    """What some work returned, how many rows the server read for it, and what was run."""
+    """What some work returned, how many rows the server read for it, and what was run; also how many it locked."""
 
     result: Any
     reads: int
     statements: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    locked: int | None = None
 
 
 class Past:
@@ -207,13 +209,13 @@ class Past:
         self.database.release(self.session)
         self.database.close()
 
-    def reads(self, work: Callable[[Session], Any]) -> Measured:
-        """Runs work, counts the rows that the server read, and undoes the work."""
-        measured = self._reads(work)
+    def reads(self, work: Callable[[Session], Any], *, locks: bool = False) -> Measured:
+        """Runs work, counts the rows that the server read (and locked, which takes a while), and undoes the work."""
+        measured = self._reads(work, locks=locks)
         measured.reads -= self._own
         return measured
 
-    def _reads(self, work: Callable[[Session], Any]) -> Measured:
+    def _reads(self, work: Callable[[Session], Any], *, locks: bool = False) -> Measured:
         self.session.begin()
         try:
             before = self._handler_reads()
@@ -221,12 +223,20 @@ class Past:
             result = work(self.session)
             statements = list(self.session.statements)
             after = self._handler_reads()
+            locked = self._rows_locked() if locks else None
         finally:
             self.session.rollback()
-        return Measured(result, after - before, statements)
+        return Measured(result, after - before, statements, locked)
 
     def _handler_reads(self) -> int:
         return sum(int(value) for _, value in self.session.fetch("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+
+    def _rows_locked(self) -> int:
+        time.sleep(0.15)  # The server shows what was so a tenth of a second ago.
+        row = self.session.fetch_one(
+            "SELECT trx_rows_locked FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = CONNECTION_ID()"
+        )
+        return int(row[0]) if row else 0
 
     def plan(self, sql: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
         """The server's plan of a statement: a row per table."""

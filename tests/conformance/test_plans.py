@@ -204,7 +204,10 @@ def test_nothing_but_its_own_rows_is_locked(past: Past, name: str) -> None:
     A statement that locks and scans would wait for the rows of every other broker.
     """
     past.pretend(stale=True)
-    measured = past.reads(WORK[name][0])
+    work, expected, _ = WORK[name]
+    measured = past.reads(work, locks=True)
+    assert measured.locked is not None
+    assert measured.locked <= expected + bulk.QUEUES, f"{measured.locked} rows locked for {expected}"
     measured.statements = [each for each in measured.statements if LOCKING.search(each[0])]
     plans_hold(past, measured)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.errors import ConfigurationError
 from broker.storage.durability import open_database
 from broker.storage.engine import parse_url
 
@@ -44,7 +45,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def prepared(database: str | None, *, keep: bool) -> Iterator[Place]:
+def prepared(database: str | None, business_database: str | None, *, keep: bool) -> Iterator[Place]:
     """Makes the place, and removes its folder afterwards, except to `keep` it and after a failure.
 
     Raises:
@@ -52,13 +53,9 @@ def prepared(database: str | None, *, keep: bool) -> Iterator[Place]:
     """
     token = secrets.token_hex(3)
     embedded = database is None or parse_url(database).get_backend_name() == "sqlite"
-    shown = "SQLite, embedded"
-    if database is not None:
-        opened, warnings = open_database(database, answer_timeout=30.0)
-        for warning in warnings:
-            sys.stderr.write(f"database setting: {warning}\n")
-        shown = f"{opened.dialect.name} {opened.version}, {opened.shown_url}".replace(" ,", ",")
-        opened.close()
+    shown = _tried(database, "database") if database is not None else "SQLite, embedded"
+    if business_database is not None:
+        shown += f"; business tables in {_tried(business_database, 'business_database')}"
     folder = Path(tempfile.mkdtemp(prefix="halfmq-demo-"))
     if embedded:
         broker_url = database or f"sqlite:///{folder / 'broker.db'}"
@@ -74,7 +71,8 @@ def prepared(database: str | None, *, keep: bool) -> Iterator[Place]:
         )
     else:
         url = str(database)
-        place = Place(folder, token, url, url, url, f"demo_{token}_", shown, own_broker_database=False)
+        business = business_database or url
+        place = Place(folder, token, url, business, business, f"demo_{token}_", shown, own_broker_database=False)
     try:
         yield place
     except BaseException:
@@ -82,3 +80,16 @@ def prepared(database: str | None, *, keep: bool) -> Iterator[Place]:
         raise
     if not keep:
         shutil.rmtree(folder)
+
+
+def _tried(url: str, field: str) -> str:
+    """Opens a database once, so that one that cannot be used is found out now; what to call it."""
+    try:
+        opened, warnings = open_database(url, answer_timeout=30.0)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.message, field=field) from None
+    for warning in warnings:
+        sys.stderr.write(f"{field} setting: {warning}\n")
+    shown = f"{opened.dialect.name} {opened.version}, {opened.shown_url}".replace(" ,", ",")
+    opened.close()
+    return shown

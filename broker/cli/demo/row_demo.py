@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halfmq.v1.transaction_pb2 import Transaction
 
 # Up to here each row is a transaction of its own by default; from here on so many rows share one.
-SMALL, ROWS_TOGETHER = 10_000, 100
+SMALL = 10_000
 CHECK_INTERVAL = 1.0
 
 
@@ -34,14 +34,14 @@ class RowJob:
         path: the file.
         total: how many rows it has.
         topic: where to, or None for a topic of the run's own.
-        rows_per_transaction: how many rows share a transaction, or None for the default.
+        rows_per_transaction: how many rows share a transaction.
         kill: kill the producer halfway.
     """
 
     path: Path
     total: int
     topic: str | None
-    rows_per_transaction: int | None
+    rows_per_transaction: int
     kill: bool
 
 
@@ -152,7 +152,7 @@ async def play_rows(place: Place, job: RowJob, *, keep: bool) -> list[str]:
         What was not as it must be; empty when everything was.
     """
     total = job.total
-    together = job.rows_per_transaction or (1 if total <= SMALL else ROWS_TOGETHER)
+    together = job.rows_per_transaction
     book = Book(place.producer_url, place.prefix, SENT_ROWS)
     view = View(place.consumer_url, place.prefix, RECEIVED_ROWS)
     topic = job.topic or f"demo-rows-{place.token}"
