@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
+from broker.api.health_servicer import HealthServicer
 from broker.api.interceptor import ErrorInterceptor
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
 from broker.config import BrokerConfig
@@ -100,13 +100,13 @@ class Broker:
         await self._listen()
         for loop in self._loops:
             loop.start()
-        await self._set_serving(True)
+        await self._health.serve()
         logger.info("broker %s serves on %s, database %s", self.config.name, self.endpoint, self._database.shown_url)
 
     async def stop(self) -> None:
         """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable."""
         logger.info("broker %s drains", self.config.name)
-        await self._set_serving(False)
+        await self._health.drain()
         self._sessions.close_all()
         self._consumers.drain()
         for loop in self._loops:
@@ -173,7 +173,7 @@ class Broker:
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(self._catalog, self._transactions, self.store.clock), self._server
         )
-        self._health = health.HealthServicer()
+        self._health = HealthServicer(SERVICES)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
@@ -201,11 +201,6 @@ class Broker:
             [(key, chain)], root_certificates=client_ca, require_client_auth=client_ca is not None
         )
         return self._server.add_secure_port(config.listen, credentials)
-
-    async def _set_serving(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", *SERVICES):
-            await self._health.set(service, status)
 
 
 def _unusable(config: BrokerConfig) -> ConfigurationError:

@@ -105,7 +105,7 @@ class BrokerConfig:
         if self.log_level not in {"debug", "info", "warning", "error"}:
             raise ConfigurationError("log_level is debug, info, warning or error.", field="log_level")
         host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise ConfigurationError(
                 "listen is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field="listen"
             )

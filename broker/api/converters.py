@@ -33,15 +33,15 @@ def timestamp(micros: int) -> Timestamp:
 
 
 def micros(duration: Duration, field: str) -> int:
-    """A Duration in microseconds.
+    """A Duration in whole microseconds, rounded up.
 
     Raises:
         InvalidArgument: it is negative.
     """
-    value = duration.seconds * SECOND + duration.nanos // 1000
-    if value < 0:
+    if duration.seconds < 0 or duration.nanos < 0:
         raise InvalidArgument("A duration cannot be negative.", field=field)
-    return value
+    # Rounded up: less than a microsecond must not become none at all.
+    return duration.seconds * SECOND - (-duration.nanos // 1000)
 
 
 def message_in(message: message_pb2.Message) -> Message:

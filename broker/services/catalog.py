@@ -170,12 +170,16 @@ class Catalog:
     async def topics(self, page_token: str, page_size: int) -> tuple[list[Topic], str]:
         """A page of topics by name, and the token of the next page (empty at the end)."""
         size = page_limit(page_size)
+        if page_token:
+            check_topic_name(page_token, "page_token")
         found = await self._store.list_topics(page_token, size + 1)
         return found[:size], found[size - 1].name if len(found) > size else ""
 
     async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
         """A page of consumer groups by name, and the token of the next page (empty at the end)."""
         size = page_limit(page_size)
+        if page_token:
+            check_group_name(page_token, "page_token")
         found = await self._store.list_groups(page_token, size + 1)
         return found[:size], found[size - 1].name if len(found) > size else ""
 

@@ -1,0 +1,69 @@
+"""grpc.health.v1, whose watchers do not hold up a drain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
+    """The library's servicer; once it drains, whoever watches is told so and let go."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        """Takes the services' full names; none serves yet."""
+        super().__init__()
+        self._services = ("", *services)
+        self._draining = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Says that all services can be used."""
+        for service in self._services:
+            await self.set(service, _SERVING)
+
+    async def drain(self) -> None:
+        """Says that no service can be used any more, and ends all watching."""
+        for service in self._services:
+            await self.set(service, _NOT_SERVING)
+        self._draining.set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        """Tells the state of a service whenever it changes."""
+        told = _Told(context)
+        watching = asyncio.ensure_future(super().Watch(request, told))
+        ending = asyncio.ensure_future(self._drained(told))
+        try:
+            await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            ending.cancel()
+            await asyncio.gather(watching, ending, return_exceptions=True)
+
+    async def _drained(self, told: _Told) -> None:
+        await self._draining.wait()
+        await told.away.wait()
+
+
+class _Told:
+    """What a watcher was told last: `away` is set while that is not SERVING."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.away = asyncio.Event()
+
+    async def write(self, response: health_pb2.HealthCheckResponse) -> None:
+        await self._context.write(response)
+        if response.status == _SERVING:
+            self.away.clear()
+        else:
+            self.away.set()
