@@ -6,20 +6,20 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from consumer_sdk.handlers import HandlerPool
-from consumer_sdk.message import AsyncReceivedMessage, DeliveredMessage
+from consumer_sdk.handlers import HandlerPool, called_by_handler_of
+from consumer_sdk.message import AsyncReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.queues import queue_offsets, read_queue
-from consumer_sdk.receipts import Nack
+from consumer_sdk.receipts import Nack, nack_of
 from consumer_sdk.settings import settings_from
 from consumer_sdk.subscription import Subscription
-from producer_sdk.connection import BrokerLink
-from producer_sdk.errors import ConfigurationError
+from producer_sdk.connection import BrokerLink, check_count, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from types import TracebackType
 
+    from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
@@ -64,8 +64,8 @@ class AsyncConsumer:
             group: Consumer group. It must exist, unless the broker creates groups by itself.
             topics: One topic or several.
             prefetch: Messages that wait in this process or are on their way to it, at most.
-            lease_duration: Seconds after which others get what this process holds if it dies; None: the broker's
-                default. Leases are extended every third of it.
+            lease_duration: Seconds after which others get what this process holds if it dies, from 0.1 to 12 h; None:
+                the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
             retry: When calls are tried again; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -76,12 +76,14 @@ class AsyncConsumer:
         Raises:
             ConfigurationError: A setting cannot work.
         """
+        check_seconds("close_grace", close_grace, least=0)
         self._settings = settings_from(group, topics, prefetch, lease_duration, client_id, longest_hold)
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self.subscription = Subscription(self._link, self._settings)
         """The engine, for the synchronous consumer; applications have no use for it."""
         self._close_grace = close_grace
-        self._runs: set[asyncio.Task[None]] = set()
+        self._runs: set[asyncio.Task[BaseException | None]] = set()
+        self._close_after_run = False
 
     @property
     def group(self) -> str:
@@ -120,7 +122,12 @@ class AsyncConsumer:
             raise TimeoutError(msg) from None
 
     async def close(self) -> None:
-        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat."""
+        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat.
+
+        Called by a handler of its own it does what ``stop()`` does; ``run()`` closes when the handlers have returned.
+        """
+        if self.put_off_close():
+            return
         self.subscription.stop()
         try:
             if self._runs:
@@ -131,6 +138,14 @@ class AsyncConsumer:
             await self.subscription.close(self._close_grace)
         finally:
             await self._link.close()
+
+    def put_off_close(self) -> bool:
+        """Stops and leaves the rest of ``close()`` to ``run()``, if a handler asks; whether one did."""
+        if not self._runs or not called_by_handler_of(self.subscription):
+            return False
+        self._close_after_run = True
+        self.stop()
+        return True
 
     async def __aenter__(self) -> Self:
         """Subscribes, in the background."""
@@ -179,6 +194,7 @@ class AsyncConsumer:
 
     async def deliveries(self, max_messages: int, timeout: float | None) -> list[pb.Delivery]:  # noqa: ASYNC109
         """Waits for messages in their wire form; see receive."""
+        check_count("max_messages", max_messages)
         subscription = self.subscription
         if subscription.stopped:
             return []
@@ -205,7 +221,7 @@ class AsyncConsumer:
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
-        results = await self.settle(_handles(messages), None, wait=wait)
+        results = await self.settle(handles_of(messages), None, wait=wait)
         raise_refusals(results)
 
     async def nack(
@@ -220,7 +236,7 @@ class AsyncConsumer:
 
         Args:
             messages: One message or several.
-            delay: Seconds after which they may be delivered again; None: the group's retry delays.
+            delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
             reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
             wait: Wait until the broker confirmed it; otherwise refusals are logged.
 
@@ -232,9 +248,10 @@ class AsyncConsumer:
             ReceiptRefused: The broker refused the one message for another reason.
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+            TypeError: An argument is of the wrong type.
+            ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
         """
-        said = Nack(None if delay is None else round(delay * 1e9), reason)
-        results = await self.settle(_handles(messages), said, wait=wait)
+        results = await self.settle(handles_of(messages), nack_of(delay, reason), wait=wait)
         raise_refusals(results)
         return dead_letters(results)
 
@@ -261,7 +278,8 @@ class AsyncConsumer:
         """Gives every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
         Messages of one message group are handled one after the other. Cancelling ``run()`` does what ``stop()`` does;
-        handlers at work go on until ``close()`` has waited long enough for them.
+        handlers at work go on until ``close()`` has waited long enough for them. A handler that raises SystemExit or
+        the like ends ``run()`` as ``stop()`` does; its message is given back, and ``run()`` raises what it raised.
 
         Args:
             handler: A coroutine function, or a function, which is called in threads.
@@ -269,27 +287,34 @@ class AsyncConsumer:
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
+            TypeError: The handler cannot be called.
         """
-        await self.run_wrapped(lambda delivery: AsyncReceivedMessage(delivery, self), handler, workers)
+        ended_by = await self.run_wrapped(lambda delivery: AsyncReceivedMessage(delivery, self), handler, workers)
+        if ended_by is not None:
+            raise ended_by
 
     async def run_wrapped(
         self, wrap: Callable[[pb.Delivery], MessageT], handler: Callable[[MessageT], Any], workers: int
-    ) -> None:
-        """Does what run() does, with messages of any kind."""
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            msg = f"workers is a whole number, 1 or more, not {workers!r}"
-            raise ConfigurationError(msg, field="workers")
+    ) -> BaseException | None:
+        """Does what run() does, with messages of any kind; gives back what run() is to raise."""
+        if not callable(handler):
+            msg = f"handler is a function or a coroutine function that takes one message, not {handler!r}"
+            raise TypeError(msg)
+        check_count("workers", workers)
         if self.subscription.stopped:
-            return
+            return None
         self.subscription.start()
         run = asyncio.create_task(HandlerPool(self.subscription, wrap, handler, workers).run())
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
         try:
-            await asyncio.shield(run)
+            return await asyncio.shield(run)
         except asyncio.CancelledError:
             self.stop()
             raise
+        finally:
+            if self._close_after_run and run.done():
+                await self.close()
 
     def stop(self) -> None:
         """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
@@ -304,9 +329,3 @@ class AsyncConsumer:
     async def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
         return await queue_offsets(self._link, topic, group)
-
-
-def _handles(messages: DeliveredMessage | Iterable[DeliveredMessage]) -> list[str]:
-    if isinstance(messages, DeliveredMessage):
-        return [messages.receipt_handle]
-    return [message.receipt_handle for message in messages]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from consumer_sdk.async_consumer import AsyncConsumer
-from consumer_sdk.message import DeliveredMessage, ReceivedMessage
+from consumer_sdk.message import ReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
-from consumer_sdk.receipts import Nack
-from producer_sdk.connection import BackgroundRunner
+from consumer_sdk.receipts import nack_of
+from producer_sdk.connection import BackgroundRunner, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
+    from consumer_sdk.receipts import Nack
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
     from producer_sdk.message import LogPosition
@@ -61,6 +63,7 @@ class Consumer:
             close_grace=close_grace,
         )
         self._runner = BackgroundRunner("Consumer")
+        self._close_after_run = False
 
     @property
     def group(self) -> str:
@@ -86,7 +89,13 @@ class Consumer:
         self._runner.run(self._core.wait_until_subscribed(timeout))
 
     def close(self) -> None:
-        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat."""
+        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat.
+
+        Called by a handler of its own it does what ``stop()`` does; ``run()`` closes when the handlers have returned.
+        """
+        if self._core.put_off_close():
+            self._close_after_run = True
+            return
         try:
             if self._runner.started:
                 self._runner.run(self._core.close())
@@ -123,6 +132,7 @@ class Consumer:
 
     def receive(self, max_messages: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """Waits for messages; see AsyncConsumer.receive."""
+        check_count("max_messages", max_messages)
         return [ReceivedMessage(delivery, self) for delivery in self._take(max_messages, timeout)]
 
     def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
@@ -138,15 +148,21 @@ class Consumer:
         wait: bool = True,
     ) -> list[LogPosition | None]:
         """Gives messages back; see AsyncConsumer.nack."""
-        said = Nack(None if delay is None else round(delay * 1e9), reason)
-        return dead_letters(self._settle(messages, said, wait=wait))
+        return dead_letters(self._settle(messages, nack_of(delay, reason), wait=wait))
 
     def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
         """Gives every message to a handler until ``stop()``; see AsyncConsumer.run.
 
         An interrupt (Ctrl-C) does what ``stop()`` does and is raised again.
         """
-        self._runner.run(self._core.run_wrapped(lambda delivery: ReceivedMessage(delivery, self), handler, workers))
+        running = self._core.run_wrapped(lambda delivery: ReceivedMessage(delivery, self), handler, workers)
+        try:
+            ended_by = self._runner.run(running)
+        finally:
+            if self._close_after_run:
+                self.close()
+        if ended_by is not None:
+            raise ended_by
 
     def stop(self) -> None:
         """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
@@ -172,8 +188,7 @@ class Consumer:
     def _settle(
         self, messages: DeliveredMessage | Iterable[DeliveredMessage], nack: Nack | None, *, wait: bool
     ) -> list[pb.ReceiptResult]:
-        listed = (messages,) if isinstance(messages, DeliveredMessage) else messages
-        handles = [message.receipt_handle for message in listed]
+        handles = handles_of(messages)
         if not wait:
             self._runner.post(self._submit, handles, nack)
             return []

@@ -9,10 +9,11 @@ import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from consumer_sdk.receipts import Nack
-from producer_sdk.connection import reason_of
+from producer_sdk.connection import is_own_cancellation, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
     from consumer_sdk.subscription import Subscription
     from halfmq.v1 import consumer_pb2 as pb
 
-__all__ = ["HandlerPool"]
+__all__ = ["HandlerPool", "called_by_handler_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
 MessageT = TypeVar("MessageT")
+
+# Whose handler the running code belongs to; threads of handlers, and calls that go from them to the loop, inherit it.
+_at_work_for: ContextVar[Subscription | None] = ContextVar("_at_work_for", default=None)
+
+
+def called_by_handler_of(subscription: Subscription) -> bool:
+    """Whether the running code is a handler of this subscription, or was called by one."""
+    return _at_work_for.get() is subscription
 
 
 class HandlerPool(Generic[MessageT]):
@@ -56,17 +65,25 @@ class HandlerPool(Generic[MessageT]):
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - not whether it is callable, but which kind
         )
+        self._ended_by: BaseException | None = None
         self._threads = None if is_async else ThreadPoolExecutor(workers, thread_name_prefix="halfmq-handler")
 
-    async def run(self) -> None:
+    async def run(self) -> BaseException | None:
         """Works until the subscription is stopped and what is at work has ended.
+
+        Returns:
+            What a handler raised to end the process, such as SystemExit; it is for the caller of the application's
+            ``run()`` to raise, because no task can raise it without ending the event loop.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
         """
+        token = _at_work_for.set(self._subscription)
         workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
+        _at_work_for.reset(token)
         try:
             await asyncio.gather(*workers)
+            return self._ended_by
         finally:
             for worker in workers:
                 worker.cancel()
@@ -86,11 +103,18 @@ class HandlerPool(Generic[MessageT]):
         handles = (delivery.receipt_handle,)
         try:
             await self._call(self._wrap(delivery))
-        except Exception as error:
+        except BaseException as error:
+            if is_own_cancellation(error):
+                raise
+            to_the_end = not isinstance(error, Exception | asyncio.CancelledError)
+            if to_the_end:
+                self._ended_by = error
+                self._subscription.stop()
             _log.exception(
-                "the handler failed on message %s (attempt %d); giving it back",
+                "the handler failed on message %s (attempt %d); giving it back%s",
                 delivery.message.message_id,
                 delivery.attempt,
+                " and ending run()" if to_the_end else "",
             )
             self._subscription.settle(handles, Nack(reason=reason_of(error)), wait=False)
         else:

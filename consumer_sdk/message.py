@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from halfmq.v1 import consumer_pb2, message_pb2
     from producer_sdk.message import LogPosition
 
-__all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "StoredMessage"]
+__all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "StoredMessage", "handles_of"]
 
 
 class StoredMessage:
@@ -186,6 +187,23 @@ class AsyncReceivedMessage(DeliveredMessage):
         """
         positions = await self._consumer.nack(self, delay=delay, reason=reason, wait=wait)
         return positions[0] if positions else None
+
+
+def handles_of(messages: DeliveredMessage | Iterable[DeliveredMessage]) -> list[str]:
+    """The receipt handles of one message or several.
+
+    Raises:
+        TypeError: Something in it is no message that a consumer received.
+    """
+    if isinstance(messages, DeliveredMessage):
+        return [messages.receipt_handle]
+    listed = list(messages) if isinstance(messages, Iterable) else [messages]
+    try:
+        return [message.receipt_handle for message in listed]
+    except AttributeError:
+        other = next(message for message in listed if not isinstance(message, DeliveredMessage))
+        msg = f"expected messages that a consumer received, got {type(other).__name__}: {other!r}"
+        raise TypeError(msg) from None
 
 
 def _time(timestamp: Timestamp) -> datetime:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfmq.v1 import consumer_pb2 as pb
+from producer_sdk.connection import text_of_reason
 from producer_sdk.connection.statuses import is_passing_item
 
 if TYPE_CHECKING:
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
 
     from producer_sdk.connection import RetryConfig
 
-__all__ = ["Nack", "ReceiptLane"]
+__all__ = ["Nack", "ReceiptLane", "nack_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
 _HANDLES_PER_REQUEST = 1024
+# What brokers take.
+_LONGEST_REASON = 500
+_LONGEST_DELAY = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,26 @@ class Nack:
         return request
 
 
+def nack_of(delay: float | None, reason: str) -> Nack:
+    """Makes a nack of an application's words, in the frame of its call: what cannot travel is its own error.
+
+    Raises:
+        TypeError: The delay is no number, or the reason no text.
+        ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
+    """
+    if len(text_of_reason(reason)) > _LONGEST_REASON:
+        msg = f"reason has {len(reason)} characters; {_LONGEST_REASON} are allowed: cut it"
+        raise ValueError(msg)
+    if delay is None:
+        return Nack(reason=reason)
+    rule = f"delay is a number of seconds from 0 to {_LONGEST_DELAY} (12 h), or None, not {delay!r}"
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise TypeError(rule)
+    if not 0 <= delay <= _LONGEST_DELAY:
+        raise ValueError(rule)
+    return Nack(round(delay * 1e9), reason)
+
+
 @dataclass(slots=True)
 class _Entry:
     handles: Sequence[str]
@@ -63,6 +88,7 @@ class _Request:
     results: list[pb.ReceiptResult | None]
     open: list[int] = field(default_factory=list)
     failures: int = 0
+    began: float = field(default_factory=time.monotonic)
     sent_before: bool = False
 
 
@@ -145,7 +171,7 @@ class ReceiptLane:
             if result.HasField("error") and is_passing_item(result.error):
                 again.append(position)
         current.failures += 1
-        if again and current.failures < self._retry.attempts:
+        if again and not self._retry.exhausted(current.failures, time.monotonic() - current.began):
             current.open = again
             # Until the new id is given, an outcome that arrives cannot be meant for this request.
             current.request_id = 0
@@ -180,11 +206,32 @@ class ReceiptLane:
         handles = [request.handles[position] for position in request.open]
         if request.request_id == 0:
             return
-        if request.nack is None:
-            ack = pb.AckRequest(receipt_handles=handles)
-            self._send(pb.ConsumeRequest(request_id=request.request_id, ack=ack))
-        else:
-            self._send(pb.ConsumeRequest(request_id=request.request_id, nack=request.nack.request(handles)))
+        try:
+            if request.nack is None:
+                said = pb.ConsumeRequest(request_id=request.request_id, ack=pb.AckRequest(receipt_handles=handles))
+            else:
+                said = pb.ConsumeRequest(request_id=request.request_id, nack=request.nack.request(handles))
+        except Exception as error:
+            self._give_up(request, error)
+            return
+        self._send(said)
+
+    def _give_up(self, request: _Request, error: Exception) -> None:
+        # What cannot be said must not hold up what comes after it.
+        _log.error(
+            "%d messages cannot be settled: %r; they come again when their leases end", len(request.handles), error
+        )
+        for handle in request.handles:
+            self._on_settled(handle, True)
+        for entry in request.entries:
+            if entry.settled is not None and not entry.settled.done():
+                entry.settled.set_exception(error)
+        self._current = None
+        if not self._waiting:
+            self._idle.set()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def _finish(self, request: _Request) -> None:
         self._current = None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import os
-import socket
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from producer_sdk.connection import check_count, check_seconds, check_text, client_name, refuse
 
 __all__ = ["ConsumerSettings", "settings_from"]
+
+# What brokers take; their word would come too late, in the background.
+_MOST_TOPICS = 1000
+_SHORTEST_LEASE = 0.1
+_LONGEST_LEASE = 12 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,10 @@ class ConsumerSettings:
 
     group: str
     topics: tuple[str, ...]
-    prefetch: int = 256
-    lease_duration: float | None = None
-    client_id: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    longest_hold: float = 3600.0
+    prefetch: int
+    lease_duration: float | None
+    client_id: str
+    longest_hold: float
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work.
@@ -43,16 +42,15 @@ class ConsumerSettings:
         Raises:
             ConfigurationError: A setting is missing or out of its range.
         """
-        if not isinstance(self.group, str) or not self.group:
-            _refuse("group", "is the name of a consumer group", self.group)
-        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
-            _refuse("topics", "names at least one topic", self.topics)
-        if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int) or not 1 <= self.prefetch <= 100_000:
-            _refuse("prefetch", "is a whole number from 1 to 100000", self.prefetch)
-        if self.lease_duration is not None and not _positive(self.lease_duration):
-            _refuse("lease_duration", "is more than 0 seconds", self.lease_duration)
-        if not _positive(self.longest_hold):
-            _refuse("longest_hold", "is more than 0 seconds", self.longest_hold)
+        check_text("group", self.group, "is the name of a consumer group")
+        if not 1 <= len(self.topics) <= _MOST_TOPICS:
+            refuse("topics", f"names 1 to {_MOST_TOPICS} topics", self.topics)
+        for topic in self.topics:
+            check_text("topics", topic, "holds names of topics")
+        check_count("prefetch", self.prefetch, 100_000)
+        if self.lease_duration is not None:
+            check_seconds("lease_duration", self.lease_duration, least=_SHORTEST_LEASE, most=_LONGEST_LEASE)
+        check_seconds("longest_hold", self.longest_hold)
 
     @property
     def credit_chunk(self) -> int:
@@ -76,16 +74,7 @@ def settings_from(
     longest_hold: float,
 ) -> ConsumerSettings:
     """Makes settings of a consumer's arguments; one topic needs no list around it."""
+    if not isinstance(topics, str | Iterable):
+        refuse("topics", "is the name of a topic, or several names", topics)
     listed = (topics,) if isinstance(topics, str) else tuple(topics)
-    if client_id:
-        return ConsumerSettings(group, listed, prefetch, lease_duration, client_id, longest_hold)
-    return ConsumerSettings(group, listed, prefetch, lease_duration, longest_hold=longest_hold)
-
-
-def _positive(seconds: float) -> bool:
-    return isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0
-
-
-def _refuse(name: str, rule: str, value: object) -> None:
-    msg = f"{name} {rule}, not {value!r}"
-    raise ConfigurationError(msg, field=name)
+    return ConsumerSettings(group, listed, prefetch, lease_duration, client_name(client_id), longest_hold)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from consumer_sdk.errors import BrokerUnavailable, ClientClosed, SubscriptionRefused
+from consumer_sdk.errors import BrokerUnavailable, ClientClosed, ConsumerError, SubscriptionRefused
 from consumer_sdk.inbox import Inbox
 from consumer_sdk.leases import LeaseKeeper, lease_of
 from consumer_sdk.receipts import Nack, ReceiptLane
 from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
-from producer_sdk.connection.statuses import as_halfmq_error
+from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
 from producer_sdk.errors import HalfmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from consumer_sdk.settings import ConsumerSettings
     from producer_sdk.connection import Broker, BrokerLink
@@ -28,18 +28,6 @@ __all__ = ["Subscription"]
 
 _log = logging.getLogger("halfmq.consumer")
 
-# The subscription itself is wrong; no other broker of the same database would take it.
-_HOPELESS = frozenset(
-    {
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.OUT_OF_RANGE,
-    }
-)
 _HANDLES_PER_RETURN = 1024
 # Seconds that a broker gets to end the stream after we said that nothing more comes.
 _LAST_WORDS = 2.0
@@ -67,7 +55,7 @@ class Subscription:
         self._extender: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._subscribed = asyncio.Event()
-        self._failure: SubscriptionRefused | None = None
+        self._failure: ConsumerError | None = None
         self.stopped = False
         """Whether no more messages are handed out."""
         self._closed = False
@@ -81,13 +69,15 @@ class Subscription:
 
         Raises:
             ClientClosed: The consumer is closed.
+            RuntimeError: This is not the event loop of the first call.
         """
+        self._link.bind()
         if self._closed:
             msg = "this consumer is closed; make a new one"
             raise ClientClosed(msg)
         if self._task is None:
             self._loop = asyncio.get_running_loop()
-            self._task = asyncio.create_task(self._run())
+            self._task = self._background(self._run())
             self._await_patiently()
 
     async def wait_until_subscribed(self) -> None:
@@ -95,6 +85,7 @@ class Subscription:
 
         Raises:
             SubscriptionRefused: A broker refused it.
+            ConsumerError: What runs in the background has failed.
         """
         await self._subscribed.wait()
         if self._failure is not None:
@@ -105,6 +96,7 @@ class Subscription:
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
+            ConsumerError: What runs in the background has failed.
         """
         while not self.stopped:
             taken = self.inbox.take(limit)
@@ -141,6 +133,7 @@ class Subscription:
         self.stop()
         if self._closed:
             return
+        self._link.bind()
         self._closed = True
         if self._task is None:
             return
@@ -188,8 +181,8 @@ class Subscription:
                 if not self._finished:
                     _log.info("broker %s ended the consume stream; going on elsewhere", broker.endpoint)
             except grpc.aio.AioRpcError as error:
-                if error.code() in _HOPELESS:
-                    self._fail(error)
+                if error.code() in HOPELESS:
+                    self._fail(self._refused(error))
                     return
                 _log.warning(
                     "consume stream of group %s to %s: %s: %s; trying again",
@@ -238,7 +231,7 @@ class Subscription:
         if self._extender is not None:
             self._extender.cancel()
         self._lease_duration = subscribed.lease_duration.ToNanoseconds() / 1e9
-        self._extender = asyncio.create_task(self._keep_leases())
+        self._extender = self._background(self._keep_leases())
         self._subscribed.set()
 
     async def _keep_leases(self) -> None:
@@ -268,18 +261,37 @@ class Subscription:
         self._nacks.fail_waiters(error)
         self._await_patiently()
 
-    def _fail(self, error: grpc.aio.AioRpcError) -> None:
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._on_ended)
+        return task
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._finished:
+            failure = ConsumerError(
+                f"the consumer of group {self._settings.group} failed in the background: {error!r}; make a new one, "
+                "and report it as a defect of the SDK"
+            )
+            failure.__cause__ = error
+            self._fail(failure)
+
+    def _refused(self, error: grpc.aio.AioRpcError) -> SubscriptionRefused:
         plain = as_halfmq_error(error)
-        self._failure = SubscriptionRefused(
+        return SubscriptionRefused(
             f"the subscription of group {self._settings.group} to {', '.join(self._settings.topics)} was refused "
             f"({error.code().name}): {error.details()}; create what is missing or correct the names",
             code=plain.code,
             reason=plain.reason,
             field=plain.field,
         )
-        _log.error("%s", self._failure)
-        self._acks.fail_waiters(self._failure)
-        self._nacks.fail_waiters(self._failure)
+
+    def _fail(self, failure: ConsumerError) -> None:
+        """Ends everybody's waiting with an error; nothing more comes."""
+        self._failure = failure
+        _log.error("%s", failure, exc_info=failure.__cause__)
+        self._acks.fail_waiters(failure)
+        self._nacks.fail_waiters(failure)
         self._subscribed.set()
         self.inbox.wake()
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from producer_sdk.testing import embedded_broker, halfmq_broker
+from contextlib import suppress
 
-__all__ = ["embedded_broker", "halfmq_broker"]
+from producer_sdk.testing import embedded_broker
+
+__all__ = ["embedded_broker"]
+
+with suppress(ImportError):  # there is no fixture without pytest
+    from producer_sdk.testing import halfmq_broker
+
+    __all__ += ["halfmq_broker"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from typing import TYPE_CHECKING, Self
 
 from halfmq.v1 import producer_pb2
 from producer_sdk.batching import Batcher, BatchLimits, ask
-from producer_sdk.connection import BrokerLink
+from producer_sdk.connection import BrokerLink, check_kind, check_seconds, client_name
 from producer_sdk.connection.statuses import as_item_error
 from producer_sdk.errors import BatchRefused, ClientClosed, HalfmqError
 from producer_sdk.ids import new_id
@@ -57,7 +55,9 @@ class AsyncProducer:
         Raises:
             ConfigurationError: A setting cannot work.
         """
-        self.client_id = client_id or f"{socket.gethostname()}-{os.getpid()}"
+        check_kind("batching", batching, BatchLimits)
+        check_seconds("close_grace", close_grace, least=0)
+        self.client_id = client_name(client_id)
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
@@ -72,6 +72,7 @@ class AsyncProducer:
         """Waits for what is under way, then closes the connections. Safe to repeat."""
         if self._closed:
             return
+        self._link.bind()
         self._closed = True
         try:
             await asyncio.wait_for(self._settle(), self._close_grace)
@@ -107,8 +108,10 @@ class AsyncProducer:
             Where it lies.
 
         Raises:
-            RequestRefused: The broker refused it.
+            RequestRefused: The broker refused it, or it is larger than any request may be.
             BrokerUnavailable: No broker answered in time; it may or may not have been stored.
+            TypeError: An argument is of the wrong type.
+            ValueError: A text cannot be written in UTF-8.
         """
         self._begin()
         message = encode_message(topic, body, tag, keys, properties, message_group, new_id())
@@ -143,6 +146,10 @@ class AsyncProducer:
         return positions
 
     def _begin(self) -> None:
+        self._refuse_if_closed()
+        self._link.bind()
+
+    def _refuse_if_closed(self) -> None:
         if self._closed:
             msg = f"this {type(self).__name__} is closed; make a new one"
             raise ClientClosed(msg)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from halfmq.v1 import transaction_pb2
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.checks import CheckStream
+from producer_sdk.connection import check_count, check_text
 from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
 from producer_sdk.ids import new_id
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
@@ -76,15 +77,11 @@ class AsyncTransactionProducer(AsyncProducer):
         super().__init__(
             endpoint, client_id=client_id, retry=retry, tls=tls, batching=batching, close_grace=close_grace
         )
-        if not group or not isinstance(group, str):
-            msg = "a transactional producer needs a group: the name under which its transactions are checked"
-            raise ConfigurationError(msg, field="group")
+        check_text("group", group, "is a text: the name under which this producer's transactions are checked")
         if listener is not None and not isinstance(listener, TransactionListener | AsyncTransactionListener):
             msg = f"listener is a TransactionListener or an AsyncTransactionListener, not {type(listener).__name__}"
             raise ConfigurationError(msg, field="listener")
-        if listener_concurrency < 1:
-            msg = f"listener_concurrency is 1 or more, not {listener_concurrency!r}"
-            raise ConfigurationError(msg, field="listener_concurrency")
+        check_count("listener_concurrency", listener_concurrency)
         self.group = group
         self._calls = TransactionCalls(self._link, group, self._limits)
         self._listener = ListenerCaller(listener, listener_concurrency) if listener is not None else None
@@ -101,6 +98,7 @@ class AsyncTransactionProducer(AsyncProducer):
         Raises:
             TimeoutError: No broker registered it in time.
             ListenerRequired: Without a listener there is nothing to register.
+            RequestRefused: A broker refused to register it.
         """
         self._begin()
         if self._checks is None:
@@ -115,7 +113,7 @@ class AsyncTransactionProducer(AsyncProducer):
     def transaction(self) -> AsyncTransaction:
         """Begins a transaction: ``async with producer.transaction() as tx: await tx.send(...)``."""
         # Nothing starts before the first message: the synchronous producer calls this outside of the event loop.
-        super()._begin()
+        self._refuse_if_closed()
         return AsyncTransaction(self._calls, self._begin)
 
     async def send_in_transaction(
@@ -191,8 +189,10 @@ class AsyncTransactionProducer(AsyncProducer):
             first_check_delay: Seconds before the first check, at least; None: the broker's default.
 
         Raises:
-            RequestRefused: The broker refused; nothing was stored.
+            RequestRefused: The broker refused, or they are larger than any request may be; nothing was stored.
             PrepareUnconfirmed: It is unknown whether they were stored.
+            TypeError: An argument is of the wrong type.
+            ValueError: An argument cannot be.
         """
         self._begin()
         encoded = [to_wire(message) for message in as_messages(messages)]
@@ -204,6 +204,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the request; the half messages still wait for a verdict.
             VerdictUnconfirmed: It is unknown whether the commit was recorded; repeat it, or leave it to the check.
         """
         self._begin()
@@ -214,10 +215,11 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Args:
             transaction_id: Identity of the transaction.
-            reason: Why; kept with the transaction.
+            reason: Why, in up to 500 characters; kept with the transaction.
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the request; the half messages still wait for a verdict.
             VerdictUnconfirmed: It is unknown whether the rollback was recorded; repeat it, or leave it to the check.
         """
         self._begin()
@@ -228,10 +230,11 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Raises:
             RequestRefused: It knows nothing of it, or the id is none.
+            ValueError: The id is no text at all.
             BrokerUnavailable: No broker answered in time.
         """
         self._begin()
-        request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
+        request = transaction_pb2.GetTransactionRequest(transaction_id=_plausible_id(transaction_id))
         response = await self._link.call(lambda broker: broker.transactions.GetTransaction, request)
         return transaction_info(response.transaction)
 
@@ -248,6 +251,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """Finishes checks and requests under way, then closes the connections. Safe to repeat."""
         if self._closed:
             return
+        self._link.bind()
         if self._checks is not None:
             await self._checks.close(self._close_grace)
         if self._listener is not None:

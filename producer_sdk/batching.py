@@ -11,8 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
+from producer_sdk.connection.settings import check_count
 from producer_sdk.connection.statuses import is_passing_item
-from producer_sdk.errors import BrokerFailed, ConfigurationError
+from producer_sdk.errors import BrokerFailed, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +37,9 @@ class ItemResult(Protocol):
         ...
 
 
+# What brokers take, less the frame around the items.
+_LARGEST_REQUEST = (32 << 20) - (64 << 10)
+
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 ItemResultT = TypeVar("ItemResultT", bound=ItemResult)
@@ -47,7 +51,7 @@ class BatchLimits:
 
     Attributes:
         items: Items in one request at most.
-        size: Bytes of items in one request at most; a larger item goes alone.
+        size: Bytes of items in one request at most; a larger item goes alone. No request grows beyond 32 MiB.
         in_flight: Requests of one kind under way at a time. 1 makes the largest batches; more help where the network
             is slow compared with the broker.
     """
@@ -63,10 +67,7 @@ class BatchLimits:
             ConfigurationError: A limit is not a positive whole number.
         """
         for name in ("items", "size", "in_flight"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                msg = f"BatchLimits.{name} is a whole number, 1 or more, not {value!r}"
-                raise ConfigurationError(msg, field=name)
+            check_count(f"BatchLimits.{name}", getattr(self, name))
 
 
 class Batcher(Generic[ItemT, ResultT]):
@@ -149,7 +150,7 @@ class Batcher(Generic[ItemT, ResultT]):
                         future.set_result(result)
 
     def _take(self) -> tuple[list[ItemT], list[asyncio.Future[ResultT]], str]:
-        waiting, room = self._waiting, self._limits.size
+        waiting, room = self._waiting, min(self._limits.size, _LARGEST_REQUEST)
         items: list[ItemT] = []
         futures: list[asyncio.Future[ResultT]] = []
         first_shared = waiting[0][2]
@@ -185,7 +186,13 @@ async def ask(
 
     Returns:
         The item's result, which may still carry an error.
+
+    Raises:
+        RequestRefused: The item is larger than a request may be; it is not sent.
     """
+    if size > _LARGEST_REQUEST:
+        msg = f"{size} bytes in one request; 32 MiB are allowed: store large content elsewhere and send its key"
+        raise RequestRefused(msg, reason="BODY_TOO_LARGE", field="body")
     result = await batcher.submit(item, size, shared)
     if result.HasField("error") and is_passing_item(result.error):
 

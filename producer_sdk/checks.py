@@ -11,6 +11,8 @@ import grpc
 
 from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
+from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
+from producer_sdk.errors import RequestRefused
 from producer_sdk.message import HalfMessages, from_wire
 from producer_sdk.states import LocalTransactionState
 
@@ -24,6 +26,8 @@ _log = logging.getLogger("halfmq.producer")
 
 # Seconds that a broker gets to end the stream after we said that nothing more comes.
 _LAST_WORDS = 1.0
+# Seconds until a broker that refused the stream is asked again.
+_WAIT_AFTER_REFUSAL = 30.0
 
 _VERDICTS = {
     LocalTransactionState.COMMIT: pb.CHECK_VERDICT_COMMIT,
@@ -45,7 +49,9 @@ class CheckStream:
         self._group = group
         self._client_id = client_id
         self._listener = listener
-        self._registered = asyncio.Event()
+        # Set while a broker knows us, or while the last one that was asked refused to.
+        self._answered = asyncio.Event()
+        self._refusal: RequestRefused | None = None
         self._closing = asyncio.Event()
         self._duplex: Duplex[pb.CheckTransactionsRequest, pb.CheckTransactionsResponse] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -60,8 +66,14 @@ class CheckStream:
             self._task = asyncio.create_task(self._run())
 
     async def wait_until_registered(self) -> None:
-        """Waits until a broker knows this producer and may ask it."""
-        await self._registered.wait()
+        """Waits until a broker knows this producer and may ask it.
+
+        Raises:
+            RequestRefused: A broker refused to register it.
+        """
+        await self._answered.wait()
+        if self._refusal is not None:
+            raise self._refusal
 
     async def close(self, grace: float) -> None:
         """Lets listener calls at work finish and their answers go out, then ends the stream.
@@ -94,16 +106,37 @@ class CheckStream:
                     _log.info("broker %s ended the check stream; going on elsewhere", broker.endpoint)
             except grpc.aio.AioRpcError as error:
                 # For ever, whatever the status: an operator can repair the broker, but not this process.
-                _log.warning(
-                    "check stream of group %s to %s: %s: %s; trying again",
-                    self._group,
-                    broker.endpoint,
-                    error.code().name,
-                    error.details(),
-                )
+                self._note(error, broker)
+            except Exception:
+                _log.exception("the check stream of group %s failed in this process; opening another", self._group)
             finally:
-                self._registered.clear()
-            await self._pause(reconnect.ended(broker, orderly=orderly))
+                if self._refusal is None:
+                    self._answered.clear()
+            wait = reconnect.ended(broker, orderly=orderly)
+            await self._pause(wait if self._refusal is None else _WAIT_AFTER_REFUSAL)
+
+    def _note(self, error: grpc.aio.AioRpcError, broker: Broker) -> None:
+        if error.code() not in HOPELESS:
+            self._refusal = None
+            _log.warning(
+                "check stream of group %s to %s: %s: %s; trying again",
+                self._group,
+                broker.endpoint,
+                error.code().name,
+                error.details(),
+            )
+            return
+        plain = as_halfmq_error(error)
+        self._refusal = RequestRefused(
+            f"broker {broker.endpoint} refuses to ask producer {self._client_id!r} of group {self._group!r} about "
+            f"transactions ({plain}); correct the group, the client id or the broker's address: until then this "
+            "producer answers no checks",
+            code=plain.code,
+            reason=plain.reason,
+            field=plain.field,
+        )
+        _log.error("%s; trying again every %g s", self._refusal, _WAIT_AFTER_REFUSAL)
+        self._answered.set()
 
     async def _pause(self, seconds: float) -> None:
         if seconds > 0:
@@ -127,7 +160,8 @@ class CheckStream:
         event = response.WhichOneof("event")
         if event == "registered":
             _log.info("registered for checks of group %s at broker %s", self._group, response.registered.broker_id)
-            self._registered.set()
+            self._refusal = None
+            self._answered.set()
         elif event == "check":
             self._on_check(response.check)
         elif event == "answered":

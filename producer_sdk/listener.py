@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from producer_sdk.connection import reason_of
+from producer_sdk.connection import is_own_cancellation, reason_of
 from producer_sdk.states import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class TransactionListener(ABC):
             messages: The half messages, with ``transaction_id`` and ``check_number``.
 
         Returns:
-            COMMIT, ROLLBACK, or UNKNOWN while it may still be running. An exception counts as UNKNOWN.
+            COMMIT, ROLLBACK, or UNKNOWN while it may still be running. An exception counts as UNKNOWN, SystemExit as
+            well.
         """
 
 
@@ -121,7 +122,7 @@ class ListenerCaller:
         """Asks how a local transaction ended.
 
         Returns:
-            The listener's word, and why it is UNKNOWN if that is because of an exception.
+            The listener's word, and why it is UNKNOWN if that is because of an exception, whichever it was.
         """
         async with self._slots:
             try:
@@ -130,7 +131,10 @@ class ListenerCaller:
                 else:
                     answer = await self.listener.check_local_transaction(messages)
                 return _state(answer, "check_local_transaction"), ""
-            except Exception as error:
+            except BaseException as error:
+                if is_own_cancellation(error):
+                    raise
+                # SystemExit as well: a check that ends the process would be asked again, and end the next one.
                 _log.exception(
                     "check %d of transaction %s failed in the listener; answering UNKNOWN, the broker asks again",
                     messages.check_number,

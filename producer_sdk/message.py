@@ -108,6 +108,9 @@ def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
     Raises:
         TypeError: Something in it is no Message.
     """
+    if not isinstance(messages, Message | Iterable):
+        msg = f"expected one producer_sdk.Message or several, got {type(messages).__name__}: {messages!r}"
+        raise TypeError(msg)
     listed = (messages,) if isinstance(messages, Message) else tuple(messages)
     for message in listed:
         if not isinstance(message, Message):
@@ -129,25 +132,60 @@ def encode_message(
 
     Raises:
         TypeError: An argument is of the wrong type.
+        ValueError: A text cannot be written in UTF-8.
     """
+    try:
+        if isinstance(body, str):
+            body = body.encode()
+        elif not isinstance(body, bytes):
+            if not isinstance(body, bytearray | memoryview):
+                msg = f"the body of a message is bytes or str, not {type(body).__name__}; encode it first"
+                raise TypeError(msg)
+            body = bytes(body)
+        if isinstance(keys, str):
+            keys = (keys,)
+        return pb.Message(
+            topic=topic,
+            body=body,
+            tag=tag or "",
+            keys=keys or None,
+            properties=properties or None,
+            message_group=message_group or "",
+            message_id=message_id or "",
+        )
+    except (TypeError, ValueError, AttributeError):
+        # Looked into only now: protobuf refuses the same, without a name and in no time.
+        _refuse_by_name(topic, body, tag or "", keys, properties or {}, message_group or "")
+        raise
+
+
+def _refuse_by_name(topic: object, body: object, tag: object, keys: object, properties: object, group: object) -> None:
     if isinstance(body, str):
-        body = body.encode()
-    elif not isinstance(body, bytes):
-        if not isinstance(body, bytearray | memoryview):
-            msg = f"the body of a message is bytes or str, not {type(body).__name__}; encode it first"
-            raise TypeError(msg)
-        body = bytes(body)
-    if isinstance(keys, str):
-        keys = (keys,)
-    return pb.Message(
-        topic=topic,
-        body=body,
-        tag=tag or "",
-        keys=keys or None,
-        properties=properties or None,
-        message_group=message_group or "",
-        message_id=message_id or "",
-    )
+        _refuse_unless_text("the body of a message", body)
+    for name, value in (("topic", topic), ("tag", tag), ("message_group", group)):
+        _refuse_unless_text(f"the {name} of a message", value)
+    if not isinstance(keys, Iterable) or isinstance(keys, bytes):
+        msg = f"the keys of a message are texts, such as ['order-7'], not {keys!r}"
+        raise TypeError(msg)
+    for key in keys:
+        _refuse_unless_text("a key of a message", key)
+    if not isinstance(properties, Mapping):
+        msg = f"the properties of a message are a mapping of texts to texts, not {properties!r}"
+        raise TypeError(msg)
+    for name, value in properties.items():
+        _refuse_unless_text("the name of a message's property", name)
+        _refuse_unless_text(f"the value of a message's property {name!r}", value)
+
+
+def _refuse_unless_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        msg = f"{what} is text, not {type(value).__name__}: {value!r}"
+        raise TypeError(msg)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what} cannot be written in UTF-8: {error}"
+        raise ValueError(msg) from None
 
 
 def to_wire(message: Message, message_id: str | None = None) -> pb.Message:

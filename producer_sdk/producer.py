@@ -159,6 +159,7 @@ class TransactionProducer(Producer):
 
     def transaction(self) -> Transaction:
         """Begins a transaction: ``with producer.transaction() as tx: tx.send(...)``."""
+        self._runner.refuse_if_closed()
         return Transaction(self._core.transaction(), self._runner)
 
     def send_in_transaction(self, messages: Message | Iterable[Message], arg: Any = None) -> TransactionSendResult:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Self
 
-from producer_sdk.connection import reason_of
+from producer_sdk.connection import reason_of, text_of_reason
 from producer_sdk.errors import HalfmqError, PrepareUnconfirmed, TransactionRefused
 from producer_sdk.ids import new_id
 from producer_sdk.message import as_messages, encode_message, to_wire
@@ -94,11 +94,18 @@ class AsyncTransaction:
     async def rollback(self, reason: str = "") -> None:
         """Drops the messages now; the rest of the block can send no more, and its end does nothing.
 
+        Args:
+            reason: Why, in up to 500 characters; kept with the transaction.
+
         Raises:
             TransactionRefused: The broker recorded another outcome.
+            RequestRefused: The broker refused the reason; the messages wait for a check.
             VerdictUnconfirmed: It is unknown whether the rollback was recorded.
+            TypeError: The reason is no text; nothing was done.
+            ValueError: The reason cannot be written in UTF-8; nothing was done.
         """
         self._refuse_if_over()
+        reason = text_of_reason(reason)
         self._over = True
         await self._roll_back(reason)
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk.batching import Batcher, BatchLimits, ask
-from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, VerdictUnconfirmed
+from producer_sdk.connection import text_of_reason
+from producer_sdk.errors import (
+    ClientClosed,
+    HalfmqError,
+    PrepareUnconfirmed,
+    RequestRefused,
+    TransactionRefused,
+    VerdictUnconfirmed,
+)
 from producer_sdk.results import TransactionResult, transaction_result
 
 if TYPE_CHECKING:
@@ -53,15 +62,22 @@ class TransactionCalls:
             first_check_delay: Seconds before the first check, at least; None: the broker's default.
 
         Raises:
-            RequestRefused: The broker refused; nothing was stored.
+            RequestRefused: The broker refused, or they are larger than a request may be; nothing was stored.
             PrepareUnconfirmed: It is unknown whether they were stored.
+            TypeError: A number is none.
+            ValueError: A number is out of every range.
         """
-        half = pb.HalfTransaction(
-            transaction_id=transaction_id,
-            messages=messages,
-            first_position=first_position,
-            first_check_delay=None if first_check_delay is None else _duration(first_check_delay),
-        )
+        delay = None if first_check_delay is None else _duration(first_check_delay)
+        try:
+            half = pb.HalfTransaction(
+                transaction_id=transaction_id,
+                messages=messages,
+                first_position=first_position,
+                first_check_delay=delay,
+            )
+        except (TypeError, ValueError) as error:
+            msg = f"first_position is the number of messages that the transaction has already, not {first_position!r}"
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(msg) from None
         try:
             result = await ask(self._prepares, self._link.retry, half, half.ByteSize())
         except (RequestRefused, ClientClosed) as error:
@@ -80,7 +96,7 @@ class TransactionCalls:
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
-            RequestRefused: The broker refused the id.
+            RequestRefused: The broker refused the id; the half messages still wait for a verdict.
             VerdictUnconfirmed: It is unknown whether the commit was recorded.
         """
         return await self._give_verdict("commit", self._commits, transaction_id)
@@ -90,10 +106,12 @@ class TransactionCalls:
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
-            RequestRefused: The broker refused the id.
+            RequestRefused: The broker refused the id or the reason; the half messages still wait for a verdict.
             VerdictUnconfirmed: It is unknown whether the rollback was recorded.
+            TypeError: The reason is no text.
+            ValueError: The reason cannot be written in UTF-8.
         """
-        return await self._give_verdict("rollback", self._rollbacks, transaction_id, reason)
+        return await self._give_verdict("rollback", self._rollbacks, transaction_id, text_of_reason(reason))
 
     async def _give_verdict(
         self, verdict: str, batcher: Batcher[str, pb.TransactionResult], transaction_id: str, reason: str = ""
@@ -101,12 +119,16 @@ class TransactionCalls:
         try:
             result = await ask(batcher, self._link.retry, transaction_id, _ID_SIZE, reason)
         except HalfmqError as error:
-            # Even a plain refusal of the request leaves the half messages waiting for a verdict.
+            if isinstance(error, RequestRefused) and error.code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise _still_open(error, transaction_id, verdict) from error
+            # Another refusal may have come after a try that was recorded.
             raise _unconfirmed(error, transaction_id, verdict) from error
         try:
             return transaction_result(result, transaction_id)
-        except RequestRefused:
+        except TransactionRefused:
             raise
+        except RequestRefused as error:
+            raise _still_open(error, transaction_id, verdict) from error
         except HalfmqError as error:
             raise _unconfirmed(error, transaction_id, verdict) from error
 
@@ -134,7 +156,11 @@ class TransactionCalls:
 
 def _duration(seconds: float) -> Duration:
     duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
+    try:
+        duration.FromNanoseconds(round(seconds * 1e9))
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"first_check_delay is a number of seconds, up to 24 h, or None, not {seconds!r}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(msg) from None
     return duration
 
 
@@ -151,6 +177,17 @@ def _doubtful(error: HalfmqError, transaction_id: str) -> PrepareUnconfirmed:
         "or repeat the prepare with the same id",
         code=error.code,
         reason=error.reason,
+        transaction_id=transaction_id,
+    )
+
+
+def _still_open(error: HalfmqError, transaction_id: str, verdict: str) -> RequestRefused:
+    return RequestRefused(
+        f"the {verdict} of transaction {transaction_id} was refused: {error}; the half messages that it has still "
+        "wait for a verdict: correct the call, or leave it to the check",
+        code=error.code,
+        reason=error.reason,
+        field=error.field,
         transaction_id=transaction_id,
     )
 

@@ -6,13 +6,21 @@ producers and consumers do with them.
 
 from __future__ import annotations
 
-from producer_sdk.connection.background import BackgroundRunner, EventLoopThread
+from producer_sdk.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
 from producer_sdk.connection.duplex import Duplex
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.link import Broker, BrokerLink, Route
-from producer_sdk.connection.reasons import reason_of
+from producer_sdk.connection.reasons import reason_of, text_of_reason
 from producer_sdk.connection.reconnect import Reconnect
 from producer_sdk.connection.retry import RetryConfig
+from producer_sdk.connection.settings import (
+    check_count,
+    check_kind,
+    check_seconds,
+    check_text,
+    client_name,
+    refuse,
+)
 from producer_sdk.connection.tls import TlsConfig
 
 __all__ = [
@@ -26,6 +34,14 @@ __all__ = [
     "RetryConfig",
     "Route",
     "TlsConfig",
+    "check_count",
+    "check_kind",
+    "check_seconds",
+    "check_text",
+    "client_name",
+    "is_own_cancellation",
     "parse_endpoints",
     "reason_of",
+    "refuse",
+    "text_of_reason",
 ]

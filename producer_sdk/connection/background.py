@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,9 @@ from producer_sdk.errors import ClientClosed
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["BackgroundRunner", "EventLoopThread"]
+__all__ = ["BackgroundRunner", "EventLoopThread", "is_own_cancellation"]
+
+_log = logging.getLogger("halfmq.connection")
 
 ResultT = TypeVar("ResultT")
 
@@ -31,6 +34,7 @@ class EventLoopThread:
         """Starts the thread and waits until its loop runs."""
         self.loop = asyncio.new_event_loop()
         self._users = 0
+        self._ending = False
         running = threading.Event()
         self.loop.call_soon(running.set)
         self._thread = threading.Thread(target=self._run, name="halfmq-event-loop", daemon=True)
@@ -75,21 +79,32 @@ class EventLoopThread:
 
     def stop(self) -> None:
         """Cancels what still runs, then ends the loop and the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self._end)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
-        finally:
-            leftover = asyncio.all_tasks(self.loop)
-            for task in leftover:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+            while not self._ending:
+                self._survive(self.loop.run_forever)
+            rest = self.loop.create_task(_cancel_all())
+            while not rest.done():
+                self._survive(lambda: self.loop.run_until_complete(rest))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
             self.loop.close()
+
+    def _survive(self, run: Callable[[], object]) -> None:
+        # SystemExit and KeyboardInterrupt of one task leave the loop as well; whoever waits for that task gets them.
+        try:
+            run()
+        except BaseException as error:
+            _log.error("a task on the event loop of the halfmq clients raised %r; the loop goes on", error)
+
+    def _end(self) -> None:
+        self._ending = True
+        self.loop.stop()
 
     @classmethod
     def forget(cls) -> None:
@@ -98,7 +113,20 @@ class EventLoopThread:
         cls._shared_lock = threading.Lock()
 
 
+async def _cancel_all() -> None:
+    leftover = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftover:
+        task.cancel()
+    await asyncio.gather(*leftover, return_exceptions=True)
+
+
 os.register_at_fork(after_in_child=EventLoopThread.forget)
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether an exception asks the current task to end, and is not one that an application's code raised."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 class BackgroundRunner:
@@ -142,6 +170,19 @@ class BackgroundRunner:
         """
         self._current().loop.call_soon_threadsafe(call, *args)
 
+    def refuse_if_closed(self) -> None:
+        """Does nothing for a client that can be used.
+
+        Raises:
+            ClientClosed: As for run().
+        """
+        if self._closed:
+            msg = f"this {self._what} is closed; make a new one"
+            raise ClientClosed(msg)
+        if self._process != os.getpid():
+            msg = f"this {self._what} was made before a fork; make one in each process"
+            raise ClientClosed(msg)
+
     def close(self) -> None:
         """Gives the loop back; later calls raise ClientClosed."""
         with self._lock:
@@ -157,12 +198,7 @@ class BackgroundRunner:
 
     def _start(self) -> EventLoopThread:
         with self._lock:
-            if self._closed:
-                msg = f"this {self._what} is closed; make a new one"
-                raise ClientClosed(msg)
-            if self._process != os.getpid():
-                msg = f"this {self._what} was made before a fork; make one in each process"
-                raise ClientClosed(msg)
+            self.refuse_if_closed()
             if self._thread is None:
                 self._thread = EventLoopThread.acquire()
             return self._thread

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from producer_sdk.connection.settings import refuse
 from producer_sdk.errors import ConfigurationError
 
 __all__ = ["Endpoint", "parse_endpoints"]
@@ -25,6 +26,8 @@ def parse_endpoints(endpoint: Endpoint) -> tuple[str, ...]:
     Raises:
         ConfigurationError: There is none, or one of them cannot be an endpoint.
     """
+    if not isinstance(endpoint, str | Sequence) or not all(isinstance(one, str) for one in endpoint):
+        refuse("endpoint", "is a text such as 'localhost:8085', or a sequence of them", endpoint)
     listed = endpoint.split(",") if isinstance(endpoint, str) else [part for one in endpoint for part in one.split(",")]
     targets = tuple(dict.fromkeys(part.strip() for part in listed if part.strip()))
     if not targets:

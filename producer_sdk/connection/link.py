@@ -13,7 +13,9 @@ import grpc
 from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, transaction_pb2_grpc
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.retry import RetryConfig
+from producer_sdk.connection.settings import check_kind
 from producer_sdk.connection.statuses import as_halfmq_error, is_unreachable
+from producer_sdk.connection.tls import TlsConfig
 from producer_sdk.errors import ClientClosed
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2_grpc import ConsumerServiceAsyncStub
     from halfmq.v1.producer_pb2_grpc import ProducerServiceAsyncStub
     from halfmq.v1.transaction_pb2_grpc import TransactionServiceAsyncStub
-    from producer_sdk.connection.tls import TlsConfig
 
 __all__ = ["Broker", "BrokerLink", "Route"]
 
@@ -123,14 +124,30 @@ class BrokerLink:
             retry: When calls are tried again; None: the defaults of RetryConfig.
 
         Raises:
-            ConfigurationError: The endpoint cannot be one.
+            ConfigurationError: The endpoint cannot be one, or another argument is of the wrong kind.
         """
+        check_kind("tls", tls, TlsConfig)
+        check_kind("retry", retry, RetryConfig)
         self.endpoints = parse_endpoints(endpoint)
         self.retry = retry or RetryConfig()
         self._tls = tls
         self._brokers: dict[int, Broker] = {}
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._route = Route(self)
+
+    def bind(self) -> None:
+        """Notes the event loop at the first call, and refuses any other one from then on.
+
+        Raises:
+            RuntimeError: This is not the event loop of the first call.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif loop is not self._loop:
+            msg = "this client belongs to the event loop it was first used in; make one in each asyncio.run()"
+            raise RuntimeError(msg)
 
     def broker(self, index: int) -> Broker:
         """The broker behind an endpoint, with a channel of its own.
@@ -176,6 +193,7 @@ class BrokerLink:
             operation: Given a broker and the seconds that it may take; repeatable, and fails with gRPC's errors.
             wait: Seconds by which it may take longer than other calls, because the broker is asked to wait.
         """
+        self.bind()
         give_up = time.monotonic() + self.retry.deadline
 
         async def once() -> ResponseT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import (
@@ -14,13 +14,16 @@ from tenacity import (
     retry_if_result,
     stop_after_attempt,
     stop_before_delay,
+    stop_never,
 )
 
+from producer_sdk.connection.settings import check_count, check_seconds, refuse
 from producer_sdk.connection.statuses import is_retryable, retry_hint
-from producer_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tenacity.stop import stop_base
 
 __all__ = ["RetryConfig"]
 
@@ -32,7 +35,7 @@ class RetryConfig:
     """How long and how often to try, per request.
 
     Attributes:
-        attempts: Tries of one request at most, the first one included.
+        attempts: Tries of one request at most, the first one included; None: as many as the deadline leaves room for.
         initial_backoff: Seconds before the second try, before jitter (each wait is 50 to 100 % of its value).
         maximum_backoff: Seconds that no wait exceeds, unless the broker asks for a longer one.
         multiplier: Each wait is this many times the one before.
@@ -40,7 +43,7 @@ class RetryConfig:
         attempt_timeout: Seconds for one try, so that a broker that hangs leaves time for another one.
     """
 
-    attempts: int = 20
+    attempts: int | None = None
     initial_backoff: float = 0.05
     maximum_backoff: float = 2.0
     multiplier: float = 2.0
@@ -53,23 +56,16 @@ class RetryConfig:
         Raises:
             ConfigurationError: A setting is out of its range, or two contradict each other.
         """
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                msg = f"RetryConfig.{each.name} is a finite number, not {value!r}"
-                raise ConfigurationError(msg, field=each.name)
-        if self.attempts < 1 or self.attempts != int(self.attempts):
-            _refuse("attempts", "is a whole number, 1 or more", self.attempts)
-        if self.initial_backoff <= 0:
-            _refuse("initial_backoff", "is more than 0 seconds", self.initial_backoff)
+        if self.attempts is not None:
+            check_count("RetryConfig.attempts", self.attempts)
+        for name in ("initial_backoff", "maximum_backoff", "deadline", "attempt_timeout"):
+            check_seconds(f"RetryConfig.{name}", getattr(self, name))
         if self.maximum_backoff < self.initial_backoff:
-            _refuse("maximum_backoff", f"is initial_backoff ({self.initial_backoff}) or more", self.maximum_backoff)
-        if self.multiplier < 1:
-            _refuse("multiplier", "is 1 or more", self.multiplier)
-        if self.deadline <= 0:
-            _refuse("deadline", "is more than 0 seconds", self.deadline)
-        if self.attempt_timeout <= 0:
-            _refuse("attempt_timeout", "is more than 0 seconds", self.attempt_timeout)
+            rule = f"is initial_backoff ({self.initial_backoff}) or more"
+            refuse("RetryConfig.maximum_backoff", rule, self.maximum_backoff)
+        multiplier: object = self.multiplier
+        if isinstance(multiplier, bool) or not isinstance(multiplier, int | float) or not 1 <= multiplier < math.inf:
+            refuse("RetryConfig.multiplier", "is a number, 1 or more", multiplier)
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row (from 1), with jitter."""
@@ -82,7 +78,7 @@ class RetryConfig:
         """Makes the loop around the tries of one request."""
         return AsyncRetrying(
             retry=retry_if_exception(is_retryable),
-            stop=stop_after_attempt(int(self.attempts)) | stop_before_delay(self.deadline),
+            stop=self._stop(),
             wait=self._wait,
             reraise=True,
         )
@@ -94,10 +90,18 @@ class RetryConfig:
         """
         return AsyncRetrying(
             retry=retry_if_result(unsettled),
-            stop=stop_after_attempt(int(self.attempts)) | stop_before_delay(self.deadline),
+            stop=self._stop(),
             wait=self._wait,
             retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else None,
         )
+
+    def exhausted(self, tries: int, seconds: float) -> bool:
+        """Whether it is enough after so many tries, and so many seconds since the first of them began."""
+        return seconds >= self.deadline or (self.attempts is not None and tries >= self.attempts)
+
+    def _stop(self) -> stop_base:
+        attempts = stop_never if self.attempts is None else stop_after_attempt(self.attempts)
+        return attempts | stop_before_delay(self.deadline)
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None and state.outcome.failed else None
@@ -105,8 +109,3 @@ class RetryConfig:
         if hint is not None:
             return hint * random.uniform(1.0, 1.2)  # noqa: S311 - not before the time that the broker named
         return self.backoff(state.attempt_number)
-
-
-def _refuse(name: str, rule: str, value: float) -> None:
-    msg = f"RetryConfig.{name} {rule}, not {value!r}"
-    raise ConfigurationError(msg, field=name)

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from producer_sdk.connection.details import DETAILS_KEY, field_and_reason
 from producer_sdk.errors import BrokerFailed, BrokerUnavailable, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
     from halfmq.v1 import message_pb2 as pb
 
-__all__ = ["as_halfmq_error", "as_item_error", "is_passing_item", "is_retryable", "is_unreachable", "retry_hint"]
+__all__ = [
+    "HOPELESS",
+    "as_halfmq_error",
+    "as_item_error",
+    "is_passing_item",
+    "is_retryable",
+    "is_unreachable",
+    "retry_hint",
+]
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -27,6 +36,18 @@ _PASSING = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+HOPELESS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+    }
+)
+"""The stream itself is wrong; no other broker of the same database would take it."""
 # After any other failure the broker is sure to have done nothing.
 _OUTCOME_UNKNOWN = frozenset(
     {
@@ -80,8 +101,8 @@ def retry_hint(error: BaseException) -> float | None:
 def as_halfmq_error(error: grpc.aio.AioRpcError) -> HalfmqError:
     """Says a failed call in the SDK's own errors."""
     code, details = error.code(), error.details() or "no details"
-    reason = _trailing(error, "halfmq-reason")
-    field = _trailing(error, "halfmq-field")
+    field, reason = field_and_reason(_trailing(error, DETAILS_KEY))
+    reason = reason or _trailing(error, "halfmq-reason").decode("utf-8", "replace")
     return _error(code, is_retryable(error), f"{code.name}: {details}", reason, field, "")
 
 
@@ -112,8 +133,8 @@ def _error(
     return kind(text, code=code, reason=reason, field=field, transaction_id=transaction_id)
 
 
-def _trailing(error: grpc.aio.AioRpcError, key: str) -> str:
+def _trailing(error: grpc.aio.AioRpcError, key: str) -> bytes:
     for name, value in error.trailing_metadata() or ():
         if name == key:
-            return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return ""
+            return value.encode() if isinstance(value, str) else value
+    return b""

@@ -92,6 +92,7 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
         self.failures: list[Failure] = []
         self.lease_duration = 30.0
         self.answering = True
+        self.deliver_first: Iterable[int] = ()
         self.errors: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
         self.dead: set[str] = set()
         self.nacks: list[pb.NackRequest] = []
@@ -116,7 +117,7 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def Consume(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ConsumeResponse]:
         if self.refusal is not None:
-            await context.abort(self.refusal.code, self.refusal.details, (("halfmq-reason", "GROUP_NOT_FOUND"),))
+            await context.abort(*self.refusal)
         session = ConsumeSession(self)
         self.sessions.append(session)
         reader = asyncio.create_task(self._read(session, request_iterator))
@@ -140,6 +141,9 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
             elif kind == "credits":
                 session.credits += request.credits.messages
                 session.most_credits = max(session.most_credits, session.credits)
+                if self.deliver_first:
+                    session.deliver(self.deliver_first)
+                    self.deliver_first = ()
             session.requests.append(request)
             if kind in {"ack", "nack", "extend"} and self.answering:
                 session.answer(request)
@@ -177,4 +181,4 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
     async def _fail(self, context: Any) -> None:
         if self.failures:
             failure = self.failures.pop(0)
-            await context.abort(failure.code, failure.details)
+            await context.abort(*failure)

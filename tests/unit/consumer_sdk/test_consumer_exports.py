@@ -36,6 +36,16 @@ def test_the_test_kit_is_that_of_the_producers() -> None:
     assert for_consumers is for_producers
 
 
+def test_the_test_kit_works_without_pytest() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None; "
+        "from consumer_sdk.testing import *; from producer_sdk.testing import *; "
+        "assert embedded_broker and 'halfmq_broker' not in globals()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_test_kit_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "broker.app", None)
     with pytest.raises(HalfmqError, match=r"pip install 'halfmq\[broker\]'"), for_consumers():
@@ -51,7 +61,27 @@ def test_the_test_kit_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
         ("prefetch", 0),
         ("prefetch", 100_001),
         ("prefetch", 1.5),
+        ("group", 5),
+        ("group", "\udc80"),
+        ("topics", None),
+        ("topics", 5),
+        ("topics", b"orders"),
+        ("topics", ["a"] * 1_001),
         ("lease_duration", 0),
+        ("lease_duration", 0.09),
+        ("lease_duration", 43_201),
+        ("lease_duration", 1e30),
+        ("lease_duration", float("nan")),
+        ("lease_duration", float("inf")),
+        ("lease_duration", "30"),
+        ("client_id", 5),
+        ("client_id", "x" * 256),
+        ("client_id", "\udc80"),
+        ("client_id", "a\nb"),
+        ("close_grace", "a"),
+        ("retry", {"deadline": 5}),
+        ("tls", {}),
+        ("endpoint", None),
         ("longest_hold", float("nan")),
         ("endpoint", "nowhere"),
     ],

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from typing import Any
 
 import pytest
 
-from consumer_sdk import AsyncConsumer, AsyncReceivedMessage, ConfigurationError, Consumer, ReceivedMessage
+from consumer_sdk import (
+    AsyncConsumer,
+    AsyncReceivedMessage,
+    ClientClosed,
+    ConfigurationError,
+    Consumer,
+    QueueReader,
+    ReceivedMessage,
+)
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker, handle
 
 
@@ -189,3 +199,95 @@ async def test_the_synchronous_consumer_runs_handlers_until_another_thread_stops
     consumers[0].stop()
     await running
     assert all(name.startswith("halfmq-handler") for name in seen)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("how", ["function", "coroutine"])
+async def test_a_handler_that_ends_the_process_ends_run_first(
+    stub: StubConsumeBroker, how: str, kind: type[BaseException]
+) -> None:
+    def function(message: AsyncReceivedMessage) -> None:
+        raise kind(3)
+
+    async def coroutine(message: AsyncReceivedMessage) -> None:
+        raise kind(3)
+
+    handler = function if how == "function" else coroutine
+    async with asyncio.timeout(10), AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        stub.deliver_first = range(3)
+        with pytest.raises(kind):
+            await consumer.run(handler, workers=1)
+    (session,) = stub.sessions
+    assert session.handles("nack") == [handle(0)]
+    assert session.of("nack")[0].nack.reason == f"{kind.__name__}(3)"
+    assert [sorted(nack.receipt_handles) for nack in stub.nacks] == [[handle(1), handle(2)]]
+
+
+async def test_the_loop_of_synchronous_clients_outlives_a_handler_that_exits(stub: StubConsumeBroker) -> None:
+    def work() -> None:
+        with QueueReader(stub.endpoint) as other:
+            with pytest.raises(SystemExit) as caught, Consumer(stub.endpoint, "g", "orders") as consumer:
+                consumer.run(lambda _: sys.exit(3))
+            assert caught.value.code == 3
+            assert other.queue_offsets("orders")[0].min_offset == 1
+
+    stub.deliver_first = range(1)
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("not ours"), ValueError("no")])
+async def test_a_cancellation_of_the_handlers_own_is_a_failure_like_others(
+    stub: StubConsumeBroker, error: BaseException
+) -> None:
+    async def handler(message: AsyncReceivedMessage) -> None:
+        if message.offset == 0:
+            raise error
+        consumer.stop()
+
+    async with asyncio.timeout(10), AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        stub.deliver_first = range(2)
+        await consumer.run(handler, workers=1)
+    assert stub.sessions[0].handles("nack") == [handle(0)]
+    assert stub.sessions[0].handles("ack") == [handle(1)]
+
+
+@pytest.mark.parametrize("how", ["function", "coroutine", "synchronous consumer"])
+async def test_a_handler_may_close_its_consumer(stub: StubConsumeBroker, how: str) -> None:
+    async def coroutine(_: AsyncReceivedMessage) -> None:
+        await consumer.close()
+
+    def function(_: AsyncReceivedMessage) -> None:
+        asyncio.run_coroutine_threadsafe(consumer.close(), loop).result(5)
+
+    def work() -> None:
+        blocking = Consumer(stub.endpoint, "g", "orders")
+        blocking.run(lambda _: blocking.close(), workers=1)
+        with pytest.raises(ClientClosed):
+            blocking.wait_until_subscribed()
+
+    loop = asyncio.get_running_loop()
+    stub.deliver_first = range(2)
+    consumer = AsyncConsumer(stub.endpoint, "g", "orders")
+    async with asyncio.timeout(9):  # sooner than the grace of close()
+        if how == "synchronous consumer":
+            await asyncio.to_thread(work)
+        else:
+            await consumer.run(coroutine if how == "coroutine" else function, workers=1)
+            with pytest.raises(ClientClosed):
+                await consumer.start()
+    assert stub.sessions[0].handles("ack") == [handle(0)]
+    assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(1)]]
+
+
+@pytest.mark.parametrize("wrong", [None, 5])
+async def test_what_cannot_be_called_is_refused_before_anything_is_taken(stub: StubConsumeBroker, wrong: Any) -> None:
+    consumer = AsyncConsumer(stub.endpoint, "g", "orders")
+    with pytest.raises(TypeError, match="handler"):
+        await consumer.run(wrong)
+    await consumer.close()
+    blocking = Consumer(stub.endpoint, "g", "orders")
+    with pytest.raises(TypeError, match="handler"):
+        await asyncio.to_thread(blocking.run, wrong)
+    await asyncio.to_thread(blocking.close)
+    assert not stub.sessions

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 
 import grpc
@@ -11,14 +12,20 @@ from consumer_sdk import (
     AsyncQueueReader,
     BrokerUnavailable,
     ClientClosed,
+    ConfigurationError,
     Consumer,
+    ConsumerError,
     QueueReader,
     RequestRefused,
     RetryConfig,
     SubscriptionRefused,
 )
+from consumer_sdk.leases import LeaseKeeper
+from consumer_sdk.settings import ConsumerSettings
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker, handle
-from unit.producer_sdk.stub_broker import Failure
+from unit.producer_sdk.stub_broker import Failure, rich_failure
+
+ONCE = RetryConfig(attempts=1)
 
 
 async def test_the_first_request_subscribes(stub: StubConsumeBroker) -> None:
@@ -95,11 +102,12 @@ async def test_credits_are_bounded_and_granted_in_chunks(stub: StubConsumeBroker
 
 
 async def test_a_refused_subscription_is_raised_where_messages_are_waited_for(stub: StubConsumeBroker) -> None:
-    stub.refusal = Failure(grpc.StatusCode.NOT_FOUND, "no such group")
+    stub.refusal = rich_failure(grpc.StatusCode.NOT_FOUND, "GROUP_NOT_FOUND", "consumer_group")
     async with AsyncConsumer(stub.endpoint, "nobody", "orders") as consumer:
         with pytest.raises(SubscriptionRefused, match="create what is missing") as caught:
             await consumer.receive(1)
         assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.NOT_FOUND, "GROUP_NOT_FOUND")
+        assert caught.value.field == "consumer_group"
         with pytest.raises(SubscriptionRefused):
             async for _ in consumer:
                 pass
@@ -208,9 +216,10 @@ async def test_queues_can_be_read_by_offset(stub: StubConsumeBroker, quick: Retr
         assert (piece.next_offset, piece.min_offset, piece.max_offset) == (13, 1, 99)
         (offsets,) = await reader.queue_offsets("orders", "g")
         assert (offsets.queue, offsets.max_offset, offsets.lag) == (0, 99, 3)
-        stub.failures = [Failure(grpc.StatusCode.NOT_FOUND)]
-        with pytest.raises(RequestRefused):
-            await reader.read_queue("nowhere", 0, 0)
+        stub.failures = [rich_failure(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "offset")]
+        with pytest.raises(RequestRefused) as refused:
+            await reader.read_queue("orders", 0, -1)
+        assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", "offset")
     async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
         assert (await consumer.read_queue("orders", 0, 0, 1)).next_offset == 1
         assert (await consumer.queue_offsets("orders"))[0].lag == 0
@@ -234,3 +243,47 @@ async def test_acks_without_a_broker_are_given_up_after_the_deadline(stub: StubC
         await stub.server.stop(0)
         with pytest.raises(BrokerUnavailable, match="may be delivered again"):
             await message.ack()
+
+
+@pytest.mark.parametrize("where", ["the stream", "the leases"])
+async def test_a_defect_in_the_background_ends_everybodys_waiting(
+    stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    target = ConsumerSettings if where == "the stream" else LeaseKeeper
+    stub.lease_duration = 0.03
+    async with asyncio.timeout(10), AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        if where == "the leases":
+            await consumer.wait_until_subscribed()
+        waiting = [asyncio.create_task(work) for work in (anext(consumer), consumer.receive(), consumer.run(print))]
+        monkeypatch.setattr(target, "subscribe" if where == "the stream" else "extend", fail)
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(result, ConsumerError)
+            assert "a defect" in str(result)
+        with pytest.raises(ConsumerError, match="a defect"):
+            await consumer.wait_until_subscribed()
+
+
+@pytest.mark.parametrize("number", [None, 0, "3", True])
+async def test_the_number_of_messages_is_checked(stub: StubConsumeBroker, number: int) -> None:
+    async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        with pytest.raises(ConfigurationError, match="max_messages"):
+            await consumer.receive(number)
+    with pytest.raises(ConfigurationError, match="max_messages"):
+        Consumer(stub.endpoint, "g", "orders").receive(number)
+
+
+def test_asynchronous_clients_name_their_event_loop() -> None:
+    consumer, reader = AsyncConsumer("127.0.0.1:1", "g", "orders"), AsyncQueueReader("127.0.0.1:1", retry=ONCE)
+
+    async def use() -> None:
+        with contextlib.suppress(BrokerUnavailable):
+            await reader.queue_offsets("orders")
+        await consumer.receive(timeout=0)
+
+    asyncio.run(use())
+    for work in (consumer.start, consumer.receive, consumer.close, lambda: reader.queue_offsets("orders")):
+        with pytest.raises(RuntimeError, match="first used in"):
+            asyncio.run(work())

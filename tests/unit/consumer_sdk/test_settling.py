@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import grpc
 import pytest
@@ -10,11 +11,13 @@ from consumer_sdk import (
     AsyncConsumer,
     BatchReceiptsRefused,
     ClientClosed,
+    Consumer,
     LogPosition,
     ReceiptRefused,
     RetryConfig,
     StaleReceipt,
 )
+from consumer_sdk.receipts import Nack
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker, handle
 
 STALE = (grpc.StatusCode.FAILED_PRECONDITION, "RECEIPT_STALE")
@@ -78,6 +81,63 @@ async def test_nacks_that_say_the_same_share_a_request(stub: StubConsumeBroker) 
     assert [list(nack.receipt_handles) for nack in nacks] == [[handle(0), handle(1), handle(2)], [handle(3)]]
     assert (nacks[0].delay.ToMilliseconds(), nacks[0].reason, nacks[0].untried) == (250, "later", False)
     assert not nacks[1].HasField("delay")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "name"),
+    [
+        ({"reason": ValueError("boom")}, TypeError, "reason"),
+        ({"reason": None}, TypeError, "reason"),
+        ({"reason": "\udc80"}, ValueError, "reason"),
+        ({"reason": "x" * 501}, ValueError, "reason"),
+        ({"delay": 1e30}, ValueError, "delay"),
+        ({"delay": float("nan")}, ValueError, "delay"),
+        ({"delay": float("inf")}, ValueError, "delay"),
+        ({"delay": -1}, ValueError, "delay"),
+        ({"delay": "1"}, TypeError, "delay"),
+    ],
+)
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_nack_that_cannot_be_said_is_the_callers_error_alone(
+    stub: StubConsumeBroker, said: dict[str, Any], kind: type[Exception], name: str, wait: bool
+) -> None:
+    async with asyncio.timeout(10), AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        session = await stub.session()
+        session.deliver(range(2))
+        messages = await consumer.receive(2)
+        with pytest.raises(kind, match=name):
+            await messages[0].nack(**said, wait=wait)
+        with pytest.raises(kind, match=name):
+            Consumer(stub.endpoint, "g", "orders").nack(messages[0], **said, wait=wait)
+        await messages[1].nack(reason="fine")
+    assert session.handles("nack") == [handle(1)]
+
+
+async def test_what_is_no_message_is_named(stub: StubConsumeBroker) -> None:
+    async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        for wrong in ("handle", 7, [None]):
+            with pytest.raises(TypeError, match="expected messages"):
+                await consumer.ack(wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="expected messages"):
+                Consumer(stub.endpoint, "g", "orders").ack(wrong, wait=False)  # type: ignore[arg-type]
+
+
+async def test_a_request_that_cannot_be_built_does_not_hold_up_the_others(
+    stub: StubConsumeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = Nack(reason=ValueError("boom"))  # type: ignore[arg-type]
+    async with asyncio.timeout(10), AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        session = await stub.session()
+        session.deliver(range(3))
+        messages = await consumer.receive(3)
+        first = consumer.subscription.settle([handle(0)], broken, wait=True)
+        consumer.subscription.settle([handle(1)], broken, wait=False)
+        await messages[2].nack(reason="fine")
+        assert first is not None
+        with pytest.raises(TypeError):
+            await first
+    assert session.handles("nack") == [handle(2)]
+    assert "cannot be settled" in caplog.text
 
 
 async def test_a_stale_receipt_fails_that_message_only(stub: StubConsumeBroker) -> None:
@@ -185,7 +245,7 @@ async def test_leases_are_extended_on_a_new_stream_before_it_gets_credits(
 
 async def test_what_is_held_too_long_is_not_extended(stub: StubConsumeBroker) -> None:
     stub.lease_duration = 0.03
-    async with AsyncConsumer(stub.endpoint, "g", "orders", longest_hold=0.1) as consumer:
+    async with AsyncConsumer(stub.endpoint, "g", "orders", longest_hold=0.5) as consumer:
         session = await stub.session()
         session.deliver([0], lease="1.a")
         await consumer.receive(1)
@@ -199,7 +259,7 @@ async def test_what_is_held_too_long_is_not_extended(stub: StubConsumeBroker) ->
 async def test_messages_of_a_lost_lease_are_not_handed_out(
     stub: StubConsumeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stub.lease_duration = 0.03
+    stub.lease_duration = 1.0  # long enough for both leases to be there when they are extended together
     stub.answering = False
     async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch=6, close_grace=0.05) as consumer:
         session = await stub.session()

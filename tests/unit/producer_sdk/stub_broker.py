@@ -8,6 +8,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 from halfmq.v1 import (
     message_pb2,
@@ -24,7 +26,21 @@ if TYPE_CHECKING:
 class Failure(NamedTuple):
     code: grpc.StatusCode
     details: str = "as the test wants"
-    trailing: tuple[tuple[str, str], ...] = ()
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
+
+
+def rich_failure(code: grpc.StatusCode, reason: str, field: str) -> Failure:
+    """A refusal with the details that brokers send."""
+    status = status_pb2.Status(code=code.value[0], message="no")
+    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description="no")
+    for detail in (
+        error_details_pb2.ErrorInfo(reason=reason, domain="halfmq"),
+        error_details_pb2.BadRequest(field_violations=[violation]),
+    ):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return Failure(code, f"{field}: no", (("grpc-status-details-bin", status.SerializeToString()),))
 
 
 class Signals:
@@ -83,6 +99,7 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
         self.recorded: dict[str, int] = {}
         self.item_errors: dict[str, deque[message_pb2.ItemError]] = {}
         self.confirm_answers = True
+        self.check_refusal: Failure | None = None
 
     async def __aenter__(self) -> Self:
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 25)])
@@ -204,6 +221,8 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
     async def CheckTransactions(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
+        if self.check_refusal is not None:
+            await context.abort(*self.check_refusal)
         session = CheckSession()
         self.sessions.append(session)
         reader = asyncio.create_task(self._read_answers(session, request_iterator))

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from producer_sdk import ClientClosed, TransactionProducer
+from producer_sdk import AsyncTransactionProducer, ClientClosed, TransactionProducer
 from producer_sdk.connection import BackgroundRunner, EventLoopThread
 from producer_sdk.ids import new_id
 
@@ -79,6 +79,48 @@ def test_what_still_runs_is_cancelled_when_the_thread_ends() -> None:
     runner.run(leave_something_behind())
     runner.close()
     assert ended == ["yes"]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_the_loop_outlives_a_task_that_exits(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        raise kind(3)
+
+    async def leave_when_cancelled() -> None:
+        asyncio.create_task(until_cancelled())  # noqa: RUF006 - it is left behind on purpose
+        await asyncio.sleep(0)
+
+    async def until_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise kind(4)
+
+    first, second = BackgroundRunner("First"), BackgroundRunner("Second")
+    assert second.run(name_of_thread()) == "halfmq-event-loop"
+    with pytest.raises(kind):
+        first.run(leave())
+    assert first.run(name_of_thread()) == second.run(name_of_thread()) == "halfmq-event-loop"
+    second.run(leave_when_cancelled())
+    first.close()
+    second.close()
+    assert "halfmq-event-loop" not in [thread.name for thread in threading.enumerate()]
+    assert "the loop goes on" in caplog.text
+
+
+def test_a_closed_client_names_itself() -> None:
+    producer = TransactionProducer("127.0.0.1:1", "g")
+    producer.close()
+    with pytest.raises(ClientClosed, match="this TransactionProducer is closed"):
+        producer.transaction()
+
+
+def test_asynchronous_producers_name_their_event_loop() -> None:
+    producer = AsyncTransactionProducer("127.0.0.1:1", "g")
+    asyncio.run(producer.start())
+    for work in (producer.start, producer.close, lambda: producer.send("orders", "x")):
+        with pytest.raises(RuntimeError, match="first used in"):
+            asyncio.run(work())
 
 
 def test_an_interrupt_cancels_what_is_waited_for() -> None:

@@ -16,13 +16,14 @@ from producer_sdk import (
     LocalTransactionState,
     Message,
     PrepareUnconfirmed,
+    RequestRefused,
     RetryConfig,
     TransactionListener,
     TransactionProducer,
     TransactionState,
     VerdictUnconfirmed,
 )
-from unit.producer_sdk.stub_broker import Failure, StubBroker
+from unit.producer_sdk.stub_broker import Failure, StubBroker, rich_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -331,3 +332,41 @@ async def test_the_synchronous_producer_runs_the_local_transaction_in_the_callin
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(work)
     assert stub.sessions[0].answers[0].verdict == pb.CHECK_VERDICT_COMMIT
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+@pytest.mark.parametrize("error", [SystemExit(4), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_a_check_that_exits_counts_as_unknown(
+    stub: StubBroker, caplog: pytest.LogCaptureFixture, kind: str, error: BaseException
+) -> None:
+    class Leaving(Listener):
+        async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+            raise error
+
+    class LeavingItsThread(BlockingListener):
+        def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+            raise error
+
+    listener = Leaving() if kind == "coroutine" else LeavingItsThread()
+    async with asyncio.timeout(10), AsyncTransactionProducer(stub.endpoint, "g", listener):
+        session = await stub.session()
+        session.check("t-1", 1)
+        await stub.until(lambda: session.answers)
+        session.check("t-1", 2)
+        await stub.until(lambda: len(session.answers) == 2)
+    assert {answer.verdict for answer in session.answers} == {pb.CHECK_VERDICT_UNKNOWN}
+    assert session.answers[0].reason == repr(error)
+    assert "answering UNKNOWN" in caplog.text
+
+
+async def test_a_refused_check_stream_says_what_to_do(
+    stub: StubBroker, quick: RetryConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.check_refusal = rich_failure(grpc.StatusCode.INVALID_ARGUMENT, "NAME_INVALID", "producer_group")
+    async with asyncio.timeout(10), AsyncTransactionProducer(stub.endpoint, "g!", Listener(), retry=quick) as producer:
+        with pytest.raises(RequestRefused, match="answers no checks") as caught:
+            await producer.wait_until_registered()
+    assert (caught.value.reason, caught.value.field) == ("NAME_INVALID", "producer_group")
+    (record,) = [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
+    assert record.levelname == "ERROR"
+    assert "correct the group" in record.message

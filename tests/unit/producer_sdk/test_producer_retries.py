@@ -5,6 +5,7 @@ import time
 
 import grpc
 import pytest
+import tenacity
 
 from halfmq.v1 import producer_pb2
 from producer_sdk import (
@@ -14,6 +15,7 @@ from producer_sdk import (
     BrokerFailed,
     BrokerUnavailable,
     ClientClosed,
+    LogPosition,
     Message,
     PrepareUnconfirmed,
     RequestRefused,
@@ -21,7 +23,7 @@ from producer_sdk import (
     VerdictUnconfirmed,
 )
 from producer_sdk.connection import Broker, BrokerLink
-from unit.producer_sdk.stub_broker import Failure, StubBroker
+from unit.producer_sdk.stub_broker import Failure, StubBroker, rich_failure
 
 
 @pytest.mark.parametrize(
@@ -207,3 +209,64 @@ async def test_a_closed_link_begins_no_further_attempt(stub: StubBroker) -> None
     await link.close()
     with pytest.raises(ClientClosed):
         await sending
+
+
+def test_by_default_only_the_deadline_ends_the_tries() -> None:
+    retrying = RetryConfig().retrying()
+    state = tenacity.RetryCallState(retrying, None, (), {})
+    state.attempt_number = 1_000
+    state.upcoming_sleep = 2.0
+    state.outcome_timestamp = state.start_time + 27.9
+    assert not retrying.stop(state)
+    state.outcome_timestamp = state.start_time + 28.1
+    assert retrying.stop(state)
+    assert not RetryConfig().exhausted(1_000, 29.9)
+    assert RetryConfig().exhausted(1, 30.0)
+    assert RetryConfig(attempts=3).exhausted(3, 0.0)
+
+
+async def test_a_refused_request_names_the_field(stub: StubBroker, quick: RetryConfig) -> None:
+    failure = rich_failure(grpc.StatusCode.INVALID_ARGUMENT, "NAME_INVALID", "producer_group")
+    stub.failures.extend([failure, failure])
+    async with AsyncTransactionProducer(stub.endpoint, "g", retry=quick) as producer:
+        with pytest.raises(RequestRefused) as prepared:
+            await producer.prepare(Message("orders", b"x"))
+        with pytest.raises(RequestRefused) as asked:
+            await producer.get_transaction("nope")
+    for caught in (prepared, asked):
+        assert (caught.value.reason, caught.value.field) == ("NAME_INVALID", "producer_group")
+
+
+async def test_details_of_somebody_else_are_passed_over(stub: StubBroker, quick: RetryConfig) -> None:
+    stub.failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "no", (("grpc-status-details-bin", b"\xff\xff"),)))
+    async with AsyncProducer(stub.endpoint, retry=quick) as producer:
+        with pytest.raises(RequestRefused) as caught:
+            await producer.send("orders", b"x")
+    assert (caught.value.reason, caught.value.field) == ("", "")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_refused_verdict_is_no_doubt(stub: StubBroker, quick: RetryConfig, whole: bool) -> None:
+    async with AsyncTransactionProducer(stub.endpoint, "g", retry=quick) as producer:
+        if whole:
+            stub.failures.append(rich_failure(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "reason"))
+        else:
+            stub.refuse("no-uuid", "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT)
+        with pytest.raises(RequestRefused, match="still wait for a verdict") as caught:
+            await producer.rollback("no-uuid", "x" * 600)
+    assert caught.value.field == ("reason" if whole else "topic")
+    assert caught.value.transaction_id == "no-uuid"
+
+
+async def test_what_no_request_can_carry_is_not_sent(stub: StubBroker) -> None:
+    large = b"x" * (32 << 20)
+    async with AsyncTransactionProducer(stub.endpoint, "g") as producer:
+        for call in (producer.send("orders", large), producer.prepare(Message("orders", large))):
+            with pytest.raises(RequestRefused, match="32 MiB") as caught:
+                await call
+            assert (caught.value.field, caught.value.reason) == ("body", "BODY_TOO_LARGE")
+        with pytest.raises(BatchRefused) as some:
+            await producer.send_many([Message("orders", large), Message("orders", b"x")])
+        assert isinstance(some.value.outcomes[1], LogPosition)
+    assert [len(request.messages) for request in stub.sends] == [1]
+    assert not stub.prepares

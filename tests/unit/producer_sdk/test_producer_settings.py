@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import uuid
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from producer_sdk import (
     HalfMessages,
     HalfmqError,
     LocalTransactionState,
+    Message,
     RequestRefused,
     RetryConfig,
     TlsConfig,
@@ -149,3 +151,83 @@ def test_reasons_are_short_and_can_travel() -> None:
     assert reason_of(Rude()) == "Rude"
     assert len(reason_of(ValueError("x" * 1_000))) == 500
     reason_of(type("E", (Exception,), {"__repr__": lambda _: "\udc80"})()).encode()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("endpoint", None),
+        ("endpoint", [5]),
+        ("group", 5),
+        ("group", "\udc80"),
+        ("client_id", 5),
+        ("client_id", "x" * 300),
+        ("client_id", "a\x00"),
+        ("retry", {"deadline": 5}),
+        ("tls", {}),
+        ("batching", {"items": 5}),
+        ("listener_concurrency", "3"),
+        ("close_grace", "a"),
+        ("close_grace", -1),
+        ("close_grace", float("nan")),
+    ],
+)
+@pytest.mark.parametrize("kind", [TransactionProducer, AsyncTransactionProducer])
+def test_producers_name_the_setting_at_fault(kind: type, setting: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=setting) as caught:
+        kind(**{"endpoint": "a:1", "group": "g", setting: value})
+    assert caught.value.field == setting
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("topic", 5, TypeError),
+        ("topic", "\udc80", ValueError),
+        ("body", 5, TypeError),
+        ("body", "\udc80", ValueError),
+        ("tag", 5, TypeError),
+        ("message_group", 3, TypeError),
+        ("properties", {"a": 1}, TypeError),
+        ("properties", {1: "a"}, TypeError),
+        ("properties", ["a"], TypeError),
+        ("keys", [5], TypeError),
+        ("keys", 5, TypeError),
+        ("keys", b"abc", TypeError),
+    ],
+)
+async def test_a_message_names_the_argument_at_fault(field: str, value: object, kind: type[Exception]) -> None:
+    arguments = {"topic": "orders", "body": "x", field: value}
+    name = {"properties": "propert", "keys": "key"}.get(field, field)
+    async with AsyncTransactionProducer("a:1", "g") as producer:
+        with pytest.raises(kind, match=f"{name}.* of a message|message's {name}"):
+            await producer.send(**arguments)  # type: ignore[arg-type]
+        with pytest.raises(kind, match=name):
+            await producer.transaction().send_many([Message(**arguments)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("first_check_delay", float("nan"), ValueError),
+        ("first_check_delay", float("inf"), ValueError),
+        ("first_check_delay", 1e30, ValueError),
+        ("first_check_delay", "5", TypeError),
+        ("first_position", "1", TypeError),
+        ("first_position", -1, ValueError),
+        ("messages", 5, TypeError),
+    ],
+)
+async def test_prepare_names_the_argument_at_fault(name: str, value: object, kind: type[Exception]) -> None:
+    async with AsyncTransactionProducer("a:1", "g") as producer:
+        with pytest.raises(kind, match="Message" if name == "messages" else name):
+            await producer.prepare(**{"messages": Message("orders", "x"), name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("reason", "kind"), [(ValueError("x"), TypeError), ("\udc80", ValueError)])
+async def test_rollback_names_the_reason(reason: Any, kind: type[Exception]) -> None:
+    async with AsyncTransactionProducer("a:1", "g") as producer:
+        with pytest.raises(kind, match="reason"):
+            await producer.rollback(new_id(), reason)
+        with pytest.raises(kind, match="reason"):
+            await producer.transaction().rollback(reason)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from consumer_sdk import Consumer
-from producer_sdk import TransactionProducer, TransactionState
+from producer_sdk import ConfigurationError, TransactionProducer, TransactionState
 from producer_sdk.testing import embedded_broker, halfmq_broker
 
 if TYPE_CHECKING:
@@ -34,3 +36,28 @@ def test_the_fixture_creates_topics_as_they_are_used(halfmq_broker: EmbeddedBrok
             tx.send("new", "x")
         assert tx.result is not None
         assert tx.result.state is TransactionState.COMMITTED
+
+
+def test_a_text_is_one_topic() -> None:
+    with (
+        embedded_broker("orders", "g", auto_create=False) as broker,
+        Consumer(broker.endpoint, "g", "orders") as consumer,
+    ):
+        consumer.wait_until_subscribed(30)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"topics": "no topic!"}, "topics"),
+        ({"groups": ["no group!"]}, "groups"),
+        ({"topics": [5]}, "topics"),
+        ({"first_chek": 1}, "first_chek"),
+        ({"queue_count": 0}, "queue_count"),
+        ({"queue_count": "4"}, ""),
+    ],
+)
+def test_what_the_embedded_broker_cannot_be_is_named(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught, embedded_broker(**settings):
+        pass
+    assert caught.value.field == field

@@ -1,0 +1,74 @@
+"""Checks of settings, the same for both SDKs: what cannot work is refused by name, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import unicodedata
+from typing import NoReturn
+
+from producer_sdk.errors import ConfigurationError
+
+__all__ = ["check_count", "check_kind", "check_seconds", "check_text", "client_name", "refuse"]
+
+_LONGEST_CLIENT_ID = 255
+
+
+def refuse(name: str, rule: str, value: object) -> NoReturn:
+    """Refuses a setting.
+
+    Raises:
+        ConfigurationError: Always; it names the setting and the rule.
+    """
+    msg = f"{name} {rule}, not {value!r}"
+    raise ConfigurationError(msg, field=name.rpartition(".")[2])
+
+
+def check_text(name: str, value: object, rule: str) -> None:
+    """Refuses what is no text, is empty, or cannot travel as UTF-8."""
+    if not isinstance(value, str) or not value:
+        refuse(name, rule, value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        refuse(name, f"{rule} that can be written in UTF-8", value)
+
+
+def check_seconds(name: str, value: object, *, least: float | None = None, most: float | None = None) -> None:
+    """Refuses what is no finite number of seconds between two bounds; without a lower one it is more than 0."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if (
+        math.isfinite(number)
+        and (number > 0 if least is None else number >= least)
+        and (most is None or number <= most)
+    ):
+        return
+    bounds = "more than 0" if least is None else f"{least:g} or more" if most is None else f"from {least:g} to {most:g}"
+    refuse(name, f"is a number of seconds, {bounds}", value)
+
+
+def check_count(name: str, value: object, most: int | None = None) -> None:
+    """Refuses what is no whole number of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        refuse(
+            name, f"is a whole number from 1 to {most}" if most is not None else "is a whole number, 1 or more", value
+        )
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuses what is neither None nor of a class."""
+    if value is not None and not isinstance(value, kind):
+        refuse(name, f"is a {kind.__name__} or None", value)
+
+
+def client_name(client_id: object) -> str:
+    """The name of a client in logs and leases: as it was given, or made of host and process number."""
+    if client_id is None or client_id == "":
+        return f"{socket.gethostname()}-{os.getpid()}"
+    rule = f"is a text of up to {_LONGEST_CLIENT_ID} characters without control characters"
+    check_text("client_id", client_id, rule)
+    assert isinstance(client_id, str)  # noqa: S101 - check_text saw to it
+    if len(client_id) > _LONGEST_CLIENT_ID or any(unicodedata.category(letter) == "Cc" for letter in client_id):
+        refuse("client_id", rule, client_id)
+    return client_id

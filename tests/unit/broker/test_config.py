@@ -1,0 +1,218 @@
+"""Where settings come from, which of them wins, and every bound at one less, exactly, and one more."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from dataclasses import FrozenInstanceError, fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.config import BrokerConfig, load
+from broker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Three values for each setting, none of them its default: what the file, the environment and the command line say.
+VALUES: dict[str, tuple[Any, Any, Any]] = {
+    "database": ("sqlite:///file.db", "sqlite:///environment.db", "sqlite:///argument.db"),
+    "listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
+    "broker_id": ("file", "environment", "argument"),
+    "first_check": (1.5, 2.5, 3.5),
+    "check_interval": (1.5, 2.5, 3.5),
+    "max_checks": (1, 2, 3),
+    "lease": (1.5, 2.5, 3.5),
+    "queue_count": (1, 2, 3),
+    "retention_hours": (1.5, 2.5, 3.5),
+    "auto_create": (True, True, True),
+    "max_body_bytes": (1, 2, 3),
+    "drain": (1.5, 2.5, 3.5),
+    "answer_timeout": (1.5, 2.5, 3.5),
+    "patience": (1.5, 2.5, 3.5),
+    "allow_unsafe_database": (True, True, True),
+    "migrate": (False, False, False),
+    "tls_certificate": ("file.pem", "environment.pem", "argument.pem"),
+    "tls_key": ("file.key", "environment.key", "argument.key"),
+    "tls_client_ca": ("file-ca.pem", "environment-ca.pem", "argument-ca.pem"),
+    "log_format": ("json", "json", "json"),
+    "log_level": ("debug", "warning", "error"),
+}
+FROM_FILE, FROM_ENVIRONMENT, FROM_ARGUMENTS = (
+    {name: values[source] for name, values in VALUES.items()} for source in range(3)
+)
+NOTHING: dict[str, str] = {}
+
+
+def written(folder: Path, settings: dict[str, Any]) -> Path:
+    """A TOML file with these settings; TOML writes such values as JSON does."""
+    file = folder / "broker.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    file.write_text("\n".join(["[broker]", *lines, ""]), encoding="utf-8")
+    return file
+
+
+def in_environment(settings: dict[str, Any]) -> dict[str, str]:
+    return {f"HALFMQ_{name.upper()}": str(value) for name, value in settings.items()}
+
+
+def test_the_table_here_has_every_setting_and_no_default() -> None:
+    defaults = {field.name: field.default for field in fields(BrokerConfig)}
+    assert list(VALUES) == list(defaults)
+    assert not [name for name, values in VALUES.items() if defaults[name] in values]
+
+
+def test_nothing_said_means_the_defaults() -> None:
+    assert load({}, environment=NOTHING) == BrokerConfig()
+    assert load(dict.fromkeys(VALUES), environment={"HOME": "/root", "LEASE": "7"}) == BrokerConfig()
+
+
+def test_each_source_alone_sets_everything(tmp_path: Path) -> None:
+    from_file = load({}, environment=NOTHING, file=written(tmp_path, FROM_FILE))
+    assert vars(from_file) == FROM_FILE
+    assert vars(load({}, environment=in_environment(FROM_ENVIRONMENT))) == FROM_ENVIRONMENT
+    assert vars(load(FROM_ARGUMENTS, environment=NOTHING)) == FROM_ARGUMENTS
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path, FROM_FILE)
+    of_file, of_environment, of_argument = VALUES[name]
+    environment = in_environment({name: of_environment})
+    assert vars(load({}, environment=environment, file=file)) == {**FROM_FILE, name: of_environment}
+    assert vars(load({name: of_argument}, environment=environment, file=file)) == {**FROM_FILE, name: of_argument}
+    assert vars(load({name: of_argument}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_argument}
+    assert vars(load({name: None}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_file}
+
+
+@pytest.mark.parametrize("name", ["auto_create", "allow_unsafe_database", "migrate"])
+@pytest.mark.parametrize("winner", [True, False])
+def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bool) -> None:
+    loser = not winner
+    file = written(tmp_path, {name: loser})
+    assert getattr(load({}, environment=in_environment({name: winner}), file=file), name) is winner
+    assert getattr(load({name: winner}, environment=in_environment({name: loser}), file=file), name) is winner
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(text, True) for text in ("1", "true", "True", "yes", "on", "ON")]
+    + [(text, False) for text in ("0", "false", "FALSE", "no", "off")],
+)
+def test_what_a_switch_takes(text: str, value: bool) -> None:
+    assert load({}, environment={"HALFMQ_AUTO_CREATE": text}).auto_create is value
+
+
+def test_the_processs_own_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALFMQ_LEASE", "7")
+    assert load({}).lease == 7.0
+
+
+def test_a_whole_number_is_a_time_too(tmp_path: Path) -> None:
+    lease = load({}, environment=NOTHING, file=written(tmp_path, {"lease": 7})).lease
+    assert (lease, type(lease)) == (7.0, float)
+
+
+def test_a_file_may_say_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    for content in ("", "[broker]\n"):
+        file.write_text(content)
+        assert load({}, environment=NOTHING, file=file) == BrokerConfig()
+
+
+def test_settings_are_checked_together_wherever_they_come_from(tmp_path: Path) -> None:
+    file = written(tmp_path, {"tls_certificate": "chain.pem"})
+    assert load({"tls_key": "key.pem"}, environment=NOTHING, file=file).tls_key == "key.pem"
+    with pytest.raises(ConfigurationError) as refused:
+        load({}, environment=NOTHING, file=file)
+    assert refused.value.field == "tls_key"
+
+
+def between(least: float, most: float) -> tuple[list[Any], list[Any]]:
+    """Numbers that fit, and numbers that just do not."""
+    if isinstance(least, int) and isinstance(most, int):
+        return [least, least + 1, most - 1, most], [least - 1, most + 1, -most]
+    right = [least, math.nextafter(least, math.inf), math.nextafter(most, 0), most]
+    return right, [math.nextafter(least, -math.inf), math.nextafter(most, math.inf), -most]
+
+
+BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "first_check": between(0.0, 24 * 3600.0),
+    "check_interval": between(0.01, 24 * 3600.0),
+    "max_checks": between(1, 1000),
+    "lease": between(0.1, 12 * 3600.0),
+    "queue_count": between(1, 1024),
+    "retention_hours": between(1e-7, 100 * 366 * 24.0),
+    "max_body_bytes": between(1, 15 * 2**20),
+    "drain": between(0.0, 3600.0),
+    "answer_timeout": between(0.1, 3600.0),
+    "patience": between(0.01, 3600.0),
+    "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
+    "log_level": (["debug", "info", "warning", "error"], ["", "INFO", "warn", "critical", "error "]),
+    "listen": (
+        ["127.0.0.1:0", "127.0.0.1:1", "localhost:65534", "0.0.0.0:65535", "[::1]:8085"],
+        ["", ":", "8085", ":8085", "127.0.0.1", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536", "127.0.0.1:x"],
+    ),
+}
+
+
+def test_every_number_has_bounds() -> None:
+    assert {field.name for field in fields(BrokerConfig) if field.type in {"int", "float"}} <= BOUNDS.keys()
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds(name: str) -> None:
+    right, wrong = BOUNDS[name]
+    for value in right:
+        assert getattr(load({name: value}, environment=NOTHING), name) == value
+    for value in wrong:
+        with pytest.raises(ConfigurationError) as refused:
+            load({name: value}, environment=NOTHING)
+        assert refused.value.field == name, value
+        assert name in refused.value.message
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(BrokerConfig) if field.type == "float"])
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
+def test_a_time_is_a_finite_number(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load({}, environment=in_environment({name: text}))
+    assert refused.value.field == name
+    assert "finite" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        *[("max_checks", value, "a whole number") for value in ("1.5", "1.0", "true", "inf", "nan", "[1]", "'x'")],
+        *[("lease", value, "a number") for value in ("true", "[1]", "{ a = 1 }", "1979-05-27", "'x'", "''")],
+        *[("auto_create", value, "true or false") for value in ("2", "'perhaps'", "[true]", "''")],
+        *[("broker_id", value, "a text") for value in ("3", "true", "['a']")],
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_the_file(tmp_path: Path, name: str, value: str, wanted: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(f"[broker]\n{name} = {value}\n")
+    with pytest.raises(ConfigurationError, match=f"must be {wanted}") as refused:
+        load({}, environment=NOTHING, file=file)
+    assert refused.value.field == name
+
+
+def test_what_is_made_of_the_settings() -> None:
+    config = BrokerConfig(
+        first_check=0.25, check_interval=0.5, max_checks=3, max_body_bytes=100, retention_hours=0.5, broker_id="one"
+    )
+    policy = config.check_policy()
+    assert (policy.first_check, policy.interval, policy.max_checks) == (250_000, 500_000, 3)
+    assert config.limits().max_body == 100
+    assert config.retention == 1_800_000_000
+    assert config.name == "one"
+    assert BrokerConfig().name == f"{socket.gethostname()}-{os.getpid()}"
+
+
+def test_settings_stay_as_they_are() -> None:
+    with pytest.raises(FrozenInstanceError):
+        BrokerConfig().lease = 7.0  # type: ignore[misc]
