@@ -244,14 +244,3 @@ async def test_what_was_prepared_outlives_the_broker(kind: AnyKind, brokers: Bro
         assert sorted(await client.bodies(topic)) == [f"order {number}" for number in range(10)]
         again = await client.commit(ids)
         assert [(result.state, len(result.released)) for result in again] == [(COMMITTED, 1)] * 10
-
-
-async def test_draining_ends_check_streams_so_that_producers_go_elsewhere(
-    kind: AnyKind, new_broker: Start, connect: Connect
-) -> None:
-    broker = new_broker(kind)
-    client = connect(broker)
-    checks = await client.answering(unique("shop"))
-    stopping = asyncio.create_task(asyncio.to_thread(broker.stop))
-    assert await checks.ended() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert await stopping == 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from faults.client import PATIENCE, UNAVAILABLE, Client, code_of, message, new_i
 from faults.history import judge
 from faults.load import Load
 from faults.sites import rounds
-from halfmq.v1 import consumer_pb2
+from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 from support.brokers import BrokerProcess
 
 if TYPE_CHECKING:
@@ -69,12 +70,36 @@ def test_streams_end_and_their_owners_are_sent_elsewhere(kind: Kind, fresh_datab
         assert broker.count("[error") == 0, broker.log
 
 
-def test_who_watches_the_health_is_told_first(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
-    with BrokerProcess(fresh_database(kind), drain=1) as broker, Client(broker.endpoint) as client:
-        health = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
-        assert next(health).status == SERVING
-        assert_ends(broker)
-        assert next(health).status == NOT_SERVING
+async def test_who_watches_the_health_is_told_first(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
+    with BrokerProcess(fresh_database(kind), drain=10) as broker, Client(broker.endpoint) as client:
+        topic, group = client.make_topic(), client.make_group()
+        # One connection and one task that reads each: what is noted comes in the order in which it was sent.
+        async with grpc.aio.insecure_channel(broker.endpoint) as channel:
+            health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+            assert (await health.read()).status == SERVING
+            consuming = consumer_pb2_grpc.ConsumerServiceStub(channel).Consume(timeout=PATIENCE)
+            subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
+            await consuming.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+            checking = transaction_pb2_grpc.TransactionServiceStub(channel).CheckTransactions(timeout=PATIENCE)
+            register = transaction_pb2.RegisterProducer(producer_group=unique("producers"))
+            await checking.write(transaction_pb2.CheckTransactionsRequest(register=register))
+            assert grpc.aio.EOF not in [await consuming.read(), await checking.read()]
+            seen: list[str] = []
+
+            async def note(what: str, stream: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+                assert await stream.read() is grpc.aio.EOF
+                seen.append(what)
+                assert await stream.code() is grpc.StatusCode.OK
+
+            async def note_health() -> None:
+                assert (await health.read()).status == NOT_SERVING
+                seen.append("health")
+                assert await health.read() is grpc.aio.EOF
+
+            notes = [note_health(), note("consumer", consuming), note("producer", checking)]
+            await asyncio.gather(*notes, asyncio.to_thread(assert_ends, broker))
+        assert seen[0] == "health", seen
+        assert sorted(seen[1:]) == ["consumer", "producer"]
 
 
 def test_a_pull_that_waits_does_not_hold_up_the_end(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:

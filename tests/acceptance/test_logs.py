@@ -1,0 +1,91 @@
+"""The log of a real broker: JSON lines for machines, and only what is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.client import Client, Refusal, new_id, unique
+from halfmq.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from acceptance.conftest import AnyKind
+    from support.brokers import BrokerProcess
+
+KEYS = {"event", "level", "logger", "timestamp"}
+
+
+def entries(lines: list[str]) -> list[dict[str, Any]]:
+    """The lines of a log; each must be one JSON object with the keys that every line has."""
+    found = [json.loads(line) for line in lines]
+    for entry in found:
+        assert entry.keys() >= KEYS, entry
+        assert datetime.fromisoformat(entry["timestamp"]).utcoffset() is not None
+        assert entry["level"] in {"debug", "info", "warning", "error"}
+    return found
+
+
+async def make_it_talk(client: Client) -> str:
+    """Has a transaction parked, which is logged, and calls refused, which is not; the transaction's id."""
+    topic, group = await client.make_topic(), unique("shop")
+    checks = await client.answering(group)
+    (one,) = await client.prepare(group, topic, ["order"])
+    await checks.until(one)
+    with pytest.raises(Refusal):
+        await client.transaction(new_id())
+    with pytest.raises(Refusal):
+        await client.call(client.admin.ListTopics, admin_pb2.ListTopicsRequest(page_size=1001))
+    return one
+
+
+TIMES = {"first_check": 0.05, "check_interval": 0.05, "max_checks": 1}
+
+
+async def test_every_line_is_a_json_object(
+    kind: AnyKind, new_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+) -> None:
+    broker = new_broker(kind, broker_id="talker", log_format="json", log_level="debug", **TIMES)
+    one = await make_it_talk(connect(broker))
+    await asyncio.to_thread(broker.await_log, one, "is parked")
+    assert await asyncio.to_thread(broker.stop) == 0
+    found = entries(broker.lines)
+    own = [entry for entry in found if entry["logger"].startswith("halfmq.")]
+    for word in (f"serves on {broker.endpoint}, database ", "drains", "stopped"):
+        (entry,) = [entry for entry in own if entry["event"].startswith(f"broker talker {word}")]
+        assert (entry["logger"], entry["level"]) == ("halfmq.broker", "info")
+    (parked,) = [entry for entry in own if one in entry["event"]]
+    assert (parked["logger"], parked["level"]) == ("halfmq.checker", "warning")
+    # What a caller did wrong is told to the caller; a log full of it would hide what an operator must see.
+    assert {entry["level"] for entry in own if entry is not parked} == {"info"}, own
+
+
+async def test_a_level_leaves_out_what_is_below_it(
+    new_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+) -> None:
+    broker = new_broker("sqlite", log_format="json", log_level="warning", **TIMES)
+    one = await make_it_talk(connect(broker))
+    await asyncio.to_thread(broker.await_log, one, "is parked")
+    assert await asyncio.to_thread(broker.stop) == 0
+    assert [entry["level"] for entry in entries(broker.lines)] == ["warning"]
+    assert one in broker.log
+
+
+def test_a_traceback_stays_on_its_line() -> None:
+    program = (
+        "import logging; from broker.cli import logs; logs.set_up('json', 'info')\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: logging.getLogger('halfmq.broker').exception('went %s', 'wrong')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    (entry,) = entries(done.stderr.splitlines())
+    assert (entry["event"], entry["level"], entry["logger"]) == ("went wrong", "error", "halfmq.broker")
+    assert entry["exception"].startswith("Traceback")
+    assert entry["exception"].endswith("ZeroDivisionError: division by zero")
