@@ -77,6 +77,10 @@ async def _end(context: grpc.aio.ServicerContext[Any, Any], method: str, error: 
         await abort(context, error)
     if isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
         raise error
+    if isinstance(error, grpc.aio.InternalError):
+        # gRPC's word for a stream that broke while it was written to: nobody is there to be answered.
+        logger.info("the client of %s is gone: %s", method, error)
+        return
     incident = uuid.uuid4().hex[:12]
     logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, f"Internal error; the broker's log tells more, incident {incident}.")

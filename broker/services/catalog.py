@@ -103,6 +103,11 @@ class Catalog:
         self._groups[name] = (time.monotonic() + REMEMBERED_FOR, group)
         return group
 
+    def forget(self, group: str, topics: Sequence[str]) -> None:
+        """Has these names looked up anew: what was remembered turned out to be gone."""
+        self._groups.pop(group, None)
+        self._store.forget_topics(topics)
+
     async def producer_group_id(self, name: str) -> int:
         """The number of a producer group. Producers come and go, so theirs are made when first named."""
         known = self._producer_groups.get(name)
@@ -136,6 +141,7 @@ class Catalog:
             NotFound: there is none.
             Refused: transactions or consumers hold messages of it.
         """
+        self._store.forget_topics([name])
         topic = await self._store.find_topic(name)
         if topic is None:
             check_topic_name(name)
@@ -152,7 +158,9 @@ class Catalog:
         check_group_name(name, "group.name")
         if max_attempts > 1000:
             raise InvalidArgument(f"{max_attempts} attempts; 1000 are allowed.", field="group.max_attempts")
-        return await self._store.create_group(name, max_attempts or DEFAULT_MAX_ATTEMPTS, self.config.retention)
+        group = await self._store.create_group(name, max_attempts or DEFAULT_MAX_ATTEMPTS, self.config.retention)
+        self._groups.pop(name, None)
+        return group
 
     async def delete_group(self, name: str) -> None:
         """Deletes a consumer group with its progress and leases; its dead letter topic stays.
@@ -161,10 +169,10 @@ class Catalog:
             NotFound: there is none.
         """
         check_group_name(name, "group")
+        self._groups.pop(name, None)
         group = await self._store.find_group(name)
         if group is None:
             raise NotFound(f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="group")
-        self._groups.pop(name, None)
         await self._store.delete_group(group)
 
     async def topics(self, page_token: str, page_size: int) -> tuple[list[Topic], str]:

@@ -11,7 +11,7 @@ from broker.domain.ids import format_id
 from broker.domain.lease import parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
-from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
+from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
 from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, QueueSlice, Receipt
 from broker.services.transactions import new_id
 
@@ -89,11 +89,20 @@ class DeliveryService:
         check_count(len(topics), MAX_TOPICS_OF_CONSUMER, "topics")
         check_client_id(client_id)
         time = self._lease_time(lease_time, "lease_duration")
+        try:
+            joined, found = await self._join(group, topics)
+        except NotFound:
+            # Deleted through another broker, and perhaps made anew since it was looked up here.
+            self._catalog.forget(group, topics)
+            joined, found = await self._join(group, topics)
+        client_id = client_id or f"consumer-{format_id(new_id())}"
+        return Subscription(self, self._store, joined, list(dict.fromkeys(found)), client_id, time)
+
+    async def _join(self, group: str, topics: Sequence[str]) -> tuple[ConsumerGroup, list[Topic]]:
         joined = await self._catalog.group(group)
         found = [await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(topics)]
         await self._store.join(joined, found)
-        client_id = client_id or f"consumer-{format_id(new_id())}"
-        return Subscription(self, self._store, joined, list(dict.fromkeys(found)), client_id, time)
+        return joined, found
 
     async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
         """Marks messages as handled; one outcome per handle."""

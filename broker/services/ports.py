@@ -360,6 +360,10 @@ class CatalogStore(Protocol):
         """Topic and queue number of a queue id, without asking the database."""
         ...
 
+    def forget_topics(self, names: Sequence[str]) -> None:
+        """Has these topics looked up anew."""
+        ...
+
     async def find_topic(self, name: str) -> Topic | None:
         """A topic by name."""
         ...

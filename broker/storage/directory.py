@@ -67,6 +67,13 @@ class Directory:
             for queue_id in topic.queue_ids:
                 self._by_queue.pop(queue_id, None)
 
+    def forget_names(self, names: Iterable[str]) -> None:
+        """Drops what is remembered under these names: another broker may have deleted the topics, or made them anew."""
+        for name in names:
+            entry = self._by_name.get(name)
+            if entry is not None:
+                self.forget(entry[1])
+
     def _load(self, session: Session, column: str, keys: list[str] | list[int]) -> list[Topic]:
         rows = session.fetch_in(f"{_SELECT}{column}", keys)
         return self.remember(session, rows)

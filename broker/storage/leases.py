@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Lease, receipt_gone, runs
 from broker.domain.retry import RetryPolicy
 from broker.domain.topic import ConsumerGroup, Topic
-from broker.errors import BrokerError, StaleReceipt
+from broker.errors import BrokerError, NotFound, StaleReceipt
 from broker.services.ports import (
     AckWork,
     Claimed,
@@ -27,7 +27,7 @@ from broker.storage.log import fitting, log_messages, range_of, read_range, tota
 from broker.storage.session import Session, Statement, insertion_of_one, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from broker.domain.message import LogMessage
     from broker.storage.directory import Directory
@@ -61,8 +61,12 @@ def new_token() -> int:
     return _random.getrandbits(62)
 
 
-def join(session: Session, group: ConsumerGroup, topics: Iterable[Topic]) -> None:
-    """Makes sure the group has a progress row for every queue of these topics; new ones start at the beginning."""
+def join(session: Session, group: ConsumerGroup, topics: Collection[Topic]) -> None:
+    """Makes sure the group has a progress row for every queue of these topics; new ones start at the beginning.
+
+    Raises:
+        NotFound: the group or a topic has been deleted.
+    """
     queue_ids = [queue_id for topic in topics for queue_id in topic.queue_ids]
     if not queue_ids:
         return
@@ -72,6 +76,15 @@ def join(session: Session, group: ConsumerGroup, topics: Iterable[Topic]) -> Non
     )
     new = sorted(set(queue_ids) - {row[0] for row in known})
     if new:
+        locking = session.dialect.for_update
+        if not session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + locking, (group.group_id,)):
+            raise NotFound(
+                f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group"
+            )
+        topic_ids = sorted({topic.topic_id for topic in topics})
+        found = session.fetch_in("SELECT topic_id FROM topic WHERE topic_id", topic_ids, " ORDER BY topic_id" + locking)
+        if len(found) != len(topic_ids):
+            raise NotFound("A topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topics")
         session.insert(
             "group_progress",
             "group_id, queue_id, next_offset",

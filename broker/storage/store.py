@@ -259,7 +259,13 @@ class Store:
         def again(session: Session, before: Topic) -> Topic:
             return before if topics.has_topic(session, before) else create(session)
 
-        return await self._write(create, redo=again)
+        topic = await self._write(create, redo=again)
+        self.directory.forget_names([name])
+        return topic
+
+    def forget_topics(self, names: Sequence[str]) -> None:
+        """Has these topics looked up anew."""
+        self.directory.forget_names(names)
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
         """Topics by name."""

@@ -131,7 +131,9 @@ def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]
 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
     """Deletes a consumer group with its progress and leases; its dead letter topic stays."""
-    # First the progress: a pull holds it while it adds its lease.
+    # First the group: who joins it holds it.
+    session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,))
+    # Then the progress: a pull holds it while it adds its lease.
     session.run("DELETE FROM group_progress WHERE group_id = ?", (group.group_id,))
     session.run("DELETE FROM lease WHERE group_id = ?", (group.group_id,))
     session.run("DELETE FROM consumer_group WHERE group_id = ?", (group.group_id,))

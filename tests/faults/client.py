@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE = 30.0
+EITHER = transaction_pb2.TRANSACTION_STATE_UNSPECIFIED
 PREPARED = transaction_pb2.TRANSACTION_STATE_PREPARED
 COMMITTED = transaction_pb2.TRANSACTION_STATE_COMMITTED
 ROLLED_BACK = transaction_pb2.TRANSACTION_STATE_ROLLED_BACK
 PARKED = transaction_pb2.TRANSACTION_STATE_PARKED
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+# No answer, or none that says what became of the call.
+TRY_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 
 # A broker that was killed comes back at once; the default waits up to two minutes before it looks again.
 _OPTIONS = [
@@ -89,9 +92,25 @@ class Client:
         self.create_topic(name, queues)
         return name
 
-    def create_topic(self, name: str, queues: int) -> None:
+    def create_topic(self, name: str, queues: int, retention: float = 0) -> None:
         wanted = admin_pb2.Topic(name=name, queue_count=queues)
+        if retention:
+            wanted.retention.FromMicroseconds(int(retention * 1e6))
         self._admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=wanted), timeout=PATIENCE)
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=name), timeout=PATIENCE)
+
+    def topics(self) -> dict[str, int]:
+        """The number of queues of every topic."""
+        found: dict[str, int] = {}
+        token = ""
+        while True:
+            request = admin_pb2.ListTopicsRequest(page_size=1000, page_token=token)
+            page = self._admin.ListTopics(request, timeout=PATIENCE)
+            found |= {topic.name: topic.queue_count for topic in page.topics}
+            if not (token := page.next_page_token):
+                return found
 
     def make_group(self, max_attempts: int = 0) -> str:
         name = unique("readers")
@@ -101,6 +120,25 @@ class Client:
     def create_group(self, name: str, max_attempts: int = 0) -> None:
         wanted = admin_pb2.ConsumerGroup(name=name, max_attempts=max_attempts)
         self._admin.CreateGroup(admin_pb2.CreateGroupRequest(group=wanted), timeout=PATIENCE)
+
+    def delete_group(self, name: str) -> None:
+        self._admin.DeleteGroup(admin_pb2.DeleteGroupRequest(group=name), timeout=PATIENCE)
+
+    def groups(self) -> set[str]:
+        """Every consumer group."""
+        found: set[str] = set()
+        token = ""
+        while True:
+            request = admin_pb2.ListGroupsRequest(page_size=1000, page_token=token)
+            page = self._admin.ListGroups(request, timeout=PATIENCE)
+            found |= {group.name for group in page.groups}
+            if not (token := page.next_page_token):
+                return found
+
+    def progress(self, group: str) -> list[admin_pb2.GroupProgress]:
+        """How far a group has come in every queue that it joined."""
+        request = admin_pb2.DescribeGroupRequest(group=group)
+        return list(self._admin.DescribeGroup(request, timeout=PATIENCE).progress)
 
     # --- producing ---
 
@@ -125,13 +163,18 @@ class Client:
         position: message_pb2.LogPosition = _only(response.results).position
         return position
 
+    def send_all(self, messages: Sequence[message_pb2.Message]) -> None:
+        """Sends many in one request; none may be refused."""
+        response = self._producer.Send(producer_pb2.SendRequest(messages=messages), timeout=PATIENCE)
+        assert not [result for result in response.results if result.HasField("error")]
+
     def transaction(self, transaction_id: str) -> transaction_pb2.Transaction:
         request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
         found: transaction_pb2.Transaction = self._transactions.GetTransaction(request, timeout=PATIENCE).transaction
         return found
 
-    def undecided(self, group: str) -> set[str]:
-        request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=1000)
+    def undecided(self, group: str, state: transaction_pb2.TransactionState.ValueType = EITHER) -> set[str]:
+        request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=1000, state=state)
         found = self._admin.ListTransactions(request, timeout=PATIENCE).transactions
         return {summary.transaction_id for summary in found}
 
@@ -141,9 +184,9 @@ class Client:
         )
         self._admin.ResolveTransaction(request, timeout=PATIENCE)
 
-    def checks(self, group: str) -> Checks:
-        """Registers a producer that is asked about its group's transactions."""
-        return Checks(self._transactions, group)
+    def checks(self, group: str, patience: float = PATIENCE) -> Checks:
+        """Registers a producer that is asked about its group's transactions, for so many seconds."""
+        return Checks(self._transactions, group, patience)
 
     # --- consuming ---
 
@@ -168,6 +211,11 @@ class Client:
         request = consumer_pb2.NackRequest(receipt_handles=handles, reason=reason)
         request.delay.FromMicroseconds(0)
         return list(self._consumer.Nack(request, timeout=PATIENCE).results)
+
+    def extend(self, handles: Sequence[str], lease: float) -> list[consumer_pb2.ReceiptResult]:
+        request = consumer_pb2.ExtendLeaseRequest(receipt_handles=handles)
+        request.duration.FromMicroseconds(int(lease * 1e6))
+        return list(self._consumer.ExtendLease(request, timeout=PATIENCE).results)
 
     def consume(self, requests: Iterator[consumer_pb2.ConsumeRequest]) -> Iterator[consumer_pb2.ConsumeResponse]:
         stream: Iterator[consumer_pb2.ConsumeResponse] = self._consumer.Consume(requests, timeout=PATIENCE)
@@ -199,11 +247,11 @@ class Client:
 class Checks:
     """A producer's check stream."""
 
-    def __init__(self, stub: transaction_pb2_grpc.TransactionServiceStub, group: str) -> None:
+    def __init__(self, stub: transaction_pb2_grpc.TransactionServiceStub, group: str, patience: float) -> None:
         self._outgoing: queue.SimpleQueue[transaction_pb2.CheckTransactionsRequest | None] = queue.SimpleQueue()
         register = transaction_pb2.RegisterProducer(producer_group=group, client_id="asked")
         self._outgoing.put(transaction_pb2.CheckTransactionsRequest(register=register))
-        self._call: Any = stub.CheckTransactions(iter(self._outgoing.get, None), timeout=PATIENCE)
+        self._call: Any = stub.CheckTransactions(iter(self._outgoing.get, None), timeout=patience)
         try:
             assert next(self._call).HasField("registered")
         except BaseException:
@@ -220,17 +268,34 @@ class Checks:
 
     def commit(self, check: transaction_pb2.TransactionCheck) -> transaction_pb2.TransactionResult:
         """Answers that the local transaction committed; what became of the verdict."""
-        answer = transaction_pb2.CheckAnswer(
-            transaction_id=check.transaction_id,
-            check_number=check.check_number,
-            verdict=transaction_pb2.CHECK_VERDICT_COMMIT,
-        )
-        self._outgoing.put(transaction_pb2.CheckTransactionsRequest(answer=answer))
+        self.answer(check, transaction_pb2.CHECK_VERDICT_COMMIT)
         while True:
             response = next(self._call)
             if response.HasField("answered") and response.answered.result.transaction_id == check.transaction_id:
                 result: transaction_pb2.TransactionResult = response.answered.result
                 return _only([result])
+
+    def answer(self, check: transaction_pb2.TransactionCheck, verdict: transaction_pb2.CheckVerdict.ValueType) -> None:
+        """Answers, and does not wait for what becomes of it."""
+        answer = transaction_pb2.CheckAnswer(
+            transaction_id=check.transaction_id, check_number=check.check_number, verdict=verdict
+        )
+        self._outgoing.put(transaction_pb2.CheckTransactionsRequest(answer=answer))
+
+    def leave(self) -> None:
+        """Ends the stream; returns when the broker counts on this producer no more."""
+        self._outgoing.put(None)
+        for _ in self._call:
+            pass
+
+    def cancel(self) -> None:
+        """Ends the stream at once; another thread that reads it gets an error."""
+        self._outgoing.put(None)
+        self._call.cancel()
+
+    def __iter__(self) -> Iterator[transaction_pb2.CheckTransactionsResponse]:
+        stream: Iterator[transaction_pb2.CheckTransactionsResponse] = iter(self._call)
+        return stream
 
     def __enter__(self) -> Self:
         return self
@@ -238,8 +303,7 @@ class Checks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._outgoing.put(None)
-        self._call.cancel()
+        self.cancel()
 
 
 class Fleet:

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.sites import Site
+from faults.slices import left_out
 from support.databases import KINDS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is not in the slice of the kills that is wanted."""
+    unwanted = [each for each in items if left_out(getattr(getattr(each, "callspec", None), "params", {}))]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [each for each in items if each not in unwanted]
 
 
 @pytest.fixture(params=KINDS, scope="module")

@@ -17,7 +17,8 @@ from typing import Literal, TypeAlias
 
 from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
 
-Call: TypeAlias = Literal["prepare", "commit", "rollback"]
+Call: TypeAlias = Literal["prepare", "commit", "rollback", "send"]
+"""A verdict is the same call whether a producer gave it by itself or in answer to a check."""
 Place: TypeAlias = tuple[int, int]
 """Queue and offset."""
 
@@ -32,13 +33,25 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Operation:
-    """A call and its repetitions; `begun` and `ended` are moments in the order of the whole history."""
+    """A call and its repetitions; `begun` and `ended` are moments in the order of the whole history.
+
+    `place` is where the message lies, as the answer to a commit or a send told. A sent message goes by its own id.
+    """
 
     transaction_id: str
     call: Call
     begun: int
     ended: int | None = None
     outcome: Outcome = Outcome.UNKNOWN
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that reached a producer."""
+
+    transaction_id: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class History:
         self.operations: list[Operation] = []
         self.bodies: dict[str, bytes] = {}
         self.deliveries: list[Delivery] = []
+        self.checks: list[Check] = []
         self._moments = count()
         self._changed = threading.Condition()
         self._acknowledged = 0
@@ -81,18 +95,24 @@ class History:
     def begin(self, transaction_id: str, call: Call, body: bytes = b"") -> Operation:
         """Notes a call that is about to be made."""
         with self._changed:
-            if call == "prepare":
+            if call in {"prepare", "send"}:
                 self.bodies[transaction_id] = body
             self.operations.append(Operation(transaction_id, call, self.moment()))
             return self.operations[-1]
 
-    def end(self, operation: Operation, outcome: Outcome) -> None:
+    def end(self, operation: Operation, outcome: Outcome, place: Place | None = None) -> None:
         """Notes what became of it."""
         with self._changed:
             operation.outcome = outcome
+            operation.place = place
             operation.ended = self.moment()
             self._acknowledged += outcome is Outcome.OK and operation.call == "commit"
             self._changed.notify_all()
+
+    def check(self, transaction_id: str, number: int) -> None:
+        """Notes a check that arrived at a producer."""
+        with self._changed:
+            self.checks.append(Check(transaction_id, number))
 
     def deliver(self, place: Place, entry: Entry, attempt: int) -> Delivery:
         """Notes a message that arrived at a consumer."""
@@ -106,12 +126,28 @@ class History:
         with self._changed:
             return self._acknowledged
 
+    @property
+    def checked(self) -> int:
+        """Commits that were acknowledged in answer to a check."""
+        with self._changed:
+            asked = {check.transaction_id for check in self.checks}
+            commits = [each for each in self.operations if each.call == "commit" and each.outcome is Outcome.OK]
+            return sum(commit.transaction_id in asked for commit in commits)
+
     def await_commits(self, number: int, timeout: float = 60) -> None:
         """Waits until so many further commits were acknowledged."""
         with self._changed:
             wanted = self._acknowledged + number
             if not self._changed.wait_for(lambda: self._acknowledged >= wanted, timeout):
                 raise TimeoutError(f"{self._acknowledged} of {wanted} commits were acknowledged within {timeout} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The checks of a transaction: how many were counted, and the numbers in its check history."""
+
+    count: int
+    numbers: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -122,11 +158,15 @@ class Findings:
         states: what GetTransaction said of each transaction; None where it knew nothing.
         log: the messages of each queue with their offsets, as they were read.
         heads: the offset that each queue would give out next.
+        checks: the checks of each transaction that the broker knows.
+        max_checks: how many the brokers may send.
     """
 
     states: Mapping[str, int | None]
     log: Mapping[int, Sequence[tuple[int, Entry]]]
     heads: Mapping[int, int] = field(default_factory=dict)
+    checks: Mapping[str, Spent] = field(default_factory=dict)
+    max_checks: int = 0
 
 
 def judge(history: History, found: Findings) -> list[str]:
@@ -134,6 +174,8 @@ def judge(history: History, found: Findings) -> list[str]:
     return [
         *_judge_log(history, found),
         *_judge_states(history, found),
+        *_judge_places(history, found),
+        *_judge_checks(history, found),
         *_judge_order(history, found),
         *_judge_deliveries(history, found),
     ]
@@ -169,7 +211,9 @@ def _judge_states(history: History, found: Findings) -> list[str]:
     released = {entry.transaction_id for entries in found.log.values() for _, entry in entries}
     calls: dict[str, dict[Call, Outcome]] = defaultdict(dict)
     for operation in history.operations:
-        calls[operation.transaction_id][operation.call] = operation.outcome
+        # Several checks of a transaction may be answered: what one answer was told holds, whatever became of the rest.
+        known = calls[operation.transaction_id].get(operation.call, Outcome.FAILED)
+        calls[operation.transaction_id][operation.call] = max(known, operation.outcome, key=_CERTAINTY.index)
     for transaction_id, outcomes in calls.items():
         state = found.states.get(transaction_id)
         if (state == COMMITTED) != (transaction_id in released):
@@ -182,7 +226,17 @@ def _judge_states(history: History, found: Findings) -> list[str]:
     return wrong
 
 
+_CERTAINTY = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.OK)
+_SENT: dict[Outcome, set[int | None]] = {
+    Outcome.OK: {COMMITTED},
+    Outcome.FAILED: {None},
+    Outcome.UNKNOWN: {COMMITTED, None},
+}
+
+
 def _allowed(outcomes: Mapping[Call, Outcome]) -> set[int | None]:
+    if "send" in outcomes:
+        return _SENT[outcomes["send"]]
     if outcomes.get("commit") is Outcome.OK:
         return {COMMITTED}
     if outcomes.get("rollback") is Outcome.OK:
@@ -197,19 +251,69 @@ def _allowed(outcomes: Mapping[Call, Outcome]) -> set[int | None]:
     return allowed
 
 
-def _judge_order(history: History, found: Findings) -> list[str]:
-    """A commit that was acknowledged before another was asked for lies before it, where they share a queue."""
+def _judge_places(history: History, found: Findings) -> list[str]:
+    log = {(queue, offset): entry.transaction_id for queue, entries in found.log.items() for offset, entry in entries}
+    return [
+        f"{operation.transaction_id} does not lie where its {operation.call} said: {operation.place}"
+        for operation in history.operations
+        if operation.place is not None and log.get(operation.place) != operation.transaction_id
+    ]
+
+
+def _judge_checks(history: History, found: Findings) -> list[str]:
+    """Every check that was asked is counted, under a number of its own, and there are no more than allowed."""
     wrong = []
-    commits = {operation.transaction_id: operation for operation in history.operations if operation.call == "commit"}
+    asked: dict[str, list[int]] = defaultdict(list)
+    for check in history.checks:
+        if check.number in asked[check.transaction_id]:
+            wrong.append(f"{check.transaction_id} was asked about twice as check {check.number}")
+        asked[check.transaction_id].append(check.number)
+    for transaction_id in asked.keys() | found.checks.keys():
+        spent = found.checks.get(transaction_id, Spent(0, []))
+        uncounted = set(asked[transaction_id]) - set(spent.numbers)
+        if uncounted:
+            wrong.append(f"{transaction_id} was asked about, and it is not counted: {sorted(uncounted)}")
+        if list(spent.numbers) != list(range(1, spent.count + 1)):
+            wrong.append(f"{transaction_id} had {spent.count} checks, and has a history of {spent.numbers}")
+        if spent.count > found.max_checks:
+            wrong.append(f"{transaction_id} had {spent.count} checks; {found.max_checks} are allowed")
+        if found.states.get(transaction_id) == PARKED and spent.count < found.max_checks:
+            wrong.append(f"{transaction_id} is parked after {spent.count} of {found.max_checks} checks")
+    return wrong
+
+
+@dataclass(slots=True)
+class _Released:
+    """When a message was asked to be released, first of all, and when that was first confirmed."""
+
+    begun: int
+    confirmed: int | None = None
+
+
+def _releases(history: History) -> dict[str, _Released]:
+    releases: dict[str, _Released] = {}
+    for operation in history.operations:
+        if operation.call not in {"commit", "send"}:
+            continue
+        release = releases.setdefault(operation.transaction_id, _Released(operation.begun))
+        if operation.outcome is Outcome.OK and operation.ended is not None:
+            release.confirmed = min(operation.ended, release.confirmed or operation.ended)
+    return releases
+
+
+def _judge_order(history: History, found: Findings) -> list[str]:
+    """A commit or send confirmed before another was asked for lies before it, where they share a queue."""
+    wrong = []
+    releases = _releases(history)
     for queue, entries in found.log.items():
         latest_begun = -1
         for offset, entry in entries:
-            commit = commits.get(entry.transaction_id)
-            if commit is None:
+            release = releases.get(entry.transaction_id)
+            if release is None:
                 continue
-            if commit.outcome is Outcome.OK and commit.ended is not None and commit.ended < latest_begun:
+            if release.confirmed is not None and release.confirmed < latest_begun:
                 wrong.append(f"reordered at {queue}/{offset}: acknowledged before one in front of it was asked for")
-            latest_begun = max(latest_begun, commit.begun)
+            latest_begun = max(latest_begun, release.begun)
     return wrong
 
 

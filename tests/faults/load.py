@@ -1,4 +1,7 @@
-"""Clients that prepare, commit, roll back and leave open, and a consumer, all of whom keep a History."""
+"""Clients that send, prepare, commit, roll back and leave open, and a consumer, all of whom keep a History.
+
+Some transactions can be left to the brokers' checks; a live producer answers those.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import TYPE_CHECKING, Self
 
 import grpc
 
+from faults.answerer import Answerer
 from faults.client import (
+    PREPARED,
+    TRY_AGAIN,
     Client,
     Fleet,
     ItemRefused,
@@ -17,26 +23,35 @@ from faults.client import (
     new_id,
     unique,
 )
-from faults.history import Delivery, Entry, Findings, History, Operation, Outcome
+from faults.history import Delivery, Entry, Findings, History, Operation, Outcome, Place, Spent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from halfmq.v1 import message_pb2
+    from halfmq.v1 import message_pb2, transaction_pb2
 
 TASKS = 4
+SENT = 0.15
+LEFT_TO_CHECKS = 0.2
+# Settings of brokers that are to check what is left to them, soon and often.
+MAX_CHECKS = 5
+CHECKS = {"first_check": 0.1, "check_interval": 0.3, "max_checks": MAX_CHECKS}
 LEASE = 2.0
 # Calls that get no answer are repeated this often, so that most become known in the end; the rest stays unknown.
 REPETITIONS = 3
 PAUSE = 0.05
-_TRY_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 
 
 class Load:
-    """A context manager: inside of it the clients are at work; behind it they have stopped, the consumer has not."""
+    """A context manager: inside of it the clients are at work; behind it they have stopped, the consumer has not.
 
-    def __init__(self, endpoints: Sequence[str], *, tasks: int = TASKS, seed: int | None = None) -> None:
+    Nor has the producer that answers checks, with `checked`; the brokers must then have the settings CHECKS.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[str], *, tasks: int = TASKS, seed: int | None = None, checked: bool = False
+    ) -> None:
         self.history = History()
         self.seed = random.randrange(1 << 30) if seed is None else seed
         self.codes: set[grpc.StatusCode] = set()
@@ -48,6 +63,7 @@ class Load:
             self.topic = client.make_topic(queues=2)
             self.group = client.make_group()
         self.producers = unique("producers")
+        self.answerer = Answerer(endpoints, unique("asked"), self.history) if checked else None
         self._tasks = [
             threading.Thread(target=self._guard, args=(self._produce, number), name=f"producer-{number}", daemon=True)
             for number in range(tasks)
@@ -57,6 +73,8 @@ class Load:
     def __enter__(self) -> Self:
         for thread in (*self._tasks, self._consumer):
             thread.start()
+        if self.answerer:
+            self.answerer.start()
         return self
 
     def __exit__(
@@ -65,6 +83,7 @@ class Load:
         self.stop_producing()
         if error is not None:
             self.stop_consuming()
+            self.stop_answering()
 
     def stop_producing(self) -> None:
         """Lets the calls under way end, and makes no further ones."""
@@ -78,9 +97,18 @@ class Load:
         self._consumer.join(120)
         assert not self._consumer.is_alive(), "the consumer hangs"
 
+    def stop_answering(self) -> None:
+        if self.answerer:
+            self.answerer.stop()
+            self.errors += self.answerer.errors
+
     def finish(self, client: Client) -> Findings:
-        """Consumes what is left, stops, and looks at everything there is to see."""
+        """Consumes what is left, has all checks answered, stops, and looks at everything there is to see."""
         self.stop_consuming()
+        while self.answerer and client.undecided(self.answerer.group, PREPARED):
+            assert not self.answerer.errors, self.answerer.errors
+            self._take(client, wait=0.2)
+        self.stop_answering()
         while any(each.lag for each in client.offsets(self.topic, self.group)):
             self._take(client, wait=LEASE * 2)
         assert not self.errors, self.errors
@@ -88,13 +116,19 @@ class Load:
 
     def findings(self, client: Client) -> Findings:
         """What the broker has and knows now."""
-        states = {transaction_id: _state(client, transaction_id) for transaction_id in self.history.bodies}
+        known = {transaction_id: _find(client, transaction_id) for transaction_id in self.history.bodies}
+        states = {transaction_id: found and found.state for transaction_id, found in known.items()}
+        checks = {
+            transaction_id: Spent(found.check_count, [check.check_number for check in found.checks])
+            for transaction_id, found in known.items()
+            if found and found.check_count
+        }
         log = {
             queue: [(each.offset, _entry(each)) for each in entries]
             for queue, entries in client.log(self.topic).items()
         }
         heads = {each.queue: each.max_offset for each in client.offsets(self.topic)}
-        return Findings(states, log, heads)
+        return Findings(states, log, heads, checks, MAX_CHECKS if self.answerer else 0)
 
     def _guard(self, work: Callable[[int], None], number: int) -> None:
         try:
@@ -114,30 +148,56 @@ class Load:
     def _transact(self, fleet: Fleet, fate: random.Random) -> None:
         transaction_id = new_id()
         body = f"{transaction_id} {fate.random()}".encode()
-        half = message(self.topic, body, message_group="one" if fate.random() < 0.3 else "")
-        prepare = self.history.begin(transaction_id, "prepare", body)
-        self._call(
-            fleet,
-            prepare,
-            fate,
-            lambda client: client.prepare(self.producers, transaction_id, [half], check_after=3600),
-        )
+        fields = {"message_group": "one" if fate.random() < 0.3 else ""}
+        kind = fate.random()
+        if kind < SENT:
+            self._send(fleet, fate, message(self.topic, body, message_id=transaction_id, **fields))
+            return
+        answerer = self.answerer if kind < SENT + LEFT_TO_CHECKS else None
+        half = message(self.topic, body, **fields)
+        group, check_after = (answerer.group, 0) if answerer else (self.producers, 3600)
+
+        def prepare(client: Client) -> None:
+            client.prepare(group, transaction_id, [half], check_after)
+
+        prepared = self._call(fleet, self.history.begin(transaction_id, "prepare", body), fate, prepare)
+        if answerer:
+            answerer.decide(transaction_id, fate, prepared=prepared is Outcome.OK)
+        elif prepared is Outcome.OK:
+            self._decide(fleet, fate, transaction_id)
+
+    def _send(self, fleet: Fleet, fate: random.Random, ordinary: message_pb2.Message) -> None:
+        def send(client: Client) -> Place:
+            place = client.send(ordinary)
+            return place.queue, place.offset
+
+        self._call(fleet, self.history.begin(ordinary.message_id, "send", ordinary.body), fate, send)
+
+    def _decide(self, fleet: Fleet, fate: random.Random, transaction_id: str) -> None:
+        def roll_back(client: Client) -> None:
+            client.roll_back(transaction_id)
+
+        def commit(client: Client) -> Place:
+            (place,) = client.commit(transaction_id).released
+            return place.queue, place.offset
+
         verdict = fate.random()
-        if prepare.outcome is not Outcome.OK or verdict < 0.2:
+        if verdict < 0.2:
             return
         if verdict < 0.4:
-            call = self.history.begin(transaction_id, "rollback")
-            self._call(fleet, call, fate, lambda client: client.roll_back(transaction_id))
+            self._call(fleet, self.history.begin(transaction_id, "rollback"), fate, roll_back)
         else:
-            call = self.history.begin(transaction_id, "commit")
-            self._call(fleet, call, fate, lambda client: client.commit(transaction_id))
+            self._call(fleet, self.history.begin(transaction_id, "commit"), fate, commit)
 
-    def _call(self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], object]) -> None:
+    def _call(
+        self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], Place | None]
+    ) -> Outcome:
         outcome = Outcome.UNKNOWN
+        place: Place | None = None
         # Half of the clients give up at the first call without an answer; what became of it they never learn.
         for _ in range(1 if fate.random() < 0.5 else REPETITIONS):
             try:
-                fleet.call(what)
+                place = fleet.call(what)
                 outcome = Outcome.OK
                 break
             except ItemRefused:
@@ -145,12 +205,13 @@ class Load:
                 break
             except grpc.RpcError as error:
                 self.codes.add(code_of(error))
-                if code_of(error) not in _TRY_AGAIN:
+                if code_of(error) not in TRY_AGAIN:
                     raise
             # As real clients do, and so that an outage is not a flood of calls without an answer.
             if self._producing.wait(PAUSE):
                 break
-        self.history.end(operation, outcome)
+        self.history.end(operation, outcome, place)
+        return outcome
 
     def _consume(self, _: int) -> None:
         fleet = Fleet(self._endpoints)
@@ -159,7 +220,7 @@ class Load:
                 fleet.call(lambda client: self._take(client, wait=0.2))
             except grpc.RpcError as error:
                 self.codes.add(code_of(error))
-                if code_of(error) not in _TRY_AGAIN:
+                if code_of(error) not in TRY_AGAIN:
                     raise
                 self._consuming.wait(PAUSE)
         fleet.close()
@@ -184,9 +245,9 @@ def _entry(found: message_pb2.LogMessage) -> Entry:
     return Entry(found.transaction_id, found.body)
 
 
-def _state(client: Client, transaction_id: str) -> int | None:
+def _find(client: Client, transaction_id: str) -> transaction_pb2.Transaction | None:
     try:
-        return client.transaction(transaction_id).state
+        return client.transaction(transaction_id)
     except grpc.RpcError as error:
         if code_of(error) is not grpc.StatusCode.NOT_FOUND:
             raise

@@ -1,8 +1,8 @@
 """Every write of the broker as a subject for faults: set it up, do it, do it again, and count its effects.
 
 An operation has topics and groups of its own. One round is `arrange`, `act` (repeated with the same ids when it
-failed), `confirm`; after all rounds `verify` compares the log, the deliveries and the open transactions with what the
-rounds should have left.
+failed; `survey` sees what the first try left), `confirm`; after all rounds `verify` compares the log, the deliveries
+and the open transactions with what the rounds should have left.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class Operation(ABC):
     @abstractmethod
     def act(self, client: Client) -> None:
         """The call, with the ids of this round."""
+
+    def survey(self, client: Client, *, worked: bool) -> None:  # noqa: B027
+        """Looks at what is there after the broker died and before the call is repeated; `worked`: its COMMIT did."""
 
     @abstractmethod
     def confirm(self, client: Client, *, lost: bool) -> None:
@@ -167,7 +170,7 @@ class Pull(Operation):
         self.expected.append(self.body)
 
     def act(self, client: Client) -> None:
-        self.deliveries = client.pull(self.group, self.topic, wait=20, lease=0.3)
+        self.deliveries = client.pull(self.group, self.topic, 1, wait=20, lease=0.3)
 
     def confirm(self, client: Client, *, lost: bool) -> None:
         assert [delivery.message.body.decode() for delivery in self.deliveries] == [self.body]
@@ -183,6 +186,7 @@ class Receipts(Operation):
 
     whole = True
     attempts = 0
+    lease = 600.0
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -197,8 +201,9 @@ class Receipts(Operation):
         self.handles = self.take(client, attempt=1)
 
     def take(self, client: Client, attempt: int) -> list[str]:
-        deliveries = client.pull(self.group, self.topic, lease=600)
         wanted = self.bodies() if self.whole or attempt == 1 else self.bodies()[:1]
+        # No room is left: a pull that looks again for more would take over its own lease, once that has run out.
+        deliveries = client.pull(self.group, self.topic, len(wanted), lease=self.lease)
         assert [(each.message.body.decode(), each.attempt) for each in deliveries] == [(b, attempt) for b in wanted]
         return [delivery.receipt_handle for delivery in deliveries]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from faults.client import Client
 from faults.mysql_proxy import MySqlProxy
-from faults.operations import SETTINGS
-from support.brokers import BrokerProcess
+from faults.operations import SETTINGS, When
+from support.brokers import START_SECONDS, BrokerProcess
 from support.databases import Kind, create_database, drop_database, server_url
 
 if TYPE_CHECKING:
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
 def rounds(usual: int) -> int:
     """How often a fault is repeated: HALFMQ_FAULT_ROUNDS, or as often as CI has time for."""
     return int(os.environ.get("HALFMQ_FAULT_ROUNDS") or usual)
+
+
+def killed_at_commit(database: str, *, matching: str, when: When, **settings: object) -> None:
+    """Starts a broker and has it die at a COMMIT of something that it does by itself."""
+    brokers: list[BrokerProcess] = []
+    serves = threading.Event()
+
+    def kill() -> None:
+        serves.wait(START_SECONDS)
+        brokers[0].kill()
+
+    with MySqlProxy.to(database) as proxy:
+        rule = proxy.on_commit(matching=matching, when=when, action=kill)
+        with BrokerProcess(proxy.url(database), **settings) as broker:
+            brokers.append(broker)
+            serves.set()
+            rule.wait(START_SECONDS)
 
 
 class Proxied:

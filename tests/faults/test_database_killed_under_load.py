@@ -12,7 +12,7 @@ import pytest
 
 from faults.client import Client
 from faults.history import Outcome, judge
-from faults.load import Load
+from faults.load import CHECKS, Load
 from support.brokers import BrokerProcess
 from support.databases import KINDS, connect, create_database
 from support.private_servers import PrivateServer
@@ -35,8 +35,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_nothing_acknowledged_is_lost(server: PrivateServer) -> None:
     database = create_database(server.url)
     # Little patience: some calls must fail while the server is away, instead of waiting for it.
-    with BrokerProcess(database, patience=0.1) as broker:
-        with Load([broker.endpoint]) as load:
+    with BrokerProcess(database, patience=0.1, **CHECKS) as broker:
+        with Load([broker.endpoint], checked=True) as load:
             for _ in range(KILLS):
                 load.history.await_commits(COMMITS_BETWEEN_KILLS)
                 server.kill()
@@ -45,6 +45,7 @@ def test_nothing_acknowledged_is_lost(server: PrivateServer) -> None:
         with Client(broker.endpoint) as client:
             assert judge(load.history, load.finish(client)) == []
         assert load.history.acknowledged >= (KILLS + 1) * COMMITS_BETWEEN_KILLS
+        assert load.history.checked, "no commit came from a check"
         assert any(operation.outcome is Outcome.UNKNOWN for operation in load.history.operations)
         assert broker.count("[error") == 0, broker.log
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faults.client import COMMITTED, PREPARED, ROLLED_BACK
-from faults.history import Call, Entry, Findings, History, Outcome, judge
+from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
+from faults.history import Call, Entry, Findings, History, Outcome, Place, Spent, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+MAX_CHECKS = 3
 
 
 class Story:
@@ -22,6 +23,7 @@ class Story:
         self.history = History()
         self.states: dict[str, int | None] = {}
         self.log: dict[int, list[tuple[int, Entry]]] = {0: [], 1: []}
+        self.checks: dict[str, Spent] = {}
         self.unread = 0
         self.transaction("a", commit=OK)
         self.transaction("b", rollback=OK)
@@ -32,6 +34,17 @@ class Story:
         self.transaction("g", prepare=UNKNOWN, state=None)
         self.transaction("h", prepare=UNKNOWN, rollback=UNKNOWN, state=ROLLED_BACK)
         self.transaction("i", queue=1, commit=OK)
+        self.transaction("j", commit=OK)
+        self.check("j", 1, 3, spent=3)  # the second one died with its broker
+        self.transaction("k", state=PARKED)
+        self.check("k", 1, 2, 3, spent=3)
+        self.transaction("l", rollback=OK)
+        self.check("l", 1, spent=1)
+        self.transaction("m", commit=UNKNOWN, state=PARKED)
+        self.check("m", 3, spent=3)
+        self.send("s")
+        self.send("t", outcome=UNKNOWN)
+        self.send("u", outcome=UNKNOWN, kept=False)
         for queue in self.log:
             self.deliver(queue)
 
@@ -55,6 +68,28 @@ class Story:
         if state == COMMITTED:
             self.release(name, queue)
 
+    def send(self, name: str, *, outcome: Outcome = OK, kept: bool = True) -> None:
+        place: Place = (0, len(self.log[0]))
+        operation = self.history.begin(name, "send", name.encode())
+        self.history.end(operation, outcome, place if outcome is OK else None)
+        self.states[name] = COMMITTED if kept else None
+        if kept:
+            self.release(name)
+
+    def check(self, name: str, *arrived: int, spent: int) -> None:
+        for number in arrived:
+            self.history.check(name, number)
+        self.checks[name] = Spent(spent, range(1, spent + 1))
+
+    def take(self, name: str) -> None:
+        """Removes an entry of queue 0, as if it had never been released."""
+        names = [entry.transaction_id for _, entry in self.log[0] if entry.transaction_id != name]
+        self.log[0].clear()
+        self.history.deliveries = [each for each in self.history.deliveries if each.place[0] != 0]
+        for each in names:
+            self.release(each)
+        self.deliver(0)
+
     def release(self, name: str, queue: int = 0) -> None:
         self.log[queue].append((len(self.log[queue]), Entry(name, name.encode())))
 
@@ -66,7 +101,7 @@ class Story:
 
     def judge(self) -> list[str]:
         heads = {queue: len(entries) + self.unread for queue, entries in self.log.items()}
-        return judge(self.history, Findings(self.states, self.log, heads))
+        return judge(self.history, Findings(self.states, self.log, heads, self.checks, MAX_CHECKS))
 
 
 def test_a_right_history_passes() -> None:
@@ -82,6 +117,13 @@ def test_a_delivery_may_be_repeated_until_it_is_acknowledged() -> None:
     assert story.judge() == []
 
 
+def test_an_answer_may_be_repeated_when_its_fate_is_unknown() -> None:
+    story = Story()
+    repeated = story.history.begin("j", "commit")
+    story.history.end(repeated, UNKNOWN)
+    assert story.judge() == []
+
+
 def test_commits_at_the_same_time_may_lie_in_any_order() -> None:
     story = Story()
     for name in ("x", "y"):
@@ -91,7 +133,7 @@ def test_commits_at_the_same_time_may_lie_in_any_order() -> None:
         story.history.end(commit, OK)
         story.release(name)
         story.states[name] = COMMITTED
-    story.deliver(0, first=3)
+    story.deliver(0, first=len(story.log[0]) - 2)
     assert story.judge() == []
 
 
@@ -175,6 +217,82 @@ def never_acknowledge(story: Story) -> None:
     story.history.deliveries[0].acknowledging = False
 
 
+def lose_a_commit_from_a_check(story: Story) -> None:
+    story.states["j"] = PARKED
+    story.take("j")
+
+
+def undo_a_commit_from_a_check(story: Story) -> None:
+    story.states["j"] = ROLLED_BACK
+    story.take("j")
+
+
+def decide_what_no_check_decided(story: Story) -> None:
+    story.states["k"] = COMMITTED
+    story.release("k", 1)
+    story.deliver(1, first=1)
+
+
+def ask_too_often(story: Story) -> None:
+    story.check("k", MAX_CHECKS + 1, spent=MAX_CHECKS + 1)
+
+
+def ask_twice_under_one_number(story: Story) -> None:
+    story.history.check("l", 1)
+
+
+def ask_without_counting(story: Story) -> None:
+    story.history.check("l", 2)
+
+
+def forget_all_checks(story: Story) -> None:
+    del story.checks["l"]
+
+
+def miss_a_check_in_the_history(story: Story) -> None:
+    story.checks["j"] = Spent(3, [1, 3])
+
+
+def park_too_early(story: Story) -> None:
+    story.checks["m"] = Spent(2, [1, 2])
+    story.history.checks = [check for check in story.history.checks if check.transaction_id != "m"]
+
+
+def lose_a_sent_message(story: Story) -> None:
+    story.states["s"] = None
+    story.take("s")
+
+
+def double_a_sent_message(story: Story) -> None:
+    story.release("s", 1)
+    story.deliver(1, first=1)
+
+
+def keep_a_refused_message(story: Story) -> None:
+    story.history.end(story.history.begin("v", "send", b"v"), FAILED)
+    story.states["v"] = COMMITTED
+    story.release("v", 1)
+    story.deliver(1, first=1)
+
+
+def forget_a_sent_message(story: Story) -> None:
+    story.states["t"] = None
+
+
+def tell_another_place(story: Story) -> None:
+    send = next(each for each in story.history.operations if each.transaction_id == "s")
+    send.place = (1, 0)
+
+
+def swap_sent_messages(story: Story) -> None:
+    """A message that was sent, and confirmed, before another one was sent lies behind it."""
+    story.send("w")
+    story.log[0][-1], story.log[0][-3] = (
+        (story.log[0][-1][0], story.log[0][-3][1]),
+        (story.log[0][-3][0], story.log[0][-1][1]),
+    )
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -188,8 +306,23 @@ def never_acknowledge(story: Story) -> None:
         (release_twice, "doubled at 1/1"),
         (change_a_body, "another body at 1/0"),
         (disagree_about_an_unknown_commit, "f is COMMITTED, and not in the log"),
-        (skip_an_offset, "queue 0: the offsets are not dense: 7 where 2 belongs"),
+        (skip_an_offset, "queue 0: the offsets are not dense: 7 where 5 belongs"),
         (read_less_than_the_head_says, "queue 1: 1 messages below offset 2"),
+        (lose_a_commit_from_a_check, "j is PARKED after prepare ok, commit ok"),
+        (undo_a_commit_from_a_check, "j is ROLLED_BACK after prepare ok, commit ok"),
+        (decide_what_no_check_decided, "k is COMMITTED after prepare ok"),
+        (ask_too_often, "k had 4 checks; 3 are allowed"),
+        (ask_twice_under_one_number, "l was asked about twice as check 1"),
+        (ask_without_counting, "l was asked about, and it is not counted: [2]"),
+        (forget_all_checks, "l was asked about, and it is not counted: [1]"),
+        (miss_a_check_in_the_history, "j had 3 checks, and has a history of [1, 3]"),
+        (park_too_early, "m is parked after 2 of 3 checks"),
+        (lose_a_sent_message, "s is unknown to the broker after send ok"),
+        (double_a_sent_message, "doubled at 1/1: s"),
+        (keep_a_refused_message, "v is COMMITTED after send failed"),
+        (forget_a_sent_message, "t is unknown to the broker, and in the log"),
+        (tell_another_place, "s does not lie where its send said"),
+        (swap_sent_messages, "reordered at 0/"),
         (swap_acknowledged_commits, "reordered at 0/1"),
         (deliver_in_the_wrong_order, "out of order: 0/0"),
         (deliver_again_after_the_ack, "delivered again after its ack was confirmed: 1/0"),

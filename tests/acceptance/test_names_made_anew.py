@@ -1,0 +1,93 @@
+"""A name that was deleted through another broker and made anew at once means the new thing everywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from acceptance.client import Client, Refusal, unique
+from halfmq.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from acceptance.conftest import Brokers
+    from support.brokers import BrokerProcess
+    from support.databases import Kind
+
+
+@pytest.fixture
+def two(
+    server_kind: Kind,
+    brokers: Brokers,
+    new_broker: Callable[..., BrokerProcess],
+    connect: Callable[[BrokerProcess], Client],
+) -> tuple[Client, Client]:
+    """Clients of two brokers on one database."""
+    url = brokers.database(server_kind)
+    return connect(new_broker(url)), connect(new_broker(url))
+
+
+async def _make_group(client: Client, name: str) -> None:
+    await client.call(client.admin.CreateGroup, admin_pb2.CreateGroupRequest(group=admin_pb2.ConsumerGroup(name=name)))
+
+
+async def _delete_group(client: Client, name: str) -> None:
+    await client.call(client.admin.DeleteGroup, admin_pb2.DeleteGroupRequest(group=name))
+
+
+async def _make_topic(client: Client, name: str) -> None:
+    topic = admin_pb2.Topic(name=name, queue_count=1)
+    await client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=topic))
+
+
+async def _delete_topic(client: Client, name: str) -> None:
+    await client.call(client.admin.DeleteTopic, admin_pb2.DeleteTopicRequest(topic=name))
+
+
+@pytest.mark.parametrize("maker", [0, 1])
+async def test_a_group_begins_anew_once(two: tuple[Client, Client], maker: int) -> None:
+    first, second = two
+    topic, group = await first.make_topic(), await first.make_group()
+    bodies = ["one", "two", "three"]
+    for body in bodies:
+        await second.send(topic, body)
+    assert await second.consume_all(group, topic) == bodies
+    await _delete_group(first, group)
+    await _make_group(two[maker], group)
+    assert await second.consume_all(group, topic) == bodies
+    assert await first.consume_all(group, topic) == []
+
+
+async def test_a_group_that_is_gone_is_not_joined(two: tuple[Client, Client]) -> None:
+    first, second = two
+    topic, group = await first.make_topic(), await first.make_group()
+    await second.send(topic, "one")
+    assert await second.consume_all(group, topic) == ["one"]
+    await _delete_group(first, group)
+    with pytest.raises(Refusal) as refused:
+        await second.pull(group, topic)
+    assert (refused.value.code, refused.value.reason) == (grpc.StatusCode.NOT_FOUND, "GROUP_NOT_FOUND")
+    # Nor does the broker that remembers it take it for another one.
+    await _make_group(first, group)
+    await _delete_group(second, group)
+    await _make_group(second, group)
+
+
+async def test_a_topic_is_the_new_one(two: tuple[Client, Client]) -> None:
+    first, second = two
+    topic, readers = unique("orders"), await first.make_group()
+    await _make_topic(second, topic)
+    await second.send(topic, "old")
+    await _delete_topic(first, topic)
+    await _make_topic(second, topic)
+    sent = await second.send(topic, "new")
+    assert (sent.position.offset, sent.error.reason) == (0, "")
+    (one,) = await second.prepare(unique("shop"), topic, ["half"])
+    await second.commit([one])
+    assert await first.consume_all(readers, topic) == ["new", "half"]
+    await _delete_topic(first, topic)
+    await _make_topic(first, topic)
+    await _delete_topic(second, topic)
