@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from broker.services.ports import ClaimedCheck
 
-# A check that its stream does not take within this many seconds did not go out.
+# A stream that does not take a check within this many seconds is given up.
 SEND_TIMEOUT = 5.0
 
 
@@ -45,9 +45,9 @@ class CheckSession:
             async with asyncio.timeout(SEND_TIMEOUT):
                 return await parcel.sent
         except TimeoutError:
-            # It must not go out later, after its count was given back.
+            # What waits must not go out later, after its count was given back.
             self.close()
-            return False
+            return parcel.handed_over
         finally:
             self._under_way.discard(parcel)
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
+from broker.services import check_sessions
 from broker.services.check_sessions import CheckSession, CheckSessions
 from broker.services.ports import ClaimedCheck
+
+if TYPE_CHECKING:
+    import pytest
 
 GROUP = 1
 
@@ -42,6 +47,18 @@ async def test_a_check_that_one_producer_did_not_take_goes_to_another() -> None:
     await asyncio.sleep(0)
     sessions.end(second)
     assert await asyncio.gather(*sending) == ["second", "second"]
+
+
+async def test_a_stream_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_sessions, "SEND_TIMEOUT", 0.05)
+    sessions, stuck = CheckSessions(), CheckSession(GROUP, "stuck")
+    sessions.admit(stuck)
+    sending = [asyncio.create_task(sessions.send(check(number))) for number in range(3)]
+    checks = stuck.outgoing()
+    await anext(checks)  # its writing began and does not end
+    # It may lie in a buffer that the producer reads one day; the others will never be in it.
+    assert await asyncio.gather(*sending) == ["stuck", None, None]
+    assert stuck.closed
 
 
 async def test_nobody_is_asked_when_no_producer_is_there() -> None:
