@@ -13,7 +13,7 @@ from consumer_sdk.queues import queue_offsets, read_queue
 from consumer_sdk.receipts import Nack, nack_of
 from consumer_sdk.settings import settings_from
 from consumer_sdk.subscription import Subscription
-from producer_sdk.connection import BrokerLink, check_count, check_seconds
+from producer_sdk.connection import BrokerLink, check_count, check_seconds, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -155,8 +155,14 @@ class AsyncConsumer:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the consumer."""
+        """Closes the consumer; after an error, messages that it had handed out count as tried."""
+        self.blame(exc)
         await self.close()
+
+    def blame(self, error: BaseException | None) -> None:
+        """Notes an error that ends the application's work: a message that always raises must use up its attempts."""
+        if isinstance(error, Exception):
+            self.subscription.failed_with = reason_of(error)
 
     def __aiter__(self) -> Self:
         """Iterates over messages as they come, until ``stop()`` or ``close()``."""

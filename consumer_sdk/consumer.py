@@ -111,7 +111,8 @@ class Consumer:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the consumer."""
+        """Closes the consumer; after an error, messages that it had handed out count as tried."""
+        self._core.blame(exc)
         self.close()
 
     def __iter__(self) -> Self:

@@ -84,6 +84,11 @@ class Inbox:
             self._on_taken()
         return dropped
 
+    def handles(self) -> set[str]:
+        """Receipt handles of everything that waits."""
+        with self._lock:
+            return {delivery.receipt_handle for delivery in self._waiting}
+
     def clear(self) -> None:
         """Forgets everything that waits."""
         with self._lock:

@@ -58,6 +58,8 @@ class Subscription:
         self._failure: ConsumerError | None = None
         self.stopped = False
         """Whether no more messages are handed out."""
+        self.failed_with = ""
+        """What ended the application's work; what it had taken by then counts as tried when it is given back."""
         self._closed = False
         self._finished = False
         self._lease_duration = 0.0
@@ -162,10 +164,15 @@ class Subscription:
         self._nacks.fail_waiters(_closed_error())
 
     async def _give_back(self) -> None:
-        handles = self._keeper.held()
+        held = self._keeper.held()
+        waiting = self.inbox.handles() if self.failed_with else set(held)
+        await self._return([handle for handle in held if handle not in waiting], self.failed_with, untried=False)
+        await self._return([handle for handle in held if handle in waiting], "the consumer was closed", untried=True)
+
+    async def _return(self, handles: list[str], reason: str, *, untried: bool) -> None:
         for start in range(0, len(handles), _HANDLES_PER_RETURN):
             part = handles[start : start + _HANDLES_PER_RETURN]
-            request = pb.NackRequest(receipt_handles=part, reason="the consumer was closed", untried=True)
+            request = pb.NackRequest(receipt_handles=part, reason=reason, untried=untried)
             response = await self._link.call(lambda broker: broker.consumer.Nack, request)
             for result in response.results:
                 self._keeper.release(result.receipt_handle)

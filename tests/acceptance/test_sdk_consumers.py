@@ -200,6 +200,22 @@ async def test_close_gives_back_at_once_what_was_not_handled(
         assert await first.receive(timeout=PATIENCE) == []
 
 
+async def test_a_message_that_always_raises_ends_as_a_dead_letter(client: Client, broker: BrokerProcess) -> None:
+    topic, group = await client.make_topic(), unique("readers")
+    wanted = admin_pb2.ConsumerGroup(name=group, max_attempts=2)
+    await client.call(client.admin.CreateGroup, admin_pb2.CreateGroupRequest(group=wanted))
+    await fill(broker.endpoint, topic, ["poison"])
+    attempts = []
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            async with AsyncConsumer(broker.endpoint, group, topic) as reader:
+                async for message in reader:
+                    attempts.append(message.attempt)
+                    raise LookupError(message.text)
+    assert attempts == [1, 2]
+    assert await client.bodies(f"%DLQ%{group}") == ["poison"]
+
+
 @both_forms
 async def test_close_gives_back_to_a_consumer_that_waits_on_another_broker(
     form: Form, server_kind: AnyKind, brokers: Brokers, new_broker: Callable[..., BrokerProcess]

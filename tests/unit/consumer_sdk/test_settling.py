@@ -312,6 +312,21 @@ async def test_close_gives_back_untried_what_is_not_settled(stub: StubConsumeBro
     assert sorted(nack.receipt_handles) == [handle(offset) for offset in range(2, 6)]
 
 
+async def test_after_an_error_what_was_taken_counts_as_tried(stub: StubConsumeBroker) -> None:
+    with pytest.raises(LookupError):
+        async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch=10) as consumer:
+            session = await stub.session()
+            session.deliver(range(6))
+            messages = await consumer.receive(3)
+            await messages[0].ack()
+            raise LookupError("no such customer")
+    tried, untried = stub.nacks
+    assert (tried.untried, untried.untried) == (False, True)
+    assert "no such customer" in tried.reason
+    assert sorted(tried.receipt_handles) == [handle(1), handle(2)]
+    assert sorted(untried.receipt_handles) == [handle(3), handle(4), handle(5)]
+
+
 async def test_close_gives_back_what_arrives_at_the_last_moment(stub: StubConsumeBroker) -> None:
     consumer = AsyncConsumer(stub.endpoint, "g", "orders")
     await consumer.start()
