@@ -211,7 +211,10 @@ def _unusable(config: BrokerConfig) -> ConfigurationError:
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
     except socket.gaierror as error:
-        return ConfigurationError(f"{host} in listen is no name of a machine ({error.strerror}).", field="listen")
+        return ConfigurationError(
+            f"The address {config.listen} cannot be used: no machine has the name {host} ({error.strerror}).",
+            field="listen",
+        )
     except OSError as error:
         return ConfigurationError(
             f"The address {config.listen} cannot be used ({error.strerror}): is another process there, is it this "

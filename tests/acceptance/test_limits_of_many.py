@@ -47,10 +47,12 @@ async def test_a_transaction_too_large_to_be_checked_is_refused(client: Client) 
     assert accepted.state == PREPARED
     assert (refused.error.reason, refused.error.field) == ("TRANSACTION_TOO_LARGE", "messages")
     # Nor can it grow to that size one message after the other.
-    more = half([message(topic, b"m")], fits.transaction_id, first_position=len(fits.messages))
+    more = half([message(topic, b"m")], fits.transaction_id)
+    more.first_position = len(fits.messages)
     (grown,) = await client.prepare_items(group, [more])
     assert grown.state == PREPARED
-    again = half([message(topic, b"n")], fits.transaction_id, first_position=len(fits.messages) + 1)
+    again = half([message(topic, b"n")], fits.transaction_id)
+    again.first_position = len(fits.messages) + 1
     (refused,) = await client.prepare_items(group, [again])
     assert refused.error.reason == "TRANSACTION_TOO_LARGE"
     assert len((await client.transaction(fits.transaction_id)).halves) == len(fits.messages) + 1

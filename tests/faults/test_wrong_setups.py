@@ -106,9 +106,12 @@ def test_an_address_that_is_none(database_file: str, address: str) -> None:
     run_serve("--database", database_file, "--listen", address).names("listen", "host:port")
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1:8085", "nowhere.invalid:8085"])
-def test_an_address_that_is_not_here(database_file: str, address: str) -> None:
-    run_serve("--database", database_file, "--listen", address).names("listen", address, "is it this machine's?")
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [("192.0.2.1:8085", "is it this machine's?"), ("nowhere.invalid:8085", "no machine has the name nowhere.invalid")],
+)
+def test_an_address_that_is_not_here(database_file: str, address: str, remedy: str) -> None:
+    run_serve("--database", database_file, "--listen", address).names("listen", address, remedy)
 
 
 @pytest.mark.parametrize(
