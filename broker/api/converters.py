@@ -40,7 +40,7 @@ def micros(duration: Duration, field: str) -> int:
     """
     if duration.seconds < 0 or duration.nanos < 0:
         raise InvalidArgument("A duration cannot be negative.", field=field)
-    # Rounded up: less than a microsecond must not become none at all.
+    # Less than a microsecond must not become none at all.
     return duration.seconds * SECOND - (-duration.nanos // 1000)
 
 

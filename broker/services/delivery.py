@@ -89,20 +89,20 @@ class DeliveryService:
         check_count(len(topics), MAX_TOPICS_OF_CONSUMER, "topics")
         check_client_id(client_id)
         time = self._lease_time(lease_time, "lease_duration")
+        joined, found = await self._named(group, topics)
         try:
-            joined, found = await self._join(group, topics)
+            await self._store.join(joined, found)
         except NotFound:
             # Deleted through another broker, and perhaps made anew since it was looked up here.
             self._catalog.forget(group, topics)
-            joined, found = await self._join(group, topics)
+            joined, found = await self._named(group, topics)
+            await self._store.join(joined, found)
         client_id = client_id or f"consumer-{format_id(new_id())}"
         return Subscription(self, self._store, joined, list(dict.fromkeys(found)), client_id, time)
 
-    async def _join(self, group: str, topics: Sequence[str]) -> tuple[ConsumerGroup, list[Topic]]:
+    async def _named(self, group: str, topics: Sequence[str]) -> tuple[ConsumerGroup, list[Topic]]:
         joined = await self._catalog.group(group)
-        found = [await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(topics)]
-        await self._store.join(joined, found)
-        return joined, found
+        return joined, [await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(topics)]
 
     async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
         """Marks messages as handled; one outcome per handle."""
