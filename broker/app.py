@@ -20,15 +20,19 @@ from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
 from broker.api.health_servicer import HealthServicer
 from broker.api.interceptor import ErrorInterceptor
+from broker.api.query_servicer import QueryServicer
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, ConfigurationError
+from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.maintenance.watchers import ClockSynchroniser, HeadWatcher, LeaseWatcher
 from broker.services.catalog import Catalog, CatalogConfig
 from broker.services.check_sessions import CheckSessions
 from broker.services.delivery import DeliveryConfig, DeliveryService
+from broker.services.groups import GroupService
+from broker.services.queries import MessageQueries
 from broker.services.transactions import TransactionService
 from broker.services.wakeups import Wakeups
 from broker.storage.durability import open_database
@@ -42,6 +46,8 @@ from halfmq.v1 import (
     consumer_pb2_grpc,
     producer_pb2,
     producer_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     transaction_pb2,
     transaction_pb2_grpc,
 )
@@ -72,6 +78,7 @@ SERVICES = (
     producer_pb2.DESCRIPTOR.services_by_name["ProducerService"].full_name,
     consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name,
 )
 
 
@@ -140,6 +147,7 @@ class Broker:
             broker_id=config.name,
             policy=policy,
             lanes=LaneConfig(patience=config.patience),
+            keep_history=config.history_hours > 0,
         )
         self._sessions = CheckSessions()
         self._wakeups = Wakeups()
@@ -147,17 +155,27 @@ class Broker:
             auto_create=config.auto_create, queue_count=config.queue_count, retention=config.retention
         )
         self._catalog = Catalog(self.store, catalog_config)
+        scheduler = DelayScheduler(self.store, self._wakeups, self.store.clock)
         self._transactions = TransactionService(
-            self.store, self._catalog, self._wakeups, limits=config.limits(), policy=policy
+            self.store,
+            self._catalog,
+            self._wakeups,
+            clock=self.store.clock,
+            limits=config.limits(),
+            policy=policy,
+            on_scheduled=scheduler.expect,
         )
         delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
         self._delivery = DeliveryService(self.store, self._catalog, self._wakeups, delivery_config)
-        self._consumers = ConsumerServicer(self._delivery, self._catalog, config.name)
+        self._consumers = ConsumerServicer(self._delivery, self._catalog, self.store.clock, config.name)
+        self._groups = GroupService(self.store, self._catalog, self._wakeups)
+        self._queries = MessageQueries(self.store, self._catalog)
         self._loops: list[Loop] = [
             TransactionChecker(self.store, self._sessions, policy, self.store.clock),
             HeadWatcher(self.store, self._wakeups),
             LeaseWatcher(self.store, self._wakeups),
             ClockSynchroniser(self.store),
+            scheduler,
             RetentionSweeper(self.store, keep_ops=config.retention),
         ]
 
@@ -171,8 +189,9 @@ class Broker:
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(ProducerServicer(self._transactions), self._server)
         consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
-            AdminServicer(self._catalog, self._transactions, self.store.clock), self._server
+            AdminServicer(self._catalog, self._groups, self._transactions, self.store.clock), self._server
         )
+        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(self._queries), self._server)
         self._health = HealthServicer(SERVICES)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(

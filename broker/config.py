@@ -29,6 +29,8 @@ BOUNDS = {
     "check_interval": (0.01, 24 * 3600),
     "lease": (0.1, 12 * 3600),
     "retention_hours": (1e-7, 100 * 366 * 24),
+    "max_delay_hours": (0, 366 * 24),
+    "history_hours": (0, 100 * 366 * 24),
     "drain": (0, 3600),
     "answer_timeout": (0.1, 3600),
     "patience": (0.01, 3600),
@@ -50,6 +52,8 @@ class BrokerConfig:
         lease: seconds a delivery belongs to its consumer.
         queue_count: queues of a topic that names no number.
         retention_hours: hours that messages and op records are kept by default.
+        max_delay_hours: longest time that a message may wait before its delivery.
+        history_hours: hours that deliveries and acks are kept for the timeline of messages; 0: they are not recorded.
         auto_create: make unknown topics and consumer groups when they are first named.
         max_body_bytes: largest body of a message.
         drain: seconds that calls may take to end after SIGTERM.
@@ -73,6 +77,8 @@ class BrokerConfig:
     lease: float = 30.0
     queue_count: int = 4
     retention_hours: float = 72.0
+    max_delay_hours: float = 24.0
+    history_hours: float = 24.0
     auto_create: bool = False
     max_body_bytes: int = 4 * 1024 * 1024
     drain: float = 10.0
@@ -132,7 +138,7 @@ class BrokerConfig:
 
     def limits(self) -> Limits:
         """The bounds of messages and requests."""
-        return Limits(max_body=self.max_body_bytes)
+        return Limits(max_body=self.max_body_bytes, max_delay=int(self.max_delay_hours * 3600e6))
 
     @property
     def retention(self) -> int:

@@ -25,12 +25,30 @@ from consumer_sdk.errors import (
     StaleReceipt,
     SubscriptionRefused,
 )
-from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage, StoredMessage
+from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage
 from consumer_sdk.queues import AsyncQueueReader, QueueOffset, QueueReader, QueueSlice
+from producer_sdk.admin import (
+    Admin,
+    AsyncAdmin,
+    DeadLetter,
+    ExhaustedPolicy,
+    GroupInfo,
+    GroupMode,
+    GroupProgress,
+    MessageInfo,
+    RedriveProgress,
+    TimelineEvent,
+    TimelineEventType,
+    TopicInfo,
+)
 from producer_sdk.connection import RetryConfig, TlsConfig
+from producer_sdk.filters import SqlFilter, TagFilter
 from producer_sdk.message import LogPosition
+from producer_sdk.stored import StoredMessage
 
 __all__ = [
+    "Admin",
+    "AsyncAdmin",
     "AsyncConsumer",
     "AsyncQueueReader",
     "AsyncReceivedMessage",
@@ -41,17 +59,29 @@ __all__ = [
     "ConfigurationError",
     "Consumer",
     "ConsumerError",
+    "DeadLetter",
+    "ExhaustedPolicy",
+    "GroupInfo",
+    "GroupMode",
+    "GroupProgress",
     "HalfmqError",
     "LogPosition",
+    "MessageInfo",
     "QueueOffset",
     "QueueReader",
     "QueueSlice",
     "ReceiptRefused",
     "ReceivedMessage",
+    "RedriveProgress",
     "RequestRefused",
     "RetryConfig",
+    "SqlFilter",
     "StaleReceipt",
     "StoredMessage",
     "SubscriptionRefused",
+    "TagFilter",
+    "TimelineEvent",
+    "TimelineEventType",
     "TlsConfig",
+    "TopicInfo",
 ]

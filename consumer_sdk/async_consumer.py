@@ -17,19 +17,20 @@ from producer_sdk.connection import BrokerLink, check_count, check_seconds, reas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.filters import Filters, MessageFilter
     from producer_sdk.message import LogPosition
+    from producer_sdk.positions import StartPosition
 
 __all__ = ["AsyncConsumer"]
 
 _log = logging.getLogger("halfmq.consumer")
-
-_HANDLES_PER_REQUEST = 1024
 
 MessageT = TypeVar("MessageT")
 
@@ -56,6 +57,9 @@ class AsyncConsumer:
         tls: TlsConfig | None = None,
         longest_hold: float = 3600.0,
         close_grace: float = 10.0,
+        filter: Filters | None = None,  # noqa: A002 - what it is called everywhere
+        replace_filters: bool = False,
+        start: StartPosition | None = None,
     ) -> None:
         """Reads the settings; nothing is connected yet.
 
@@ -72,12 +76,21 @@ class AsyncConsumer:
             longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
                 application forgot goes to somebody else.
             close_grace: Seconds that ``close()`` waits, at most, for handlers at work, and again for confirmations.
+            filter: Which messages the group wants: a TagFilter or a SqlFilter for all topics, or a mapping with one for
+                each of some topics. It belongs to the group: all of its consumers name the same one, or none. None: as
+                the group is set.
+            replace_filters: Give the group these filters in the place of those it has; without it, a consumer that
+                names other ones is refused.
+            start: Where to begin with topics that the group never read: "earliest", "latest", or a time with its time
+                zone. None: as the group is set.
 
         Raises:
             ConfigurationError: A setting cannot work.
         """
         check_seconds("close_grace", close_grace, least=0)
-        self._settings = settings_from(group, topics, prefetch, lease_duration, client_id, longest_hold)
+        self._settings = settings_from(
+            group, topics, prefetch, lease_duration, client_id, longest_hold, filter, replace_filters, start
+        )
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self.subscription = Subscription(self._link, self._settings)
         """The engine, for the synchronous consumer; applications have no use for it."""
@@ -240,6 +253,9 @@ class AsyncConsumer:
     ) -> list[LogPosition | None]:
         """Gives messages back; they are delivered again, or moved to the dead letter topic after their last attempt.
 
+        With a message of a message group, all later ones of the group that were delivered go back as well, and come
+        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+
         Args:
             messages: One message or several.
             delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
@@ -262,19 +278,9 @@ class AsyncConsumer:
         return dead_letters(results)
 
     async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[pb.ReceiptResult]:
-        """Acks (``nack=None``) or nacks by receipt handle, in requests of a size that brokers take."""
-        pending = self.submit(handles, nack, wait=wait)
+        """Acks (``nack=None``) or nacks by receipt handle."""
+        pending = self.subscription.settle(handles, nack, wait=wait)
         return [result for future in pending for result in await future]
-
-    def submit(
-        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
-    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
-        """Does the part of settle() that needs no waiting."""
-        parts = (
-            handles[start : start + _HANDLES_PER_REQUEST] for start in range(0, len(handles), _HANDLES_PER_REQUEST)
-        )
-        pending = [self.subscription.settle(part, nack, wait=wait) for part in parts]
-        return [future for future in pending if future is not None]
 
     async def run(
         self,
@@ -327,11 +333,20 @@ class AsyncConsumer:
         self.subscription.stop()
 
     async def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        wait: float | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> QueueSlice:
         """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
-        return await read_queue(self._link, topic, queue, offset, max_messages, wait)
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter)
 
-    async def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+    async def queue_offsets(
+        self, topic: str, group: str | None = None, *, time: datetime | None = None
+    ) -> list[QueueOffset]:
         """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
-        return await queue_offsets(self._link, topic, group)
+        return await queue_offsets(self._link, topic, group, time)

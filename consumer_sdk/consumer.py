@@ -12,6 +12,7 @@ from producer_sdk.connection import BackgroundRunner, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
     from types import TracebackType
 
     from consumer_sdk.message import DeliveredMessage
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from consumer_sdk.receipts import Nack
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.filters import Filters, MessageFilter
     from producer_sdk.message import LogPosition
+    from producer_sdk.positions import StartPosition
 
 __all__ = ["Consumer"]
 
@@ -44,6 +47,9 @@ class Consumer:
         tls: TlsConfig | None = None,
         longest_hold: float = 3600.0,
         close_grace: float = 10.0,
+        filter: Filters | None = None,  # noqa: A002 - what it is called everywhere
+        replace_filters: bool = False,
+        start: StartPosition | None = None,
     ) -> None:
         """Reads the settings, which are those of AsyncConsumer; nothing is connected yet.
 
@@ -61,6 +67,9 @@ class Consumer:
             tls=tls,
             longest_hold=longest_hold,
             close_grace=close_grace,
+            filter=filter,
+            replace_filters=replace_filters,
+            start=start,
         )
         self._runner = BackgroundRunner("Consumer")
         self._close_after_run = False
@@ -170,14 +179,21 @@ class Consumer:
         self._core.stop()
 
     def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        wait: float | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> QueueSlice:
         """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
-        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait))
+        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter))
 
-    def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+    def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
-        return self._runner.run(self._core.queue_offsets(topic, group))
+        return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
     def _take(self, limit: int, timeout: float | None) -> list[pb.Delivery]:
         subscription = self._core.subscription
@@ -191,6 +207,9 @@ class Consumer:
     ) -> list[pb.ReceiptResult]:
         handles = handles_of(messages)
         if not wait:
+            if nack is not None:
+                # Here and now: the next message that this thread takes must be none that goes back, too.
+                self._core.subscription.break_off(handles)
             self._runner.post(self._submit, handles, nack)
             return []
         results = self._runner.run(self._core.settle(handles, nack, wait=True))
@@ -198,4 +217,4 @@ class Consumer:
         return results
 
     def _submit(self, handles: list[str], nack: Nack | None) -> None:
-        self._core.submit(handles, nack, wait=False)
+        self._core.subscription.settle(handles, nack, wait=False)

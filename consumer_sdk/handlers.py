@@ -8,7 +8,6 @@ import functools
 import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +15,7 @@ from consumer_sdk.receipts import Nack
 from producer_sdk.connection import is_own_cancellation, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from consumer_sdk.subscription import Subscription
     from halfmq.v1 import consumer_pb2 as pb
@@ -39,7 +38,8 @@ def called_by_handler_of(subscription: Subscription) -> bool:
 class HandlerPool(Generic[MessageT]):
     """Feeds a handler until the subscription is stopped.
 
-    Messages of one message group are handled one after the other, in their order, however many workers there are.
+    Messages of one message group are handled one after the other, in their order, however many workers there are: the
+    next one begins when the ack of the one before was said, and none of the same lease after one that failed.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class HandlerPool(Generic[MessageT]):
         self._wrap = wrap
         self._handler = handler
         self._workers = workers
-        self._groups: dict[tuple[str, str], _Turns] = {}
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - not whether it is callable, but which kind
         )
@@ -92,12 +91,13 @@ class HandlerPool(Generic[MessageT]):
                 self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        while deliveries := await self._subscription.receive(1):
-            for delivery in deliveries:
-                async with self._turn(delivery.message.topic, delivery.message.message_group):
-                    # Those that still waited for their turn at the end go back untried.
-                    if not self._subscription.stopped:
-                        await self._handle(delivery)
+        subscription = self._subscription
+        while (delivery := await subscription.receive_in_turn()) is not None:
+            following: pb.Delivery | None = delivery
+            while following is not None:
+                await self._handle(following)
+                # Those that still wait for their turn at the end go back untried.
+                following = None if subscription.stopped else subscription.inbox.turn_over(following)
 
     async def _handle(self, delivery: pb.Delivery) -> None:
         handles = (delivery.receipt_handle,)
@@ -130,28 +130,3 @@ class HandlerPool(Generic[MessageT]):
         if inspect.isawaitable(result):
             # A plain function that hands out a coroutine, such as a lambda around one.
             await result
-
-    @asynccontextmanager
-    async def _turn(self, topic: str, message_group: str) -> AsyncIterator[None]:
-        if not message_group:
-            yield
-            return
-        # The lock is fair, and nothing is awaited between taking a message and asking for it: order is kept.
-        key = (topic, message_group)
-        turns = self._groups.setdefault(key, _Turns())
-        turns.users += 1
-        try:
-            async with turns.lock:
-                yield
-        finally:
-            turns.users -= 1
-            if not turns.users:
-                del self._groups[key]
-
-
-class _Turns:
-    """Who is handling, or waits to handle, a message of one group."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0

@@ -19,7 +19,7 @@ class Inbox:
     """A buffer between the stream and the application.
 
     It says when enough was taken to let the broker send more. Taking is safe from any thread, so that synchronous
-    consumers need no trip to the event loop per message; everything else belongs to the loop.
+    consumers need no trip to the event loop per message; so is dropping. Everything else belongs to the loop.
     """
 
     def __init__(self, chunk: int, on_taken: Callable[[], None]) -> None:
@@ -33,17 +33,22 @@ class Inbox:
         self._chunk = chunk
         self._lock = threading.Lock()
         self._waiting: deque[pb.Delivery] = deque()
+        # Of message groups that have their turn: those behind it.
+        self._aside: dict[tuple[str, str], deque[pb.Delivery]] = {}
+        self._count = 0
         self._taken = 0
         self._takers: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
         """Messages that wait."""
-        return len(self._waiting)
+        return self._count
 
     def put(self, deliveries: Iterable[pb.Delivery]) -> None:
         """Adds what arrived, and wakes those who wait for it."""
         with self._lock:
+            before = len(self._waiting)
             self._waiting.extend(deliveries)
+            self._count += len(self._waiting) - before
         self.wake()
 
     def take(self, limit: int) -> list[pb.Delivery]:
@@ -51,13 +56,47 @@ class Inbox:
         with self._lock:
             waiting = self._waiting
             taken = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
-            self._taken += len(taken)
-            enough = self._taken >= self._chunk
-            if enough:
-                self._taken = 0
+            enough = self._took(len(taken))
         if enough:
             self._on_taken()
         return taken
+
+    def take_in_turn(self) -> pb.Delivery | None:
+        """Takes the next message whose message group has no other one at work, without waiting.
+
+        What is passed over for that is kept for ``turn_over()``, so that one slow group does not hold up the others.
+        """
+        with self._lock:
+            taken = None
+            while self._waiting and taken is None:
+                following = self._waiting.popleft()
+                group = _group_of(following)
+                if group is not None and group in self._aside:
+                    self._aside[group].append(following)
+                    continue
+                if group is not None:
+                    self._aside[group] = deque()
+                taken = following
+            enough = taken is not None and self._took(1)
+        if enough:
+            self._on_taken()
+        return taken
+
+    def turn_over(self, delivery: pb.Delivery) -> pb.Delivery | None:
+        """Ends the turn of a message that take_in_turn gave, or this did; gives the next one of its group."""
+        group = _group_of(delivery)
+        if group is None:
+            return None
+        with self._lock:
+            behind = self._aside.get(group)
+            if not behind:
+                self._aside.pop(group, None)
+                return None
+            following = behind.popleft()
+            enough = self._took(1)
+        if enough:
+            self._on_taken()
+        return following
 
     async def wait(self) -> None:
         """Waits for the next wake-up: something arrived, or the subscription ended."""
@@ -77,9 +116,12 @@ class Inbox:
     def drop(self, is_lost: Callable[[pb.Delivery], bool]) -> int:
         """Removes messages that are not ours any more, as if they had been taken; returns their number."""
         with self._lock:
-            kept = [delivery for delivery in self._waiting if not is_lost(delivery)]
-            dropped = len(self._waiting) - len(kept)
-            self._waiting = deque(kept)
+            before = self._count
+            self._waiting = deque(delivery for delivery in self._waiting if not is_lost(delivery))
+            for group, behind in self._aside.items():
+                self._aside[group] = deque(delivery for delivery in behind if not is_lost(delivery))
+            self._count = len(self._waiting) + sum(map(len, self._aside.values()))
+            dropped = before - self._count
         if dropped:
             self._on_taken()
         return dropped
@@ -87,9 +129,25 @@ class Inbox:
     def handles(self) -> set[str]:
         """Receipt handles of everything that waits."""
         with self._lock:
-            return {delivery.receipt_handle for delivery in self._waiting}
+            return {delivery.receipt_handle for part in (self._waiting, *self._aside.values()) for delivery in part}
 
     def clear(self) -> None:
         """Forgets everything that waits."""
         with self._lock:
             self._waiting.clear()
+            self._aside.clear()
+            self._count = 0
+
+    def _took(self, count: int) -> bool:
+        """Counts what was taken; whether the broker shall hear of it now."""
+        self._count -= count
+        self._taken += count
+        enough = self._taken >= self._chunk
+        if enough:
+            self._taken = 0
+        return enough
+
+
+def _group_of(delivery: pb.Delivery) -> tuple[str, str] | None:
+    group = delivery.message.message_group
+    return (delivery.message.topic, group) if group else None

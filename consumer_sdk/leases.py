@@ -11,11 +11,12 @@ from halfmq.v1 import consumer_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LeaseKeeper", "lease_of"]
+__all__ = ["LOST_REASONS", "LeaseKeeper", "lease_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
-_LOST = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
+LOST_REASONS = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
+"""Why a receipt handle is refused whose lease is over."""
 
 
 def lease_of(receipt_handle: str) -> str:
@@ -89,7 +90,7 @@ class LeaseKeeper:
             if not result.HasField("error"):
                 continue
             lease = lease_of(result.receipt_handle)
-            if result.error.reason not in _LOST:
+            if result.error.reason not in LOST_REASONS:
                 _log.warning("a lease could not be extended (%s): %s", result.error.reason, result.error.message)
             elif result.receipt_handle in self._held:
                 lost.add(lease)

@@ -1,104 +1,20 @@
-"""Messages as consumers see them: thin covers over what arrived, read when it is asked for."""
+"""Messages as consumers receive them: under a lease, to be settled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
+
+from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
-    from halfmq.v1 import consumer_pb2, message_pb2
+    from halfmq.v1 import consumer_pb2
     from producer_sdk.message import LogPosition
 
-__all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "StoredMessage", "handles_of"]
-
-
-class StoredMessage:
-    """A message in the log."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: message_pb2.LogMessage) -> None:
-        """Covers the wire form."""
-        self._message = message
-
-    @property
-    def topic(self) -> str:
-        """Topic it was released to."""
-        return self._message.topic
-
-    @property
-    def queue(self) -> int:
-        """Number of its queue within the topic, from 0."""
-        return self._message.queue
-
-    @property
-    def offset(self) -> int:
-        """Offset within the queue, from 0."""
-        return self._message.offset
-
-    @property
-    def message_id(self) -> str:
-        """Identity of the message: its transaction's id, and ``.N`` behind it for the N-th further message."""
-        return self._message.message_id
-
-    @property
-    def transaction_id(self) -> str:
-        """Transaction that released it; its own id for an ordinary message."""
-        return self._message.transaction_id
-
-    @property
-    def body(self) -> bytes:
-        """The content."""
-        return self._message.body
-
-    @property
-    def text(self) -> str:
-        """The content as text.
-
-        Raises:
-            UnicodeDecodeError: It is not UTF-8.
-        """
-        return self._message.body.decode()
-
-    @property
-    def tag(self) -> str | None:
-        """Label to filter by, if it has one."""
-        return self._message.tag or None
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Business keys."""
-        return tuple(self._message.keys)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Headers of the application; those that start with ``halfmq.`` were written by the broker."""
-        return dict(self._message.properties)
-
-    @property
-    def message_group(self) -> str | None:
-        """Message group, if it has one."""
-        return self._message.message_group or None
-
-    @property
-    def born_at(self) -> datetime:
-        """When the broker first took it in (database time, UTC)."""
-        return _time(self._message.born_at)
-
-    @property
-    def stored_at(self) -> datetime:
-        """When it became visible to consumers (database time, UTC)."""
-        return _time(self._message.stored_at)
-
-    def __repr__(self) -> str:
-        """Names the message without its content."""
-        return f"<{type(self).__name__} {self.message_id} at {self.topic}/{self.queue}/{self.offset}>"
+__all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "handles_of"]
 
 
 class DeliveredMessage(StoredMessage):
@@ -204,7 +120,3 @@ def handles_of(messages: DeliveredMessage | Iterable[DeliveredMessage]) -> list[
         other = next(message for message in listed if not isinstance(message, DeliveredMessage))
         msg = f"expected messages that a consumer received, got {type(other).__name__}: {other!r}"
         raise TypeError(msg) from None
-
-
-def _time(timestamp: Timestamp) -> datetime:
-    return timestamp.ToDatetime(UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumer_sdk.errors import BatchReceiptsRefused, HalfmqError, ReceiptRefused, RequestRefused, StaleReceipt
+from consumer_sdk.leases import LOST_REASONS
 from producer_sdk.connection.statuses import as_item_error
 from producer_sdk.message import LogPosition
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["dead_letters", "raise_refusals"]
-
-_STALE = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
 
 
 def raise_refusals(results: Sequence[pb.ReceiptResult]) -> None:
@@ -45,7 +44,7 @@ def _error(result: pb.ReceiptResult) -> HalfmqError:
     plain = as_item_error(result.error)
     if not isinstance(plain, RequestRefused):
         return plain
-    kind = StaleReceipt if plain.reason in _STALE else ReceiptRefused
+    kind = StaleReceipt if plain.reason in LOST_REASONS else ReceiptRefused
     error = kind(str(plain), code=plain.code, reason=plain.reason, field=plain.field)
     error.receipt_handle = result.receipt_handle
     return error

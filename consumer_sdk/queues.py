@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from consumer_sdk.message import StoredMessage
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import BackgroundRunner, BrokerLink
+from producer_sdk.connection import BackgroundRunner, BrokerLink, as_timestamp, read_span
+from producer_sdk.filters import filter_to_wire
+from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
     from types import TracebackType
 
     from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.filters import MessageFilter
 
 __all__ = ["AsyncQueueReader", "QueueOffset", "QueueReader", "QueueSlice", "queue_offsets", "read_queue"]
 
@@ -44,6 +47,10 @@ class QueueOffset:
         max_offset: Offset that the next message released will get.
         committed_offset: All messages below it are handled by the group; 0 when no group was named.
         lag: Messages that the group has not handled yet; 0 when no group was named.
+        lag_time: How long ago the first message that the group has not handled became visible; None when there is
+            none, and when no group was named.
+        offset_at_time: Offset of the first message that became visible at the time asked for, or later; None when
+            no time was named.
     """
 
     queue: int
@@ -51,13 +58,23 @@ class QueueOffset:
     max_offset: int
     committed_offset: int
     lag: int
+    lag_time: timedelta | None = None
+    offset_at_time: int | None = None
 
 
 async def read_queue(
-    link: BrokerLink, topic: str, queue: int, offset: int, max_messages: int, wait: float | None
+    link: BrokerLink,
+    topic: str,
+    queue: int,
+    offset: int,
+    max_messages: int,
+    wait: float | None,
+    wanted: MessageFilter | None,
 ) -> QueueSlice:
     """Reads a queue through a link; see AsyncQueueReader.read_queue."""
     request = pb.ReadQueueRequest(topic=topic, queue=queue, offset=offset, max_messages=max_messages)
+    if wanted is not None:
+        request.filter.CopyFrom(filter_to_wire("filter", wanted))
     if wait:
         request.wait.FromNanoseconds(round(wait * 1e9))
 
@@ -71,12 +88,22 @@ async def read_queue(
     return await link.attempt(read, wait or 0.0)
 
 
-async def queue_offsets(link: BrokerLink, topic: str, group: str | None) -> list[QueueOffset]:
+async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: datetime | None) -> list[QueueOffset]:
     """Asks for offsets through a link; see AsyncQueueReader.queue_offsets."""
     request = pb.QueueOffsetsRequest(topic=topic, consumer_group=group or "")
+    if time is not None:
+        request.time.CopyFrom(as_timestamp("time", time))
     response = await link.call(lambda broker: broker.consumer.QueueOffsets, request)
     return [
-        QueueOffset(entry.queue, entry.min_offset, entry.max_offset, entry.committed_offset, entry.lag)
+        QueueOffset(
+            entry.queue,
+            entry.min_offset,
+            entry.max_offset,
+            entry.committed_offset,
+            entry.lag,
+            read_span(entry.lag_time) if entry.HasField("lag_time") else None,
+            None if time is None else entry.offset_at_time,
+        )
         for entry in response.queues
     ]
 
@@ -93,7 +120,14 @@ class AsyncQueueReader:
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
 
     async def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        wait: float | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> QueueSlice:
         """Reads messages from an offset on.
 
@@ -103,21 +137,31 @@ class AsyncQueueReader:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
+            filter: Which messages are wanted; the others are passed over and do not count. None: all.
 
         Raises:
-            RequestRefused: There is no such topic or queue.
+            RequestRefused: There is no such topic or queue, or the broker cannot read the filter.
             BrokerUnavailable: No broker answered in time.
         """
-        return await read_queue(self._link, topic, queue, offset, max_messages, wait)
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter)
 
-    async def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+    async def queue_offsets(
+        self, topic: str, group: str | None = None, *, time: datetime | None = None
+    ) -> list[QueueOffset]:
         """Tells where the queues of a topic begin and end, and how far a group has come.
+
+        Args:
+            topic: Topic.
+            group: Group whose progress to tell.
+            time: A time, with its time zone, to tell the offsets of.
 
         Raises:
             RequestRefused: There is no such topic or group.
             BrokerUnavailable: No broker answered in time.
+            TypeError: The time is no datetime.
+            ValueError: The time has no time zone.
         """
-        return await queue_offsets(self._link, topic, group)
+        return await queue_offsets(self._link, topic, group, time)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -147,14 +191,21 @@ class QueueReader:
         self._runner = BackgroundRunner("QueueReader")
 
     def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int = 32, *, wait: float | None = None
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        wait: float | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> QueueSlice:
         """Reads messages from an offset on; see AsyncQueueReader.read_queue."""
-        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait))
+        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter))
 
-    def queue_offsets(self, topic: str, group: str | None = None) -> list[QueueOffset]:
+    def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end; see AsyncQueueReader.queue_offsets."""
-        return self._runner.run(self._core.queue_offsets(topic, group))
+        return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
     def close(self) -> None:
         """Closes the connections. Safe to repeat."""

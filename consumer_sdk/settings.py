@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import check_count, check_seconds, check_text, client_name, refuse
+from producer_sdk.filters import topic_filters
+from producer_sdk.positions import position_to_wire
+
+if TYPE_CHECKING:
+    from halfmq.v1 import message_pb2
+    from producer_sdk.filters import Filters
+    from producer_sdk.positions import StartPosition
 
 __all__ = ["ConsumerSettings", "settings_from"]
 
@@ -27,6 +35,9 @@ class ConsumerSettings:
         lease_duration: Seconds that a delivery is ours without extension; None: the broker's default.
         client_id: The consumer's name in logs and leases.
         longest_hold: Seconds after which the lease of a message is extended no more.
+        filters: Which messages of a topic the group wants, where it does not want all.
+        replace_filters: Whether these take the place of the filters that the group has.
+        start: Where to begin with topics that the group never read; None: as the group is set.
     """
 
     group: str
@@ -35,6 +46,9 @@ class ConsumerSettings:
     lease_duration: float | None
     client_id: str
     longest_hold: float
+    filters: tuple[pb.TopicFilter, ...] = ()
+    replace_filters: bool = False
+    start: message_pb2.Position | None = None
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work.
@@ -45,21 +59,32 @@ class ConsumerSettings:
         check_text("group", self.group, "is the name of a consumer group")
         if not 1 <= len(self.topics) <= _MOST_TOPICS:
             refuse("topics", f"names 1 to {_MOST_TOPICS} topics", self.topics)
-        for topic in self.topics:
-            check_text("topics", topic, "holds names of topics")
         check_count("prefetch", self.prefetch, 100_000)
         if self.lease_duration is not None:
             check_seconds("lease_duration", self.lease_duration, least=_SHORTEST_LEASE, most=_LONGEST_LEASE)
         check_seconds("longest_hold", self.longest_hold)
+        if not isinstance(self.replace_filters, bool):
+            refuse("replace_filters", "is True or False", self.replace_filters)
 
     @property
     def credit_chunk(self) -> int:
         """After how many messages taken the broker gets new credits: few enough words, and it never runs dry."""
         return max(1, self.prefetch // 4)
 
-    def subscribe(self) -> pb.Subscribe:
-        """Makes the first request of a stream."""
-        subscribe = pb.Subscribe(consumer_group=self.group, topics=self.topics, client_id=self.client_id)
+    def subscribe(self, *, again: bool = False) -> pb.Subscribe:
+        """Makes the first request of a stream.
+
+        Args:
+            again: It was confirmed before. Filters are replaced once: by now others may have been set on purpose.
+        """
+        subscribe = pb.Subscribe(
+            consumer_group=self.group,
+            topics=self.topics,
+            client_id=self.client_id,
+            filters=self.filters,
+            replace_filters=self.replace_filters and not again,
+            start=self.start,
+        )
         if self.lease_duration is not None:
             subscribe.lease_duration.FromNanoseconds(round(self.lease_duration * 1e9))
         return subscribe
@@ -72,9 +97,24 @@ def settings_from(
     lease_duration: float | None,
     client_id: str | None,
     longest_hold: float,
+    filters: Filters | None = None,
+    replace_filters: bool = False,
+    start: StartPosition | None = None,
 ) -> ConsumerSettings:
     """Makes settings of a consumer's arguments; one topic needs no list around it."""
     if not isinstance(topics, str | Iterable):
         refuse("topics", "is the name of a topic, or several names", topics)
     listed = (topics,) if isinstance(topics, str) else tuple(topics)
-    return ConsumerSettings(group, listed, prefetch, lease_duration, client_name(client_id), longest_hold)
+    for topic in listed:
+        check_text("topics", topic, "holds names of topics")
+    return ConsumerSettings(
+        group,
+        listed,
+        prefetch,
+        lease_duration,
+        client_name(client_id),
+        longest_hold,
+        tuple(topic_filters("filter", filters, listed)),
+        replace_filters,
+        None if start is None else position_to_wire("start", start),
+    )

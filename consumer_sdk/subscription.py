@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from consumer_sdk.errors import BrokerUnavailable, ClientClosed, ConsumerError, SubscriptionRefused
+from consumer_sdk.fifo import FifoLeases
 from consumer_sdk.inbox import Inbox
 from consumer_sdk.leases import LeaseKeeper, lease_of
-from consumer_sdk.receipts import Nack, ReceiptLane
+from consumer_sdk.settling import Settling
 from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
 from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
 from producer_sdk.errors import HalfmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from consumer_sdk.receipts import Nack
     from consumer_sdk.settings import ConsumerSettings
     from producer_sdk.connection import Broker, BrokerLink
 
 __all__ = ["Subscription"]
 
 _log = logging.getLogger("halfmq.consumer")
+
+TakenT = TypeVar("TakenT")
 
 _HANDLES_PER_RETURN = 1024
 # Seconds that a broker gets to end the stream after we said that nothing more comes.
@@ -46,15 +50,16 @@ class Subscription:
         self._settings = settings
         ids = itertools.count(1).__next__
         self.inbox = Inbox(settings.credit_chunk, self._on_taken)
-        self._acks = ReceiptLane(self._put, ids, self._on_settled, link.retry)
-        self._nacks = ReceiptLane(self._put, ids, self._on_settled, link.retry)
         self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
+        self._fifo = FifoLeases()
+        self._settling = Settling(self._put, ids, self._fifo, self._keeper.release, self._withhold, link.retry)
         self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._extender: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._subscribed = asyncio.Event()
+        self._subscribed_before = False
         self._failure: ConsumerError | None = None
         self.stopped = False
         """Whether no more messages are handed out."""
@@ -100,23 +105,42 @@ class Subscription:
             SubscriptionRefused: The broker refuses the subscription.
             ConsumerError: What runs in the background has failed.
         """
+        return await self._take(lambda: self.inbox.take(limit)) or []
+
+    async def receive_in_turn(self) -> pb.Delivery | None:
+        """Waits for a message whose message group has no other one at work; see Inbox.take_in_turn.
+
+        Returns:
+            The message; None after the end.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+            ConsumerError: What runs in the background has failed.
+        """
+        return await self._take(self.inbox.take_in_turn)
+
+    async def _take(self, take: Callable[[], TakenT]) -> TakenT | None:
         while not self.stopped:
-            taken = self.inbox.take(limit)
+            taken = take()
             if taken:
                 return taken
             if self._failure is not None:
                 raise self._failure
             await self.inbox.wait()
-        return []
+        return None
 
     def settle(
         self, handles: Sequence[str], nack: Nack | None, *, wait: bool
-    ) -> asyncio.Future[list[pb.ReceiptResult]] | None:
-        """Acks (``nack=None``) or nacks; see ReceiptLane.submit."""
+    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
+        """Acks (``nack=None``) or nacks; see Settling.submit."""
         self.start()
         if self._failure is not None:
             raise self._failure
-        return (self._acks if nack is None else self._nacks).submit(handles, nack, wait=wait)
+        return self._settling.submit(handles, nack, wait=wait)
+
+    def break_off(self, handles: Sequence[str]) -> None:
+        """Hands out nothing more of the message groups that go back with a nack of these; from any thread."""
+        self._settling.break_off(handles)
 
     def stop(self) -> None:
         """Hands out no more messages, and ends those who wait for some; from any thread."""
@@ -141,8 +165,9 @@ class Subscription:
             return
         try:
             async with asyncio.timeout(grace):
-                await self._acks.settle()
-                await self._nacks.settle()
+                # After a failure there is no stream that could confirm anything.
+                if self._failure is None:
+                    await self._settling.settle()
         except TimeoutError:
             _log.warning("closing with acks or nacks that no broker has confirmed; their messages come again")
         self._finished = True
@@ -160,14 +185,14 @@ class Subscription:
         except (TimeoutError, HalfmqError) as error:
             _log.warning("messages could not be given back (%r); they come again when their leases end", error)
         self.inbox.clear()
-        self._acks.fail_waiters(_closed_error())
-        self._nacks.fail_waiters(_closed_error())
+        self._settling.fail_waiters(_closed_error())
 
     async def _give_back(self) -> None:
         held = self._keeper.held()
         waiting = self.inbox.handles() if self.failed_with else set(held)
         await self._return([handle for handle in held if handle not in waiting], self.failed_with, untried=False)
-        await self._return([handle for handle in held if handle in waiting], "the consumer was closed", untried=True)
+        untried = self._fifo.heads(handle for handle in held if handle in waiting)
+        await self._return(untried, "the consumer was closed", untried=True)
 
     async def _return(self, handles: list[str], reason: str, *, untried: bool) -> None:
         for start in range(0, len(handles), _HANDLES_PER_RETURN):
@@ -181,13 +206,13 @@ class Subscription:
         reconnect = Reconnect(self._link)
         while not self._finished:
             broker = reconnect.broker()
-            orderly = False
+            ended_with: BaseException | None = None
             try:
                 await self._serve(broker)
-                orderly = True
                 if not self._finished:
                     _log.info("broker %s ended the consume stream; going on elsewhere", broker.endpoint)
             except grpc.aio.AioRpcError as error:
+                ended_with = error
                 if error.code() in HOPELESS:
                     self._fail(self._refused(error))
                     return
@@ -199,18 +224,17 @@ class Subscription:
                     error.details(),
                 )
             if not self._finished:
-                await asyncio.sleep(reconnect.ended(broker, orderly=orderly))
+                await asyncio.sleep(reconnect.ended(broker, ended_with))
 
     async def _serve(self, broker: Broker) -> None:
         duplex = Duplex(broker.consumer.Consume())
-        duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe()))
+        duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe(again=self._subscribed_before)))
         self._duplex = duplex
         # Before any credit: what we hold must not be delivered to us once more.
         self._keeper.extend(self._lease_duration)
         self._credits = 0
         self._grant()
-        self._acks.resend()
-        self._nacks.resend()
+        self._settling.resend()
         try:
             await duplex.run(self._on_response)
         finally:
@@ -221,13 +245,20 @@ class Subscription:
     def _on_response(self, response: pb.ConsumeResponse) -> None:
         event = response.WhichOneof("event")
         if event == "deliveries":
-            deliveries = response.deliveries.deliveries
-            self._credits -= len(deliveries)
+            arrived = response.deliveries.deliveries
+            self._credits -= len(arrived)
+            breaks = self._fifo.breaks
+            deliveries = self._fifo.admit(arrived)
             self._keeper.hold(deliveries)
             self.inbox.put(deliveries)
+            if self._fifo.breaks != breaks:
+                # Another thread gave a message back in between.
+                self.inbox.drop(self._fifo.is_broken)
+            if len(deliveries) < len(arrived):
+                self._grant()
         elif event == "outcome":
             outcome = response.outcome
-            if not (self._acks.on_outcome(outcome) or self._nacks.on_outcome(outcome)):
+            if not self._settling.on_outcome(outcome):
                 self._keeper.on_outcome(outcome)
         elif event == "subscribed":
             self._on_subscribed(response.subscribed)
@@ -239,6 +270,7 @@ class Subscription:
             self._extender.cancel()
         self._lease_duration = subscribed.lease_duration.ToNanoseconds() / 1e9
         self._extender = self._background(self._keep_leases())
+        self._subscribed_before = True
         self._subscribed.set()
 
     async def _keep_leases(self) -> None:
@@ -263,9 +295,7 @@ class Subscription:
             f"no broker took acks for {self._link.retry.deadline} s; they are sent when one is back, but their "
             "messages may be delivered again; check the endpoints and the brokers"
         )
-        error = BrokerUnavailable(msg, code=grpc.StatusCode.UNAVAILABLE)
-        self._acks.fail_waiters(error)
-        self._nacks.fail_waiters(error)
+        self._settling.fail_waiters(BrokerUnavailable(msg, code=grpc.StatusCode.UNAVAILABLE))
         self._await_patiently()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -297,8 +327,7 @@ class Subscription:
         """Ends everybody's waiting with an error; nothing more comes."""
         self._failure = failure
         _log.error("%s", failure, exc_info=failure.__cause__)
-        self._acks.fail_waiters(failure)
-        self._nacks.fail_waiters(failure)
+        self._settling.fail_waiters(failure)
         self._subscribed.set()
         self.inbox.wake()
 
@@ -318,10 +347,18 @@ class Subscription:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._grant)
 
-    def _on_settled(self, receipt_handle: str, refused: bool) -> None:
-        self._keeper.release(receipt_handle)
+    def _withhold(self, broken_off: list[str]) -> None:
+        # Called in whatever thread gave something back.
+        if self._loop is not None:
+            self.inbox.drop(self._fifo.is_broken)
+            self._loop.call_soon_threadsafe(self._release, broken_off)
+
+    def _release(self, receipt_handles: list[str]) -> None:
+        for receipt_handle in receipt_handles:
+            self._keeper.release(receipt_handle)
 
     def _on_lost(self, leases: set[str]) -> None:
+        self._fifo.lost(leases)
         self.inbox.drop(lambda delivery: lease_of(delivery.receipt_handle) in leases)
 
 

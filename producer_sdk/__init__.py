@@ -10,23 +10,41 @@ Start with TransactionProducer::
 
 from __future__ import annotations
 
+from producer_sdk.admin import (
+    Admin,
+    AsyncAdmin,
+    DeadLetter,
+    ExhaustedPolicy,
+    GroupInfo,
+    GroupMode,
+    GroupProgress,
+    MessageInfo,
+    RedriveProgress,
+    TimelineEvent,
+    TimelineEventType,
+    TopicInfo,
+)
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
 from producer_sdk.batching import BatchLimits
 from producer_sdk.connection import RetryConfig, TlsConfig
 from producer_sdk.errors import (
+    BatchRecallRefused,
     BatchRefused,
     BrokerFailed,
     BrokerUnavailable,
     ClientClosed,
     ConfigurationError,
+    DuplicateKey,
     HalfmqError,
     ListenerRequired,
     PrepareUnconfirmed,
+    RecallRefused,
     RequestRefused,
     TransactionRefused,
     VerdictUnconfirmed,
 )
+from producer_sdk.filters import SqlFilter, TagFilter
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener
 from producer_sdk.message import HalfMessages, LogPosition, Message
 from producer_sdk.producer import Producer, Transaction, TransactionProducer
@@ -38,31 +56,50 @@ from producer_sdk.results import (
     VerdictInfo,
 )
 from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
+from producer_sdk.stored import StoredMessage
 from producer_sdk.transaction import AsyncTransaction
 
 __all__ = [
+    "Admin",
+    "AsyncAdmin",
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
     "BatchLimits",
+    "BatchRecallRefused",
     "BatchRefused",
     "BrokerFailed",
     "BrokerUnavailable",
     "CheckInfo",
     "ClientClosed",
     "ConfigurationError",
+    "DeadLetter",
+    "DuplicateKey",
+    "ExhaustedPolicy",
+    "GroupInfo",
+    "GroupMode",
+    "GroupProgress",
     "HalfMessages",
     "HalfmqError",
     "ListenerRequired",
     "LocalTransactionState",
     "LogPosition",
     "Message",
+    "MessageInfo",
     "PrepareUnconfirmed",
     "Producer",
+    "RecallRefused",
+    "RedriveProgress",
     "RequestRefused",
     "RetryConfig",
+    "SqlFilter",
+    "StoredMessage",
+    "TagFilter",
+    "TimelineEvent",
+    "TimelineEventType",
     "TlsConfig",
+    "TopicInfo",
     "Transaction",
     "TransactionInfo",
     "TransactionListener",

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from halfmq.v1 import producer_pb2
-from producer_sdk.batching import Batcher, BatchLimits, ask
+from producer_sdk.batching import Batcher, BatchLimits, ask, outcomes_of
 from producer_sdk.connection import BrokerLink, check_kind, check_seconds, client_name
 from producer_sdk.connection.statuses import as_item_error
-from producer_sdk.errors import BatchRefused, ClientClosed, HalfmqError
-from producer_sdk.ids import new_id
-from producer_sdk.message import LogPosition, Message, as_messages, encode_message, to_wire
+from producer_sdk.encoding import encode_message, to_wire
+from producer_sdk.errors import (
+    BatchRecallRefused,
+    BatchRefused,
+    ClientClosed,
+    HalfmqError,
+    RecallRefused,
+    RequestRefused,
+)
+from producer_sdk.ids import new_id, plausible_id
+from producer_sdk.message import LogPosition, as_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from halfmq.v1 import message_pb2
-    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from producer_sdk.message import Message
 
 __all__ = ["AsyncProducer"]
 
@@ -61,6 +72,7 @@ class AsyncProducer:
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
+        self._recalls = Batcher(self._send_recalls, self._limits)
         self._close_grace = close_grace
         self._closed = False
 
@@ -101,27 +113,46 @@ class AsyncProducer:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        priority: int = 0,
+        dedup_key: str | None = None,
     ) -> LogPosition:
-        """Sends one message; consumers see it at once. See Message for the arguments.
+        """Sends one message; consumers see it at once, or when its time has come. See Message for the arguments.
 
         Returns:
-            Where it lies.
+            Where it lies, or when it will be delivered. With ``duplicate`` set it tells of the message that had the
+            ``dedup_key`` before; this one is dropped.
 
         Raises:
+            DuplicateKey: A half message has the ``dedup_key``, and it is open whether it will be dropped.
             RequestRefused: The broker refused it, or it is larger than any request may be.
             BrokerUnavailable: No broker answered in time; it may or may not have been stored.
             TypeError: An argument is of the wrong type.
-            ValueError: A text cannot be written in UTF-8.
+            ValueError: A text cannot be written in UTF-8, a time has no time zone, or two arguments exclude each
+                other.
         """
         self._begin()
-        message = encode_message(topic, body, tag, keys, properties, message_group, new_id())
+        message = encode_message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            message_group,
+            new_id(),
+            deliver_at=deliver_at,
+            delay=delay,
+            priority=priority,
+            dedup_key=dedup_key,
+        )
         return _position(await ask(self._sends, self._link.retry, message, message.ByteSize() + 4))
 
     async def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages; each stands for itself.
 
         Returns:
-            Where they lie, in the order of the call.
+            Where they lie or when they will be delivered, in the order of the call; see send.
 
         Raises:
             BatchRefused: Some were refused or are unconfirmed; it says which, and where the others lie.
@@ -129,14 +160,7 @@ class AsyncProducer:
         self._begin()
         encoded = [to_wire(message, new_id()) for message in as_messages(messages)]
         sends = [ask(self._sends, self._link.retry, message, message.ByteSize() + 4) for message in encoded]
-        outcomes: list[LogPosition | HalfmqError] = []
-        for result in await asyncio.gather(*sends, return_exceptions=True):
-            try:
-                if isinstance(result, BaseException):
-                    raise result
-                outcomes.append(_position(result))
-            except HalfmqError as error:
-                outcomes.append(error)
+        outcomes = await outcomes_of(sends, _position)
         positions = [outcome for outcome in outcomes if isinstance(outcome, LogPosition)]
         if len(positions) < len(outcomes):
             first = next(outcome for outcome in outcomes if isinstance(outcome, HalfmqError))
@@ -144,6 +168,44 @@ class AsyncProducer:
             msg = f"{missing} of {len(outcomes)} messages were not sent; the first of them: {first}; see .outcomes"
             raise BatchRefused(msg, outcomes)
         return positions
+
+    async def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
+        """Takes back messages that wait for their time: no consumer ever sees them. Safe to repeat.
+
+        Args:
+            message_ids: Identity of one message or of several, as send, commit or the transaction told them.
+
+        Returns:
+            When each was recalled (database time, UTC), in the order of the call.
+
+        Raises:
+            RecallRefused: The one message is in the log already, was never committed, or is not known.
+            BatchRecallRefused: Some of several messages could not be taken back; it says which.
+            BrokerUnavailable: No broker answered in time; the one message may or may not have been taken back.
+            TypeError: It is neither a text nor several.
+            ValueError: An id is none at all.
+        """
+        self._begin()
+        if not isinstance(message_ids, str | Iterable):
+            msg = f"message_ids is the id of a message, or several ids, not {message_ids!r}"
+            raise TypeError(msg)
+        listed = [message_ids] if isinstance(message_ids, str) else list(message_ids)
+        for one in listed:
+            plausible_id("a message id", one)
+        asked = [ask(self._recalls, self._link.retry, one, len(one) + 2) for one in listed]
+        outcomes = await outcomes_of(asked, _recalled_at)
+        times = [outcome for outcome in outcomes if isinstance(outcome, datetime)]
+        if len(times) == len(outcomes):
+            return times
+        for one, outcome in zip(listed, outcomes, strict=True):
+            if isinstance(outcome, RecallRefused):
+                outcome.message_id = one
+        first = next(outcome for outcome in outcomes if isinstance(outcome, HalfmqError))
+        if len(outcomes) == 1:
+            raise first
+        missing = len(outcomes) - len(times)
+        msg = f"{missing} of {len(outcomes)} messages were not recalled; the first of them: {first}; see .outcomes"
+        raise BatchRecallRefused(msg, outcomes)
 
     def _begin(self) -> None:
         self._refuse_if_closed()
@@ -156,13 +218,27 @@ class AsyncProducer:
 
     async def _settle(self) -> None:
         await self._sends.settle()
+        await self._recalls.settle()
 
     async def _send_messages(self, messages: list[message_pb2.Message], _: str) -> Sequence[producer_pb2.SendResult]:
         request = producer_pb2.SendRequest(messages=messages)
         return (await self._link.call(lambda broker: broker.producer.Send, request)).results
 
+    async def _send_recalls(self, ids: list[str], _: str) -> Sequence[producer_pb2.RecallResult]:
+        request = producer_pb2.RecallRequest(message_ids=ids)
+        return (await self._link.call(lambda broker: broker.producer.Recall, request)).results
+
 
 def _position(result: producer_pb2.SendResult) -> LogPosition:
     if result.HasField("error"):
         raise as_item_error(result.error)
-    return LogPosition.of(result.position)
+    return LogPosition.of(result.position, duplicate=result.duplicate)
+
+
+def _recalled_at(result: producer_pb2.RecallResult) -> datetime:
+    if not result.HasField("error"):
+        return result.recalled_at.ToDatetime(UTC)
+    plain = as_item_error(result.error)
+    if not isinstance(plain, RequestRefused):
+        raise plain
+    raise RecallRefused(str(plain), code=plain.code, reason=plain.reason, field=plain.field)

@@ -10,10 +10,11 @@ from halfmq.v1 import transaction_pb2
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.checks import CheckStream
 from producer_sdk.connection import check_count, check_text
+from producer_sdk.encoding import to_wire
 from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
-from producer_sdk.ids import new_id
+from producer_sdk.ids import new_id, plausible_id
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
-from producer_sdk.message import HalfMessages, Message, as_messages, to_wire
+from producer_sdk.message import HalfMessages, Message, as_messages
 from producer_sdk.results import (
     TransactionInfo,
     TransactionResult,
@@ -196,7 +197,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         self._begin()
         encoded = [to_wire(message) for message in as_messages(messages)]
-        chosen = new_id() if transaction_id is None else _plausible_id(transaction_id)
+        chosen = new_id() if transaction_id is None else plausible_id("a transaction id", transaction_id)
         return await self._calls.prepare(chosen, encoded, first_position, first_check_delay)
 
     async def commit(self, transaction_id: str) -> TransactionResult:
@@ -208,7 +209,7 @@ class AsyncTransactionProducer(AsyncProducer):
             VerdictUnconfirmed: It is unknown whether the commit was recorded; repeat it, or leave it to the check.
         """
         self._begin()
-        return await self._calls.commit(_plausible_id(transaction_id))
+        return await self._calls.commit(plausible_id("a transaction id", transaction_id))
 
     async def rollback(self, transaction_id: str, reason: str = "") -> TransactionResult:
         """Drops the messages of a transaction.
@@ -223,7 +224,7 @@ class AsyncTransactionProducer(AsyncProducer):
             VerdictUnconfirmed: It is unknown whether the rollback was recorded; repeat it, or leave it to the check.
         """
         self._begin()
-        return await self._calls.rollback(_plausible_id(transaction_id), reason)
+        return await self._calls.rollback(plausible_id("a transaction id", transaction_id), reason)
 
     async def get_transaction(self, transaction_id: str) -> TransactionInfo:
         """Asks what the broker knows of a transaction.
@@ -234,7 +235,7 @@ class AsyncTransactionProducer(AsyncProducer):
             BrokerUnavailable: No broker answered in time.
         """
         self._begin()
-        request = transaction_pb2.GetTransactionRequest(transaction_id=_plausible_id(transaction_id))
+        request = transaction_pb2.GetTransactionRequest(transaction_id=plausible_id("a transaction id", transaction_id))
         response = await self._link.call(lambda broker: broker.transactions.GetTransaction, request)
         return transaction_info(response.transaction)
 
@@ -257,11 +258,3 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._listener is not None:
             self._listener.close()
         await super().close()
-
-
-def _plausible_id(transaction_id: str) -> str:
-    # What is no id at all must fail here: in a request it would fail its batch mates, too.
-    if not isinstance(transaction_id, str) or not transaction_id.isascii() or not transaction_id:
-        msg = f"a transaction id is the text of a UUID, not {transaction_id!r}"
-        raise ValueError(msg)
-    return transaction_id

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from producer_sdk.connection.settings import check_count
 from producer_sdk.connection.statuses import is_passing_item
-from producer_sdk.errors import BrokerFailed, RequestRefused
+from producer_sdk.errors import BrokerFailed, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from halfmq.v1.message_pb2 import ItemError
     from producer_sdk.connection import RetryConfig
 
-__all__ = ["BatchLimits", "Batcher", "ask"]
+__all__ = ["BatchLimits", "Batcher", "ask", "outcomes_of"]
 
 
 class ItemResult(Protocol):
@@ -43,6 +43,7 @@ _LARGEST_REQUEST = (32 << 20) - (64 << 10)
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 ItemResultT = TypeVar("ItemResultT", bound=ItemResult)
+OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,29 @@ async def ask(
 
         return await retry.repeating(_is_passing)(again)
     return result
+
+
+async def outcomes_of(
+    asked: Iterable[Awaitable[ResultT]], read: Callable[[ResultT], OutcomeT]
+) -> list[OutcomeT | HalfmqError]:
+    """Waits for the results of several items; what became of one does not hide what became of the others.
+
+    Args:
+        asked: What to wait for.
+        read: Makes an outcome of a result, or raises what the broker said of it.
+
+    Returns:
+        Their outcomes and errors, in their order.
+    """
+    outcomes: list[OutcomeT | HalfmqError] = []
+    for result in await asyncio.gather(*asked, return_exceptions=True):
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            outcomes.append(read(result))
+        except HalfmqError as error:
+            outcomes.append(error)
+    return outcomes
 
 
 def _is_passing(result: ItemResult) -> bool:

@@ -12,8 +12,9 @@ import grpc
 from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
 from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
+from producer_sdk.encoding import from_wire
 from producer_sdk.errors import RequestRefused
-from producer_sdk.message import HalfMessages, from_wire
+from producer_sdk.message import HalfMessages
 from producer_sdk.states import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -98,21 +99,22 @@ class CheckStream:
         reconnect = Reconnect(self._link)
         while not self._closing.is_set():
             broker = reconnect.broker()
-            orderly = False
+            ended_with: BaseException | None = None
             try:
                 await self._serve(broker)
-                orderly = True
                 if not self._closing.is_set():
                     _log.info("broker %s ended the check stream; going on elsewhere", broker.endpoint)
             except grpc.aio.AioRpcError as error:
                 # For ever, whatever the status: an operator can repair the broker, but not this process.
+                ended_with = error
                 self._note(error, broker)
-            except Exception:
+            except Exception as error:
+                ended_with = error
                 _log.exception("the check stream of group %s failed in this process; opening another", self._group)
             finally:
                 if self._refusal is None:
                     self._answered.clear()
-            wait = reconnect.ended(broker, orderly=orderly)
+            wait = reconnect.ended(broker, ended_with)
             await self._pause(wait if self._refusal is None else _WAIT_AFTER_REFUSAL)
 
     def _note(self, error: grpc.aio.AioRpcError, broker: Broker) -> None:

@@ -7,8 +7,11 @@ HalfmqError
 ├── BrokerUnavailable       no broker answered before the retry deadline; the call may be repeated
 ├── BrokerFailed            a broker failed over the request; nobody knows how far it came
 ├── RequestRefused          the broker refused the request or one item of it
-│   └── TransactionRefused  the broker refused because of where the transaction stands
+│   ├── TransactionRefused  the broker refused because of where the transaction stands
+│   ├── DuplicateKey        another message has the dedup_key
+│   └── RecallRefused       a message could not be taken back: it is in the log already, or was never committed
 ├── BatchRefused            some messages of send_many were refused; says which
+├── BatchRecallRefused      some messages of one recall could not be taken back; says which
 ├── PrepareUnconfirmed      nobody knows whether the half messages were stored
 └── VerdictUnconfirmed      nobody knows whether the verdict was recorded; the broker will ask the listener
 
@@ -17,10 +20,12 @@ Every error carries the same fields, empty where they do not apply, so that prog
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     import grpc
 
@@ -28,18 +33,23 @@ if TYPE_CHECKING:
     from producer_sdk.states import TransactionState
 
 __all__ = [
+    "BatchRecallRefused",
     "BatchRefused",
     "BrokerFailed",
     "BrokerUnavailable",
     "ClientClosed",
     "ConfigurationError",
+    "DuplicateKey",
     "HalfmqError",
     "ListenerRequired",
     "PrepareUnconfirmed",
+    "RecallRefused",
     "RequestRefused",
     "TransactionRefused",
     "VerdictUnconfirmed",
 ]
+
+_MESSAGE_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?")
 
 # N818 wants every name to end in "Error". These names say what happened, as the documentation and the protocol do;
 # only the base and ConfigurationError, which say no more than that, carry the suffix.
@@ -103,6 +113,26 @@ class TransactionRefused(RequestRefused):
     """The broker refused because of where the transaction stands; ``state`` is the recorded outcome."""
 
 
+class DuplicateKey(RequestRefused):
+    """Another message of the topic has the ``dedup_key``, or half a message that may still be dropped has it."""
+
+    @property
+    def owner(self) -> str:
+        """Identity of the message or transaction that has the key, where the broker named it; empty otherwise."""
+        named = [found for found in _MESSAGE_ID.findall(str(self)) if found.partition(".")[0] != self.transaction_id]
+        return named[0] if named else ""
+
+
+class RecallRefused(RequestRefused):
+    """A message could not be taken back: it is in the log already, was never committed, or is not known.
+
+    Attributes:
+        message_id: The message.
+    """
+
+    message_id: str = ""
+
+
 class BatchRefused(HalfmqError):
     """Some messages of one ``send_many`` were not stored; the others were.
 
@@ -116,6 +146,23 @@ class BatchRefused(HalfmqError):
         self.outcomes = tuple(outcomes)
 
     def __reduce__(self) -> tuple[type[BatchRefused], tuple[str, tuple[LogPosition | HalfmqError, ...]]]:
+        """Keeps the outcomes when the error travels between processes."""
+        return (type(self), (str(self), self.outcomes))
+
+
+class BatchRecallRefused(HalfmqError):
+    """Some messages of one ``recall`` were not taken back; the others were.
+
+    Attributes:
+        outcomes: One entry per message, in the order of the call: when it was recalled, or the error.
+    """
+
+    def __init__(self, message: str, outcomes: Sequence[datetime | HalfmqError]) -> None:
+        """Makes the error from what became of each message."""
+        super().__init__(message)
+        self.outcomes = tuple(outcomes)
+
+    def __reduce__(self) -> tuple[type[BatchRecallRefused], tuple[str, tuple[datetime | HalfmqError, ...]]]:
         """Keeps the outcomes when the error travels between processes."""
         return (type(self), (str(self), self.outcomes))
 

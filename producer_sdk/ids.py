@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-__all__ = ["new_id"]
+__all__ = ["new_id", "plausible_id"]
 
 _TAIL_BITS = 74
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
@@ -41,6 +41,22 @@ def new_id() -> str:
         millisecond, tail = _millisecond, _tail
     text = f"{millisecond << 80 | _VERSION_AND_VARIANT | (tail >> 62) << 64 | tail & _LOW_62:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def plausible_id(what: str, identity: object) -> str:
+    """Gives an id back that can travel: what is none at all would fail the other items of its request, too.
+
+    Args:
+        what: What it identifies, as the error is to name it.
+        identity: The id.
+
+    Raises:
+        ValueError: It is no text, is empty, or has other letters than ids have.
+    """
+    if not isinstance(identity, str) or not identity.isascii() or not identity:
+        msg = f"{what} is the text of a UUID, not {identity!r}"
+        raise ValueError(msg)
+    return identity
 
 
 def _forget() -> None:

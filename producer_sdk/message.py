@@ -1,4 +1,4 @@
-"""Messages as applications see them, and their wire form."""
+"""Messages as applications see them, and the places where they lie."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from halfmq.v1 import message_pb2 as pb
+from producer_sdk.connection.times import read_time
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["HalfMessages", "LogPosition", "Message", "as_messages", "encode_message", "from_wire", "to_wire"]
+    from halfmq.v1 import message_pb2 as pb
+    from producer_sdk.connection import Span
+
+__all__ = ["HalfMessages", "LogPosition", "Message", "as_messages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,15 @@ class Message:
         tag: A short label to filter by, or None.
         keys: Business keys to look the message up by; one string counts as one key.
         properties: Headers of the application.
-        message_group: Messages of one group always lie in the same queue, in the order of their release; or None.
+        message_group: Messages of one group always lie in the same queue, in the order of their release, and each
+            consumer group handles them one after the other; or None.
+        deliver_at: Consumers get it at this time, not before; it has a time zone. None, or a time in the past: at
+            once. For a half message too the time stands as it is, whenever the commit comes.
+        delay: In the place of deliver_at: so long after the broker took it in, in seconds or as a timedelta.
+        priority: Messages of a higher priority are delivered first: 0 up to the topic's priority levels less one. Not
+            together with message_group.
+        dedup_key: Business identity, up to 255 bytes: a topic takes in one message with the same key within its
+            window (one day by default); or None.
     """
 
     topic: str
@@ -33,6 +44,10 @@ class Message:
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     message_group: str | None = None
+    deliver_at: datetime | None = None
+    delay: Span | None = None
+    priority: int = 0
+    dedup_key: str | None = None
 
     @property
     def body_bytes(self) -> bytes:
@@ -51,24 +66,42 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in the log.
+    """A place in the log, or until when a message waits for one.
 
     Attributes:
         topic: Topic of the queue.
-        queue: Number of the queue within its topic, from 0.
-        offset: Offset within the queue, from 0, without gaps.
+        queue: Number of the queue within its topic, from 0; None while the message waits for its time, and for ever
+            once it was recalled.
+        offset: Offset within the queue, from 0, without gaps; None where queue is.
         message_id: Identity of the message that lies there.
+        scheduled_at: When it will be delivered, while it waits for that time (UTC); None otherwise.
+        recalled_at: When it was taken back before its time (database time, UTC); None unless it was.
+        duplicate: Whether the topic had a message with this ``dedup_key``: the place is that message's, and the one
+            that was sent is dropped.
     """
 
     topic: str
-    queue: int
-    offset: int
+    queue: int | None
+    offset: int | None
     message_id: str
+    scheduled_at: datetime | None = None
+    recalled_at: datetime | None = None
+    duplicate: bool = False
 
     @classmethod
-    def of(cls, position: pb.LogPosition) -> LogPosition:
+    def of(cls, position: pb.LogPosition, *, duplicate: bool = False) -> LogPosition:
         """Reads the wire form."""
-        return cls(position.topic, position.queue, position.offset, position.message_id)
+        if not (position.HasField("scheduled_at") or position.HasField("recalled_at")):
+            return cls(position.topic, position.queue, position.offset, position.message_id, duplicate=duplicate)
+        return cls(
+            position.topic,
+            None,
+            None,
+            position.message_id,
+            read_time(position.scheduled_at),
+            read_time(position.recalled_at),
+            duplicate,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,97 +150,3 @@ def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
             msg = f"expected producer_sdk.Message, got {type(message).__name__}: {message!r}"
             raise TypeError(msg)
     return listed
-
-
-def encode_message(
-    topic: str,
-    body: bytes | str,
-    tag: str | None,
-    keys: Sequence[str],
-    properties: Mapping[str, str] | None,
-    message_group: str | None,
-    message_id: str | None = None,
-) -> pb.Message:
-    """Makes the wire form at once, so that a wrong type is the caller's error and not that of its batch mates.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: A text cannot be written in UTF-8.
-    """
-    try:
-        if isinstance(body, str):
-            body = body.encode()
-        elif not isinstance(body, bytes):
-            if not isinstance(body, bytearray | memoryview):
-                msg = f"the body of a message is bytes or str, not {type(body).__name__}; encode it first"
-                raise TypeError(msg)
-            body = bytes(body)
-        if isinstance(keys, str):
-            keys = (keys,)
-        return pb.Message(
-            topic=topic,
-            body=body,
-            tag=tag or "",
-            keys=keys or None,
-            properties=properties or None,
-            message_group=message_group or "",
-            message_id=message_id or "",
-        )
-    except (TypeError, ValueError, AttributeError):
-        # Looked into only now: protobuf refuses the same, without a name and in no time.
-        _refuse_by_name(topic, body, tag or "", keys, properties or {}, message_group or "")
-        raise
-
-
-def _refuse_by_name(topic: object, body: object, tag: object, keys: object, properties: object, group: object) -> None:
-    if isinstance(body, str):
-        _refuse_unless_text("the body of a message", body)
-    for name, value in (("topic", topic), ("tag", tag), ("message_group", group)):
-        _refuse_unless_text(f"the {name} of a message", value)
-    if not isinstance(keys, Iterable) or isinstance(keys, bytes):
-        msg = f"the keys of a message are texts, such as ['order-7'], not {keys!r}"
-        raise TypeError(msg)
-    for key in keys:
-        _refuse_unless_text("a key of a message", key)
-    if not isinstance(properties, Mapping):
-        msg = f"the properties of a message are a mapping of texts to texts, not {properties!r}"
-        raise TypeError(msg)
-    for name, value in properties.items():
-        _refuse_unless_text("the name of a message's property", name)
-        _refuse_unless_text(f"the value of a message's property {name!r}", value)
-
-
-def _refuse_unless_text(what: str, value: object) -> None:
-    if not isinstance(value, str):
-        msg = f"{what} is text, not {type(value).__name__}: {value!r}"
-        raise TypeError(msg)
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        msg = f"{what} cannot be written in UTF-8: {error}"
-        raise ValueError(msg) from None
-
-
-def to_wire(message: Message, message_id: str | None = None) -> pb.Message:
-    """Makes the wire form of a message."""
-    return encode_message(
-        message.topic,
-        message.body,
-        message.tag,
-        message.keys,
-        message.properties,
-        message.message_group,
-        message_id,
-    )
-
-
-def from_wire(message: pb.Message) -> Message:
-    """Reads the wire form of a message."""
-    return Message(
-        topic=message.topic,
-        body=message.text.encode() if message.WhichOneof("content") == "text" else message.body,
-        tag=message.tag or None,
-        keys=tuple(message.keys),
-        properties=dict(message.properties),
-        message_group=message.message_group or None,
-    )

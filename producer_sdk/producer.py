@@ -12,10 +12,11 @@ from producer_sdk.listener import AsyncTransactionListener, TransactionListener,
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     from producer_sdk.batching import BatchLimits
-    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.connection import Endpoint, RetryConfig, Span, TlsConfig
     from producer_sdk.message import LogPosition, Message
     from producer_sdk.results import TransactionInfo, TransactionResult, TransactionSendResult
     from producer_sdk.transaction import AsyncTransaction
@@ -91,15 +92,34 @@ class Producer:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        priority: int = 0,
+        dedup_key: str | None = None,
     ) -> LogPosition:
         """Sends one message; see AsyncProducer.send."""
         return self._runner.run(
-            self._core.send(topic, body, tag=tag, keys=keys, properties=properties, message_group=message_group)
+            self._core.send(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                message_group=message_group,
+                deliver_at=deliver_at,
+                delay=delay,
+                priority=priority,
+                dedup_key=dedup_key,
+            )
         )
 
     def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages, each for itself; see AsyncProducer.send_many."""
         return self._runner.run(self._core.send_many(messages))
+
+    def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
+        """Takes back messages that wait for their time; see AsyncProducer.recall."""
+        return self._runner.run(self._core.recall(message_ids))
 
 
 class TransactionProducer(Producer):
@@ -231,10 +251,25 @@ class Transaction:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        priority: int = 0,
+        dedup_key: str | None = None,
     ) -> str:
         """Stores one half message durably and returns its id; see AsyncTransaction.send."""
         return self._runner.run(
-            self._core.send(topic, body, tag=tag, keys=keys, properties=properties, message_group=message_group)
+            self._core.send(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                message_group=message_group,
+                deliver_at=deliver_at,
+                delay=delay,
+                priority=priority,
+                dedup_key=dedup_key,
+            )
         )
 
     def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import grpc
 
+from producer_sdk.connection import read_time
 from producer_sdk.connection.statuses import as_item_error
-from producer_sdk.errors import HalfmqError, RequestRefused, TransactionRefused
-from producer_sdk.message import LogPosition, Message, from_wire
+from producer_sdk.encoding import from_wire
+from producer_sdk.errors import DuplicateKey, HalfmqError, RequestRefused, TransactionRefused
+from producer_sdk.message import LogPosition, Message
 from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
+    from datetime import datetime
 
     from halfmq.v1 import transaction_pb2 as pb
 
@@ -25,6 +26,9 @@ __all__ = [
     "TransactionSendResult",
     "VerdictInfo",
     "message_ids",
+    "read_answer",
+    "read_source",
+    "read_state",
     "transaction_info",
     "transaction_result",
 ]
@@ -37,7 +41,7 @@ class TransactionResult:
     Attributes:
         transaction_id: Identity of the transaction.
         state: Where it stands now.
-        released: Where its messages lie, when it is committed.
+        released: Where its messages lie when it is committed, or when those will be delivered that wait for their time.
     """
 
     transaction_id: str
@@ -54,7 +58,7 @@ class TransactionSendResult:
         message_ids: Identities of its messages, in their order.
         local_state: What the listener said of the local transaction.
         state: Where the transaction stood last; PREPARED means that a check will ask the listener.
-        released: Where the messages lie, when it is committed.
+        released: Where the messages lie when it is committed, or when those will be delivered that wait for their time.
         local_error: What the listener raised, if it did; local_state is UNKNOWN then.
     """
 
@@ -98,7 +102,7 @@ class VerdictInfo:
         source: Who gave it.
         decided_at: When (database time, UTC).
         reason: Why, where a reason was given.
-        released: Where the messages lie, when committed.
+        released: Where the messages lie when committed, or when those will be delivered that wait for their time.
     """
 
     state: TransactionState
@@ -151,7 +155,7 @@ def transaction_result(result: pb.TransactionResult, transaction_id: str) -> Tra
         BrokerUnavailable: The broker could not do it now.
         BrokerFailed: The broker failed over it.
     """
-    state = _state(result.state)
+    state = read_state(result.state)
     if result.HasField("error"):
         raise _refused(result, state, transaction_id)
     released = tuple(LogPosition.of(position) for position in result.released)
@@ -161,7 +165,9 @@ def transaction_result(result: pb.TransactionResult, transaction_id: str) -> Tra
 def _refused(result: pb.TransactionResult, state: TransactionState, transaction_id: str) -> HalfmqError:
     error = as_item_error(result.error, transaction_id)
     about_state = error.code in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND}
-    if not isinstance(error, RequestRefused) or (not about_state and state is TransactionState.UNSPECIFIED):
+    if not isinstance(error, RequestRefused) or isinstance(error, DuplicateKey):
+        return error
+    if not about_state and state is TransactionState.UNSPECIFIED:
         return error
     return TransactionRefused(
         str(error),
@@ -177,53 +183,59 @@ def transaction_info(transaction: pb.Transaction) -> TransactionInfo:
     """Reads all that the broker told of a transaction."""
     return TransactionInfo(
         transaction_id=transaction.transaction_id,
-        state=_state(transaction.state),
+        state=read_state(transaction.state),
         producer_group=transaction.producer_group,
         messages=tuple(from_wire(half) for half in transaction.halves),
         check_count=transaction.check_count,
-        prepared_at=_time(transaction.prepared_at),
-        next_check_at=_time(transaction.next_check_at),
-        parked_at=_time(transaction.parked_at),
+        prepared_at=read_time(transaction.prepared_at),
+        next_check_at=read_time(transaction.next_check_at),
+        parked_at=read_time(transaction.parked_at),
         checks=tuple(_check(check) for check in transaction.checks),
         verdict=_verdict(transaction.op) if transaction.HasField("op") else None,
     )
 
 
 def _check(check: pb.CheckRecord) -> CheckInfo:
-    answers = {
-        1: LocalTransactionState.COMMIT,
-        2: LocalTransactionState.ROLLBACK,
-        3: LocalTransactionState.UNKNOWN,
-    }
     return CheckInfo(
         check_number=check.check_number,
-        sent_at=_time(check.sent_at),
+        sent_at=read_time(check.sent_at),
         broker_id=check.broker_id,
         client_id=check.client_id,
-        answered_at=_time(check.answered_at),
-        answer=answers.get(check.verdict),
+        answered_at=read_time(check.answered_at),
+        answer=read_answer(check.verdict),
         reason=check.reason,
     )
 
 
 def _verdict(op: pb.OpRecord) -> VerdictInfo:
     return VerdictInfo(
-        state=_state(op.state),
-        source=_SOURCES.get(op.source, VerdictSource.UNSPECIFIED),
-        decided_at=_time(op.decided_at),
+        state=read_state(op.state),
+        source=read_source(op.source),
+        decided_at=read_time(op.decided_at),
         reason=op.reason,
         released=tuple(LogPosition.of(position) for position in op.released),
     )
 
 
-def _state(number: int) -> TransactionState:
-    # A newer broker may know states that this SDK does not.
+def read_state(number: int) -> TransactionState:
+    """Reads where a transaction stands; a newer broker may know states that this SDK does not."""
     return _STATES.get(number, TransactionState.UNSPECIFIED)
 
 
-def _time(timestamp: Timestamp) -> datetime | None:
-    return timestamp.ToDatetime(UTC) if timestamp.seconds or timestamp.nanos else None
+def read_source(number: int) -> VerdictSource:
+    """Reads who gave a verdict."""
+    return _SOURCES.get(number, VerdictSource.UNSPECIFIED)
+
+
+def read_answer(number: int) -> LocalTransactionState | None:
+    """Reads what a producer answered to a check; None when it did not answer."""
+    return _ANSWERS.get(number)
 
 
 _STATES: dict[int, TransactionState] = {state.value: state for state in TransactionState}
 _SOURCES: dict[int, VerdictSource] = {source.value: source for source in VerdictSource}
+_ANSWERS = {
+    1: LocalTransactionState.COMMIT,
+    2: LocalTransactionState.ROLLBACK,
+    3: LocalTransactionState.UNKNOWN,
+}

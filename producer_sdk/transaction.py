@@ -7,17 +7,20 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from producer_sdk.connection import reason_of, text_of_reason
+from producer_sdk.encoding import encode_message, to_wire
 from producer_sdk.errors import HalfmqError, PrepareUnconfirmed, TransactionRefused
 from producer_sdk.ids import new_id
-from producer_sdk.message import as_messages, encode_message, to_wire
+from producer_sdk.message import as_messages
 from producer_sdk.results import TransactionResult, message_ids
 from producer_sdk.states import TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     from halfmq.v1 import message_pb2 as pb
+    from producer_sdk.connection import Span
     from producer_sdk.message import Message
     from producer_sdk.verdicts import TransactionCalls
 
@@ -66,6 +69,10 @@ class AsyncTransaction:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        priority: int = 0,
+        dedup_key: str | None = None,
     ) -> str:
         """Stores one half message durably; consumers see it after the commit. See Message for the arguments.
 
@@ -73,10 +80,23 @@ class AsyncTransaction:
             The message's id.
 
         Raises:
+            DuplicateKey: Another message has the ``dedup_key``; this one is no part of the transaction.
             RequestRefused: The broker refused the message; it is no part of the transaction.
             PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
         """
-        return (await self._add((encode_message(topic, body, tag, keys, properties, message_group),)))[0]
+        message = encode_message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            message_group,
+            deliver_at=deliver_at,
+            delay=delay,
+            priority=priority,
+            dedup_key=dedup_key,
+        )
+        return (await self._add((message,)))[0]
 
     async def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
         """Stores several half messages, all or none of them.

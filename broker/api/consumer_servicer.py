@@ -6,10 +6,11 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from broker.api import converters
+from broker.api.converters import deliveries, filters, messages, times
 from broker.api.outbox import Outbox
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
+from broker.services.subscription import Wish
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     import grpc
     from google.protobuf.message import Message as Request
 
+    from broker.domain.clock import Clock
     from broker.services.catalog import Catalog
-    from broker.services.delivery import DeliveryService, Settled, Subscription
+    from broker.services.delivery import DeliveryService, Settled
+    from broker.services.subscription import Subscription
 
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
     _Context = grpc.aio.ServicerContext[object, object]
@@ -28,10 +31,11 @@ if TYPE_CHECKING:
 class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     """Delivery under leases, and reading by offset."""
 
-    def __init__(self, delivery: DeliveryService, catalog: Catalog, broker_id: str) -> None:
-        """Takes the services it speaks for."""
+    def __init__(self, delivery: DeliveryService, catalog: Catalog, clock: Clock, broker_id: str) -> None:
+        """Takes the services it speaks for, the database's clock, and the broker's name."""
         self._delivery = delivery
         self._catalog = catalog
+        self._clock = clock
         self._broker_id = broker_id
         self._streams: set[Outbox[consumer_pb2.ConsumeResponse]] = set()
 
@@ -66,22 +70,23 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("event") != "subscribe":
             raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
-        wanted = first.subscribe
-        lease_time = _optional(wanted, "lease_duration")
-        return await self._delivery.subscribe(wanted.consumer_group, wanted.topics, wanted.client_id, lease_time)
+        return await self._delivery.subscribe(_wish(first.subscribe))
 
     async def _deliver(self, subscription: Subscription, outbox: Outbox[consumer_pb2.ConsumeResponse]) -> None:
         async with aclosing(subscription.batches()) as batches:
             async for parts in batches:
-                for index, part in enumerate(parts):
-                    response = consumer_pb2.ConsumeResponse()
-                    converters.add_deliveries(response.deliveries.deliveries, part)
-                    try:
-                        await outbox.write(response)
-                    except BaseException:
-                        # They never left: the next consumer gets them at once.
-                        await asyncio.shield(subscription.give_back(parts[index:]))
-                        raise
+                response = consumer_pb2.ConsumeResponse()
+                for part in parts:
+                    deliveries.add_deliveries(response.deliveries.deliveries, part)
+                receipts = [part.receipts() for part in parts]
+                # The bodies are in the response now; while a slow consumer is waited for, once is enough.
+                del part, parts
+                try:
+                    await outbox.write(response)
+                except BaseException:
+                    # They never left: the next consumer gets them at once.
+                    await asyncio.shield(subscription.give_back(receipts))
+                    raise
 
     async def _take_requests(
         self,
@@ -106,7 +111,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             response = consumer_pb2.ConsumeResponse()
             response.outcome.request_id = request.request_id
             handles = getattr(request, kind).receipt_handles
-            converters.add_receipt_results(response.outcome.results, handles, outcomes)
+            deliveries.add_receipt_results(response.outcome.results, handles, outcomes)
             await outbox.write(response)
 
     async def _answered(
@@ -134,34 +139,32 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> AsyncIterator[consumer_pb2.PullResponse]:
         """Delivers up to max_messages and ends."""
         _check_credits(request.max_messages)
-        subscription = await self._delivery.subscribe(
-            request.consumer_group, request.topics, request.client_id, _optional(request, "lease_duration")
-        )
+        subscription = await self._delivery.subscribe(_wish(request))
         left = request.max_messages or 32
         wait = _optional(request, "wait") or 0
         while left:
             parts = await subscription.wait_and_take(left, wait)
             wait = 0
-            for part in parts:
-                left -= len(part.messages)
-                response = consumer_pb2.PullResponse()
-                converters.add_deliveries(response.deliveries, part)
-                yield response
             if not parts:
                 return
+            response = consumer_pb2.PullResponse()
+            for part in parts:
+                left -= len(part.messages)
+                deliveries.add_deliveries(response.deliveries, part)
+            yield response
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""
         outcomes = await self._delivery.ack(request.receipt_handles)
         response = consumer_pb2.AckResponse()
-        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
         return response
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
         """Gives messages back."""
         outcomes = await self._nack(request)
         response = consumer_pb2.NackResponse()
-        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
         return response
 
     async def ExtendLease(
@@ -170,7 +173,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         """Keeps leases for longer."""
         outcomes = await self._extend(request)
         response = consumer_pb2.ExtendLeaseResponse()
-        converters.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
         return response
 
     async def ReadQueue(
@@ -178,25 +181,26 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> AsyncIterator[consumer_pb2.ReadQueueResponse]:
         """Reads a queue from an offset on."""
         _check_credits(request.max_messages)
+        wanted = filters.filter_in(request.filter, "filter")
         left = request.max_messages or 32
         offset = request.offset
         wait = _optional(request, "wait") or 0
         first = True
         while left:
-            piece = await self._delivery.read_queue(request.topic, request.queue, offset, left, wait)
+            piece = await self._delivery.read_queue(request.topic, request.queue, offset, left, wait, wanted)
             wait = 0
-            if not piece.messages and not first:
+            if not first and piece.next_offset <= offset:
                 return
             first = False
             left -= len(piece.messages)
-            offset = piece.messages[-1].offset + 1 if piece.messages else max(offset, piece.min_offset)
+            offset = max(offset, piece.next_offset)
             response = consumer_pb2.ReadQueueResponse(
                 next_offset=offset, min_offset=piece.min_offset, max_offset=piece.max_offset
             )
             for message in piece.messages:
-                converters.fill_log_message(response.messages.add(), message)
+                messages.fill_log_message(response.messages.add(), message)
             yield response
-            if not piece.messages:
+            if offset >= piece.max_offset:
                 return
 
     async def QueueOffsets(
@@ -204,17 +208,37 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> consumer_pb2.QueueOffsetsResponse:
         """Tells where queues begin and end, and how far a group has come."""
         states = await self._catalog.queue_states(request.topic, request.consumer_group)
+        offsets: Sequence[int] = ()
+        if request.HasField("time"):
+            offsets = await self._catalog.offsets_at(request.topic, request.time.ToMicroseconds())
+        now = self._clock.now()
         response = consumer_pb2.QueueOffsetsResponse()
         for state in states:
             entry = response.queues.add(queue=state.queue_no, min_offset=state.min_offset, max_offset=state.max_offset)
             if request.consumer_group:
                 entry.committed_offset = state.committed_offset
                 entry.lag = state.lag
+                if state.lag and state.waiting_since is not None:
+                    entry.lag_time.FromMicroseconds(max(0, now - state.waiting_since))
+            if state.queue_no < len(offsets):
+                entry.offset_at_time = offsets[state.queue_no]
         return response
 
 
+def _wish(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> Wish:
+    return Wish(
+        group=request.consumer_group,
+        topics=list(request.topics),
+        client_id=request.client_id,
+        lease_time=_optional(request, "lease_duration"),
+        filters=filters.topic_filters_in(request.filters),
+        replace_filters=request.replace_filters,
+        start_at=filters.start_in(request.start, "start") if request.HasField("start") else None,
+    )
+
+
 def _optional(request: Request, field: str) -> int | None:
-    return converters.micros(getattr(request, field), field) if request.HasField(field) else None
+    return times.micros(getattr(request, field), field) if request.HasField(field) else None
 
 
 def _check_credits(messages: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.api import converters
+from broker.api.converters import messages, times, transactions
 from broker.api.outbox import Outbox
 from broker.api.status import item_error
-from broker.domain.ids import parse_id
+from broker.domain.ids import parse_id, parse_message_id
 from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
@@ -67,11 +67,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.PrepareRequest, context: _Context
     ) -> transaction_pb2.PrepareResponse:
         """Stores half messages."""
-        items = [converters.half_transaction(item) for item in request.transactions]
+        items = [transactions.half_transaction(item) for item in request.transactions]
         outcomes = await self._transactions.prepare(request.producer_group, items)
         response = transaction_pb2.PrepareResponse()
         for item, outcome in zip(request.transactions, outcomes, strict=True):
-            converters.add_transaction_result(response.results, outcome, item.transaction_id)
+            transactions.add_transaction_result(response.results, outcome, item.transaction_id)
         return response
 
     async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
@@ -79,7 +79,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         response = transaction_pb2.CommitResponse()
         outcomes = await self._transactions.decide(_verdicts(request.transaction_ids, commit=True))
         for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
-            converters.add_transaction_result(response.results, outcome, transaction_id)
+            transactions.add_transaction_result(response.results, outcome, transaction_id)
         return response
 
     async def Rollback(
@@ -92,7 +92,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         for transaction_id, outcome in zip(
             request.transaction_ids, await self._transactions.decide(verdicts), strict=True
         ):
-            converters.add_transaction_result(response.results, outcome, transaction_id)
+            transactions.add_transaction_result(response.results, outcome, transaction_id)
         return response
 
     async def GetTransaction(
@@ -100,7 +100,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     ) -> transaction_pb2.GetTransactionResponse:
         """Tells all that is known of a transaction."""
         detail, released = await self._transactions.transaction(parse_id(request.transaction_id))
-        return transaction_pb2.GetTransactionResponse(transaction=converters.transaction(detail, released))
+        return transaction_pb2.GetTransactionResponse(transaction=transactions.transaction(detail, released))
 
     async def CheckTransactions(
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: _CheckContext
@@ -160,7 +160,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             outcome = error
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")
-        result = converters.transaction_result(outcome, answer.transaction_id)
+        result = transactions.transaction_result(outcome, answer.transaction_id)
         await outbox.write(
             transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
         )
@@ -168,7 +168,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
 
 async def _send_checks(session: CheckSession, outbox: Outbox[_CheckResponse]) -> None:
     async for claimed in session.outgoing():
-        await outbox.write(transaction_pb2.CheckTransactionsResponse(check=converters.check(claimed)))
+        await outbox.write(transaction_pb2.CheckTransactionsResponse(check=transactions.check(claimed)))
 
 
 class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
@@ -180,12 +180,32 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
 
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Appends messages to the log."""
-        items = [converters.ordinary_message(message) for message in request.messages]
+        items = [messages.ordinary_message(message) for message in request.messages]
         response = producer_pb2.SendResponse()
         for outcome in await self._transactions.send(items):
             result = response.results.add()
             if isinstance(outcome, BrokerError):
                 result.error.CopyFrom(item_error(outcome))
             else:
-                result.position.CopyFrom(converters.position(outcome))
+                messages.fill_position(result.position, outcome.position)
+                result.duplicate = outcome.duplicate
         return response
+
+    async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
+        """Takes back messages that wait for their time."""
+        items = [_message_id(text) for text in request.message_ids]
+        response = producer_pb2.RecallResponse()
+        for own_id, outcome in zip(request.message_ids, await self._transactions.recall(items), strict=True):
+            result = response.results.add(message_id=own_id)
+            if isinstance(outcome, BrokerError):
+                result.error.CopyFrom(item_error(outcome))
+            else:
+                result.recalled_at.CopyFrom(times.timestamp(outcome))
+        return response
+
+
+def _message_id(text: str) -> tuple[bytes, int] | BrokerError:
+    try:
+        return parse_message_id(text)
+    except InvalidArgument as error:
+        return error

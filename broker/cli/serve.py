@@ -42,6 +42,7 @@ def serve(
     lease: Annotated[float | None, typer.Option(help="Seconds a delivery belongs to its consumer [30].")] = None,
     queue_count: Annotated[int | None, typer.Option(help="Queues of a topic that names no number [4].")] = None,
     retention_hours: Annotated[float | None, typer.Option(help="Hours that messages are kept [72].")] = None,
+    max_delay_hours: Annotated[float | None, typer.Option(help="Longest wait of a delayed message [24].")] = None,
     auto_create: Annotated[
         bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
     ] = None,

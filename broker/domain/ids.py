@@ -9,6 +9,7 @@ import re
 
 from broker.errors import InvalidArgument
 
+MAX_POSITION_DIGITS = 5
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
 
 
@@ -33,6 +34,20 @@ def parse_id(text: str, field: str = "transaction_id") -> bytes:
         f"{text[:80]!r} is not a UUID; use one like 018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b, or leave it empty.",
         field=field,
     )
+
+
+def parse_message_id(text: str, field: str = "message_id") -> tuple[bytes, int]:
+    """Transaction id and position that a message's identity is made of.
+
+    Raises:
+        InvalidArgument: the text is no identity of a message.
+    """
+    own_id, dot, number = text.partition(".")
+    if dot and not (number.isascii() and number.isdigit() and len(number) <= MAX_POSITION_DIGITS):
+        raise InvalidArgument(
+            f"{text[:80]!r} is no identity of a message; use one as Send or Commit told it.", field=field
+        )
+    return parse_id(own_id, field), int(number or 0)
 
 
 def format_id(raw: bytes) -> str:

@@ -7,19 +7,25 @@ settled is gone. A message that is given back alone moves into a lease of its ow
 
 `available_at` is the one time of a lease: until then it belongs to its owner (or waits, when it has none); from then
 on whoever pulls next takes it, as the next attempt.
+
+Messages of a message group keep their order: they have leases of their own, one of which may be held or waited for at a
+time, the others stand behind it (`available_at` is NEVER) until it is gone. Such a lease is given back as a whole, and
+its attempt counts for its head, the first message that is not settled: those behind it have not been tried.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from broker.errors import InvalidArgument, StaleReceipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+
+NEVER = 1 << 62
 
 _RECEIPT = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
 
@@ -76,6 +82,32 @@ class Lease:
     settled: int = 0
     moved: int = 0
     last_error: str | None = None
+    message_group: str | None = None
+
+    @classmethod
+    def of_offsets(cls, group_id: int, queue_id: int, offsets: Sequence[int], **others: Any) -> Self:
+        """A lease of these ascending offsets only; those between them belong to others, as if they had moved."""
+        first, count = offsets[0], offsets[-1] - offsets[0] + 1
+        foreign = (1 << count) - 1
+        if len(offsets) == count:
+            foreign = 0
+        for offset in offsets if foreign else ():
+            foreign &= ~(1 << offset - first)
+        return cls(
+            lease_id=0,
+            group_id=group_id,
+            queue_id=queue_id,
+            first=first,
+            count=count,
+            settled=foreign,
+            moved=foreign,
+            **others,
+        )
+
+    @property
+    def head(self) -> int:
+        """The first offset that is not settled."""
+        return next(self.open_offsets())
 
     @property
     def done(self) -> bool:
@@ -94,7 +126,8 @@ class Lease:
         """
         if token != self.token:
             raise StaleReceipt(
-                "The lease expired and the message was delivered again; this delivery no longer counts.",
+                "This delivery no longer counts: its lease expired and somebody else has the message, or it went back"
+                " together with an earlier message of its message group.",
                 reason="RECEIPT_STALE",
             )
         index = offset - self.first
@@ -114,6 +147,39 @@ class Lease:
         """The lease with these offsets gone to leases of their own, or to the dead letter topic."""
         gone = self.settle(offsets).settled & ~self.settled
         return replace(self, settled=self.settled | gone, moved=self.moved | gone)
+
+    def acked(self, bits: int) -> Lease:
+        """The lease with the messages of a bitmap handled."""
+        after = replace(self, settled=self.settled | bits)
+        if self.message_group is None or after.done or after.head == self.head:
+            return after
+        # Another message is the first one now: this delivery is the first that tries it.
+        return replace(after, attempt=1, last_error=None)
+
+    def back(self, *, token: int, available_at: int, untried: bool, reason: str | None) -> Lease:
+        """The lease of a message group given back: nobody's until a time, and the former owner's receipts are stale."""
+        attempt = self.attempt - 1 if untried else self.attempt
+        return replace(
+            self,
+            owner=None,
+            token=token,
+            attempt=attempt,
+            available_at=available_at,
+            last_error=self.last_error if untried else reason,
+        )
+
+    def cut(self, start: int, end: int) -> Lease:
+        """The part of the lease at [start, end), as a lease without a number."""
+        keep = (1 << end - start) - 1
+        shift = start - self.first
+        return replace(
+            self,
+            lease_id=0,
+            first=start,
+            count=end - start,
+            settled=self.settled >> shift & keep,
+            moved=self.moved >> shift & keep,
+        )
 
     def take_over(self, *, owner: str, token: int, until: int) -> Lease:
         """The lease in new hands: the next attempt, under a new token."""

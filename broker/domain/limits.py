@@ -11,6 +11,7 @@ from broker.errors import ConfigurationError, InvalidArgument
 if TYPE_CHECKING:
     from broker.domain.message import Message
 
+HOUR = 3600 * 1_000_000
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 RESERVED_PROPERTY_PREFIX = "halfmq."
@@ -18,6 +19,9 @@ MAX_TOPIC_NAME = 127
 MAX_GROUP_NAME = 120
 MAX_TAG_BYTES = 255
 MAX_MESSAGE_GROUP_BYTES = 64
+MAX_DEDUP_KEY_BYTES = 255
+MAX_KEY_BYTES = 16 * 1024
+LONGEST_DELAY = 366 * 24 * 3600 * 1_000_000
 MAX_CLIENT_ID = 255
 MAX_REASON = 500
 MAX_OPERATOR = 255
@@ -71,6 +75,11 @@ def check_operator(operator: str) -> str:
     return operator or "operator"
 
 
+def check_search_key(key: str, field: str = "key") -> None:
+    """Refuses a key that no message can have."""
+    _check_label(key, field, MAX_KEY_BYTES)
+
+
 def check_count(count: int, most: int, field: str) -> None:
     """Refuses an empty or an overlong list."""
     if count == 0:
@@ -107,6 +116,7 @@ class Limits:
         max_properties: entries of a message's properties.
         max_halves: messages of one transaction.
         max_items: items of one request.
+        max_delay: microseconds that a message may wait before its delivery.
     """
 
     max_body: int = 4 * 1024 * 1024
@@ -114,11 +124,14 @@ class Limits:
     max_properties: int = 128
     max_halves: int = 1000
     max_items: int = 4096
+    max_delay: int = 24 * 3600 * 1_000_000
 
     def __post_init__(self) -> None:
         """Refuses limits the tables cannot hold."""
         if not 1 <= self.max_body <= 15 * 1024 * 1024:
             raise ConfigurationError("max_body must be between 1 byte and 15 MiB.", field="max_body")
+        if not 0 <= self.max_delay <= LONGEST_DELAY:
+            raise ConfigurationError("max_delay must be between 0 and 366 days.", field="max_delay")
 
     def check_items(self, count: int, field: str) -> None:
         """Refuses an empty or an overlong list."""
@@ -146,8 +159,27 @@ class Limits:
                 raise InvalidArgument("A tag must not contain '|'.", field="tag")
         if message.message_group is not None:
             _check_label(message.message_group, "message_group", MAX_MESSAGE_GROUP_BYTES)
+        if message.dedup_key is not None:
+            _check_label(message.dedup_key, "dedup_key", MAX_DEDUP_KEY_BYTES)
         if message.keys or message.properties:
             self._check_headers(message)
+
+    def set_delivery(self, message: Message, now: int) -> None:
+        """Makes a delay a time, and refuses a time that is too far away.
+
+        Raises:
+            InvalidArgument: names the field and the bound.
+        """
+        field = "deliver_at" if message.delay is None else "delay"
+        if message.delay is not None:
+            message.deliver_at, message.delay = now + message.delay, None
+        if message.deliver_at is not None and message.deliver_at - now > self.max_delay:
+            raise InvalidArgument(
+                f"A message may wait for {self.max_delay / HOUR:g} h at most (the broker's max_delay_hours); keep it"
+                " and send it later.",
+                field=field,
+                reason="DELAY_TOO_LONG",
+            )
 
     def _check_headers(self, message: Message) -> None:
         if len(message.properties) > self.max_properties:

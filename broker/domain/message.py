@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What the broker keeps among the properties of a stored message; producers may not use such names.
+PRIORITY, DELIVER_AT, DEDUP_KEY = "halfmq.priority", "halfmq.deliver-at", "halfmq.dedup-key"
 
 
 @dataclass(slots=True)
 class Message:
-    """A message as a producer writes it. What is in it is not shown by repr, which goes into logs."""
+    """A message as a producer writes it. What is in it is not shown by repr, which goes into logs.
+
+    Attributes:
+        deliver_at: when consumers may get it (microseconds); None: at once.
+        delay: not before so long after it was taken in; becomes `deliver_at` there.
+        dedup_key: business identity.
+    """
 
     topic: str
     body: bytes = field(repr=False)
@@ -15,6 +28,24 @@ class Message:
     keys: tuple[str, ...] = field(default=(), repr=False)
     properties: dict[str, str] = field(default_factory=dict, repr=False)
     message_group: str | None = None
+    priority: int = 0
+    deliver_at: int | None = None
+    dedup_key: str | None = field(default=None, repr=False)
+    delay: int | None = None
+
+    @property
+    def stored_properties(self) -> dict[str, str]:
+        """Its properties as they are stored, with what the broker keeps among them."""
+        if not (self.priority or self.dedup_key or self.deliver_at is not None):
+            return self.properties
+        stored = dict(self.properties)
+        if self.priority:
+            stored[PRIORITY] = str(self.priority)
+        if self.deliver_at is not None:
+            stored[DELIVER_AT] = str(self.deliver_at)
+        if self.dedup_key:
+            stored[DEDUP_KEY] = self.dedup_key
+        return stored
 
     @property
     def size(self) -> int:
@@ -28,7 +59,7 @@ class Message:
 
 @dataclass(slots=True)
 class LogMessage:
-    """A message in the log; times in microseconds."""
+    """A message in the log; times in microseconds. Among the properties are those that the broker keeps there."""
 
     topic: str
     queue_no: int
@@ -43,15 +74,50 @@ class LogMessage:
     born_at: int
     stored_at: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
+
+    @property
+    def priority(self) -> int:
+        """Its priority."""
+        return int(self.properties.get(PRIORITY, 0))
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What a filter looks at: a message of the log without its body; times in microseconds."""
+
+    topic: str
+    queue_no: int
+    offset: int
+    transaction_id: bytes
+    position: int
+    size: int
+    tag: str | None = field(repr=False)
+    keys: Sequence[str] = field(repr=False)
+    properties: dict[str, str] = field(repr=False)
+    message_group: str | None
+    born_at: int
+    stored_at: int
+
+    @property
+    def priority(self) -> int:
+        """Its priority."""
+        return int(self.properties.get(PRIORITY, 0))
+
 
 @dataclass(slots=True)
 class LogPosition:
-    """A place in the log."""
+    """A place in the log, or the time that a message waits for, or when it was recalled; times in microseconds."""
 
     topic: str
     queue_no: int
     offset: int
     message_id: str
+    scheduled_at: int | None = None
+    recalled_at: int | None = None
 
 
 def queue_for_group(message_group: str, queue_count: int) -> int:

@@ -31,14 +31,15 @@ def dead_letter_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and after which delays (microseconds) a message is delivered again."""
+    """How often and after which delays (microseconds) a message is delivered again; `for_ever`: never given up."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     delays: tuple[int, ...] = ROCKETMQ_DELAYS
+    for_ever: bool = False
 
     def exhausted(self, attempt: int) -> bool:
         """Whether the given delivery (from 1) was the last one."""
-        return attempt >= self.max_attempts
+        return not self.for_ever and attempt >= self.max_attempts
 
     def delay_after(self, attempt: int) -> int:
         """Microseconds to wait after the given delivery (from 1) failed."""

@@ -1,39 +1,138 @@
-"""Topics, their queues, and consumer groups."""
+"""Topics and their queues."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.domain.message import queue_for_group
+from broker.errors import InvalidArgument
+
+DAY = 24 * 3600 * 1_000_000
+MAX_QUEUES = 1024
+MAX_PRIORITY_LEVELS = 10
+LONGEST_RETENTION = 100 * 366 * DAY
+LARGEST_RETENTION = 1 << 62
+LONGEST_DEDUP_WINDOW = 366 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What can be set of a topic; times in microseconds, `retention_bytes` 0 for no bound."""
+
+    queue_count: int = 4
+    retention: int = 3 * DAY
+    retention_bytes: int = 0
+    dedup_window: int = DAY
+    priority_levels: int = 1
+
+    def check(self, prefix: str = "") -> None:
+        """Refuses settings out of bounds.
+
+        Args:
+            prefix: stands before the name of the field at fault, such as `topic.`.
+
+        Raises:
+            InvalidArgument: names the field and its bounds.
+        """
+        for field, most in (("queue_count", MAX_QUEUES), ("priority_levels", MAX_PRIORITY_LEVELS)):
+            value = getattr(self, field)
+            if not 1 <= value <= most:
+                raise InvalidArgument(f"{value} is out of bounds: 1 to {most} are allowed.", field=prefix + field)
+        for field, most in (("retention", LONGEST_RETENTION), ("dedup_window", LONGEST_DEDUP_WINDOW)):
+            if not 1 <= getattr(self, field) <= most:
+                raise InvalidArgument(
+                    f"The time must be more than 0 and at most {most // DAY} days.", field=prefix + field
+                )
+        if not 0 <= self.retention_bytes <= LARGEST_RETENTION:
+            raise InvalidArgument(
+                f"{self.retention_bytes} bytes; {LARGEST_RETENTION} are allowed, 0 stands for no bound.",
+                field=prefix + "retention_bytes",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """What to change of a topic; None leaves a setting as it is."""
+
+    queue_count: int | None = None
+    retention: int | None = None
+    retention_bytes: int | None = None
+    dedup_window: int | None = None
+
+    def applied_to(self, topic: Topic) -> TopicSettings:
+        """The settings that the topic gets."""
+        now = topic.settings
+        return TopicSettings(
+            now.queue_count if self.queue_count is None else self.queue_count,
+            now.retention if self.retention is None else self.retention,
+            now.retention_bytes if self.retention_bytes is None else self.retention_bytes,
+            now.dedup_window if self.dedup_window is None else self.dedup_window,
+            now.priority_levels,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; `queue_ids[n]` is the database's number of queue n; times and durations in microseconds."""
+    """A topic; `queue_ids[n]` is the database's number of queue n; times and durations in microseconds.
+
+    Attributes:
+        priorities: the priority of the messages in each queue; none given: 0 for all.
+        group_queues: message groups lie in the queues below this number, which never changes.
+    """
 
     topic_id: int
     name: str
     retention: int
     created_at: int
     queue_ids: tuple[int, ...]
+    priorities: tuple[int, ...] = ()
+    retention_bytes: int = 0
+    dedup_window: int = DAY
+    group_queues: int = 0
 
     @property
     def queue_count(self) -> int:
-        """Number of queues."""
-        return len(self.queue_ids)
+        """Number of queues for messages without a priority."""
+        return len(self.queue_ids) - sum(1 for priority in self.priorities if priority)
 
+    @property
+    def priority_levels(self) -> int:
+        """Number of priorities."""
+        return max(self.priorities, default=0) + 1
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroup:
-    """A consumer group; `created_at` in microseconds."""
+    @property
+    def settings(self) -> TopicSettings:
+        """What was set of it."""
+        return TopicSettings(
+            self.queue_count, self.retention, self.retention_bytes, self.dedup_window, self.priority_levels
+        )
 
-    group_id: int
-    name: str
-    max_attempts: int
-    created_at: int
+    def priority_of(self, queue_no: int) -> int:
+        """The priority of the messages in a queue."""
+        return self.priorities[queue_no] if self.priorities else 0
+
+    def queue_of_group(self, message_group: str) -> int:
+        """The queue number that a message group always goes to."""
+        return queue_for_group(message_group, self.group_queues or self.queue_count)
+
+    def choose_queue(self, queue_no: int | None, priority: int, turn: int) -> int:
+        """The database's number of the queue for a message: the given one, or one of its priority, by turns."""
+        if queue_no is not None:
+            return self.queue_ids[queue_no]
+        if not self.priorities:
+            return self.queue_ids[turn % len(self.queue_ids)]
+        fitting = [i for i, own in zip(self.queue_ids, self.priorities, strict=True) if own == priority]
+        return fitting[turn % len(fitting)]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Where a queue begins and ends, and how far a group has come in it."""
+    """Where a queue begins and ends, and how far a group has come in it.
+
+    Attributes:
+        waiting_since: when the first message that the group has not handled became visible (microseconds).
+        client_id: whose progress it is, in a broadcasting group.
+    """
 
     topic: str
     queue_no: int
@@ -42,6 +141,10 @@ class QueueState:
     next_offset: int = 0
     committed_offset: int = 0
     in_flight: int = 0
+    priority: int = 0
+    stored_bytes: int = 0
+    waiting_since: int | None = None
+    client_id: str = ""
 
     @property
     def lag(self) -> int:

@@ -1,4 +1,4 @@
-"""Forgetting what is past its time: the heads of queues, and old op records."""
+"""Forgetting what is past its time: the heads of queues, deleted topics, old op records and dedup keys."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ class RetentionStore(Protocol):
         """Deletes some messages past retention; how many."""
         ...
 
+    async def trim_topic(self, topic: Topic) -> int:
+        """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
+        ...
+
+    async def sweep_deleted_topic(self) -> bool:
+        """Removes a piece of what deleted topics left; whether anything may be left."""
+        ...
+
+    async def trim_dedup_keys(self) -> int:
+        """Deletes some dedup keys that keep nothing out any more; how many."""
+        ...
+
     async def trim_ops(self, kept: int) -> int:
         """Deletes some op records older than `kept` microseconds; how many."""
         ...
@@ -46,7 +58,7 @@ class RetentionSweeper(Loop):
         self._keep_ops = keep_ops
 
     async def run_once(self) -> None:
-        """One round over all topics and the op records, if it is this broker's turn."""
+        """One round over all topics, op records and dedup keys, if it is this broker's turn."""
         if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
             return
         after = ""
@@ -55,6 +67,12 @@ class RetentionSweeper(Loop):
                 for queue_id in topic.queue_ids:
                     while await self._store.trim_queue(topic, queue_id):
                         pass
+                while topic.retention_bytes and await self._store.trim_topic(topic):
+                    pass
             after = topics[-1].name
+        while await self._store.sweep_deleted_topic():
+            pass
         while await self._store.trim_ops(self._keep_ops):
+            pass
+        while await self._store.trim_dedup_keys():
             pass

@@ -33,7 +33,7 @@ class HeadWatcher(Loop):
 
 
 class LeaseWatcher(Loop):
-    """Wakes the consumers of groups that have leases to take: expired ones, and retries whose time has come."""
+    """Wakes the consumers of groups that were changed, or have leases to take: expired ones, and retries now due."""
 
     name = "lease watcher"
 
@@ -44,9 +44,10 @@ class LeaseWatcher(Loop):
         self._wakeups = wakeups
 
     async def run_once(self) -> None:
-        """One look at every group's earliest lease, if anybody waits."""
-        if self._wakeups.waiting:
-            self._wakeups.leases_free(await self._store.groups_with_due_leases())
+        """One look at the groups whose consumers wait here."""
+        group_ids = self._wakeups.waiting_groups
+        if group_ids:
+            self._wakeups.told(await self._store.look_at_groups(group_ids))
 
 
 class ClockStore(Protocol):

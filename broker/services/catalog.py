@@ -6,14 +6,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import check_group_name, check_topic_name
-from broker.domain.retry import DEFAULT_MAX_ATTEMPTS
+from broker.domain.topic import DAY, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import QueueState, Topic
     from broker.services.ports import Storage
 
 REMEMBERED_FOR = 2.0
@@ -29,13 +31,11 @@ class CatalogConfig:
             otherwise swallow messages.
         queue_count: queues of a topic that names no number.
         retention: microseconds that messages are kept where a topic names no time.
-        max_queues: the largest number of queues a topic may have.
     """
 
     auto_create: bool = False
     queue_count: int = 4
     retention: int = 72 * 3600 * 1_000_000
-    max_queues: int = 1024
 
 
 class Catalog:
@@ -116,64 +116,66 @@ class Catalog:
             known = self._producer_groups[name] = await self._store.producer_group_id(name)
         return known
 
-    async def create_topic(self, name: str, queue_count: int = 0, retention: int = 0) -> Topic:
-        """Creates a topic; 0 stands for the defaults.
+    async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:
+        """Creates a topic; what is 0, None or not given gets its default.
 
         Raises:
-            InvalidArgument: name, number or time is out of bounds.
+            InvalidArgument: the name or a setting is out of bounds.
             AlreadyExists: the name is taken.
         """
         check_topic_name(name, "topic.name")
-        if queue_count > self.config.max_queues:
-            raise InvalidArgument(
-                f"{queue_count} queues; {self.config.max_queues} are allowed.", field="topic.queue_count"
-            )
-        if retention < 0:
-            raise InvalidArgument("A time cannot be negative.", field="topic.retention")
-        return await self._store.create_topic(
-            name, queue_count or self.config.queue_count, retention or self.config.retention
+        wanted = wanted or TopicChange()
+        settings = TopicSettings(
+            wanted.queue_count or self.config.queue_count,
+            wanted.retention or self.config.retention,
+            wanted.retention_bytes or 0,
+            wanted.dedup_window or DAY,
+            priority_levels or 1,
         )
+        settings.check("topic.")
+        return await self._store.create_topic(name, settings)
+
+    async def update_topic(self, name: str, change: TopicChange) -> Topic:
+        """Changes a topic while it is in use.
+
+        Raises:
+            NotFound: there is none.
+            InvalidArgument: a setting is out of bounds, or queues would have to go.
+        """
+        return await self._store.update_topic(await self._existing_topic(name), change)
 
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic with its messages.
 
         Raises:
             NotFound: there is none.
-            Refused: transactions or consumers hold messages of it.
+            Refused: half messages, scheduled messages or consumers refer to it.
         """
+        await self._store.delete_topic(await self._existing_topic(name))
+
+    async def _existing_topic(self, name: str) -> Topic:
+        """A topic as the database has it now."""
         self._store.forget_topics([name])
         topic = await self._store.find_topic(name)
         if topic is None:
             check_topic_name(name)
             raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
-        await self._store.delete_topic(topic)
+        return topic
 
-    async def create_group(self, name: str, max_attempts: int = 0) -> ConsumerGroup:
-        """Creates a consumer group and its dead letter topic; 0 stands for the default.
+    async def create_group(self, name: str, settings: GroupSettings | None = None) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic.
 
         Raises:
-            InvalidArgument: name or number is out of bounds.
+            InvalidArgument: name or a setting is out of bounds.
             AlreadyExists: the name is taken.
         """
+        settings = settings or GroupSettings()
         check_group_name(name, "group.name")
-        if max_attempts > 1000:
-            raise InvalidArgument(f"{max_attempts} attempts; 1000 are allowed.", field="group.max_attempts")
-        group = await self._store.create_group(name, max_attempts or DEFAULT_MAX_ATTEMPTS, self.config.retention)
+        check_settings({"max_attempts": settings.max_attempts, "retry_delays": settings.retry_delays}, "group.")
+        dead_letters = TopicSettings(queue_count=1, retention=self.config.retention)
+        group = await self._store.create_group(name, settings, dead_letters)
         self._groups.pop(name, None)
         return group
-
-    async def delete_group(self, name: str) -> None:
-        """Deletes a consumer group with its progress and leases; its dead letter topic stays.
-
-        Raises:
-            NotFound: there is none.
-        """
-        check_group_name(name, "group")
-        self._groups.pop(name, None)
-        group = await self._store.find_group(name)
-        if group is None:
-            raise NotFound(f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="group")
-        await self._store.delete_group(group)
 
     async def topics(self, page_token: str, page_size: int) -> tuple[list[Topic], str]:
         """A page of topics by name, and the token of the next page (empty at the end)."""
@@ -183,24 +185,15 @@ class Catalog:
         found = await self._store.list_topics(page_token, size + 1)
         return found[:size], found[size - 1].name if len(found) > size else ""
 
-    async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
-        """A page of consumer groups by name, and the token of the next page (empty at the end)."""
-        size = page_limit(page_size)
-        if page_token:
-            check_group_name(page_token, "page_token")
-        found = await self._store.list_groups(page_token, size + 1)
-        return found[:size], found[size - 1].name if len(found) > size else ""
-
     async def queue_states(self, topic: str, group: str = "") -> Sequence[QueueState]:
         """Where the queues of a topic begin and end, and how far a group has come."""
         found = await self.topic(topic)
         reader = await self.group(group) if group else None
         return await self._store.queue_states(found, reader)
 
-    async def progress(self, group: str) -> tuple[ConsumerGroup, Sequence[QueueState]]:
-        """A group, and how far it has come in every queue it joined."""
-        found = await self.group(group, "group")
-        return found, await self._store.group_progress(found)
+    async def offsets_at(self, topic: str, time: int) -> Sequence[int]:
+        """For each queue of a topic the first offset that became visible at a time (microseconds) or later."""
+        return await self._store.offsets_at(await self.topic(topic), time)
 
 
 def page_limit(page_size: int) -> int:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from broker.domain.group import GroupMode
 from broker.domain.ids import format_id
 from broker.domain.lease import parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
-from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
-from broker.services.ports import AckWork, ClaimWork, ExtendWork, NackWork, QueueSlice, Receipt
+from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.services.ports import AckWork, ExtendWork, JoinWork, NackWork, QueueSlice, Receipt
+from broker.services.subscription import Subscription, Wish, signal
 from broker.services.transactions import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Sequence
+    from collections.abc import Sequence
 
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import Claimed, Delivered, Storage
+    from broker.services.ports import Storage
     from broker.services.wakeups import Wakeups
 
 
 SECOND = 1_000_000
-# A wake-up can be lost with the broker that would have seen it; nobody waits longer than this without looking.
-LONGEST_SLEEP = 15.0
-RETRY_PAUSE = 0.5
-# Another broker hands out the queue; it is done in a few milliseconds.
-BUSY_PAUSE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +75,61 @@ class DeliveryService:
         self.draining = True
         self.wakeups.wake_all()
 
-    async def subscribe(
-        self, group: str, topics: Sequence[str], client_id: str, lease_time: int | None
-    ) -> Subscription:
+    async def subscribe(self, wish: Wish) -> Subscription:
         """Joins a group on some topics.
 
         Raises:
-            InvalidArgument: a name, the client id or the time cannot be.
+            InvalidArgument: a name, a filter, the client id or the time cannot be.
             NotFound: the group or a topic does not exist.
+            Refused: the group has another filter.
         """
-        check_count(len(topics), MAX_TOPICS_OF_CONSUMER, "topics")
-        check_client_id(client_id)
-        time = self._lease_time(lease_time, "lease_duration")
-        joined, found = await self._named(group, topics)
+        check_count(len(wish.topics), MAX_TOPICS_OF_CONSUMER, "topics")
+        check_client_id(wish.client_id)
+        for name in wish.filters:
+            if name not in wish.topics:
+                raise InvalidArgument(f"The topic {name!r} is not among the topics to read.", field="filters.topic")
+        wish = replace(
+            wish,
+            client_id=wish.client_id or f"consumer-{format_id(new_id())}",
+            named=bool(wish.client_id),
+            lease_time=self._lease_time(wish.lease_time, "lease_duration"),
+        )
+        group, topics = await self.join(wish)
+        return Subscription(self, self._store, wish, group, topics)
+
+    async def join(self, wish: Wish) -> tuple[ConsumerGroup, list[Topic]]:
+        """The group to claim for (a member of it, when it is broadcasting), and the topics.
+
+        Raises:
+            NotFound: the group or a topic does not exist.
+            Refused: the group has another filter.
+        """
         try:
-            await self._store.join(joined, found)
+            return await self._join(wish)
         except NotFound:
             # Deleted through another broker, and perhaps made anew since it was looked up here.
-            self._catalog.forget(group, topics)
-            joined, found = await self._named(group, topics)
-            await self._store.join(joined, found)
-        client_id = client_id or f"consumer-{format_id(new_id())}"
-        return Subscription(self, self._store, joined, list(dict.fromkeys(found)), client_id, time)
+            self._catalog.forget(wish.group, wish.topics)
+            return await self._join(wish)
 
-    async def _named(self, group: str, topics: Sequence[str]) -> tuple[ConsumerGroup, list[Topic]]:
-        joined = await self._catalog.group(group)
-        return joined, [await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(topics)]
+    async def _join(self, wish: Wish) -> tuple[ConsumerGroup, list[Topic]]:
+        group = await self._catalog.group(wish.group)
+        topics = {name: await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(wish.topics)}
+        if group.settings.mode is GroupMode.BROADCASTING and not wish.named:
+            raise InvalidArgument(
+                f"In the broadcasting group {group.name!r} every consumer keeps its place under its own name; give one.",
+                field="client_id",
+            )
+        joined = await self._store.join(
+            JoinWork(
+                group,
+                list(topics.values()),
+                wish.client_id,
+                {topics[name].topic_id: each for name, each in wish.filters.items()},
+                wish.replace_filters,
+                wish.start_at,
+            )
+        )
+        return joined, list(topics.values())
 
     async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
         """Marks messages as handled; one outcome per handle."""
@@ -130,30 +157,42 @@ class DeliveryService:
         time = self._lease_time(lease_time, "duration")
         return await self._settle(handles, lambda receipt: ExtendWork(receipt, time))
 
-    async def read_queue(self, topic: str, queue_no: int, offset: int, limit: int, wait: int) -> QueueSlice:
+    async def read_queue(
+        self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
+    ) -> QueueSlice:
         """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
+
+        What a filter does not want is passed over: the answer may be empty, and yet lead further.
 
         Raises:
             InvalidArgument: the queue or the offset does not exist.
             NotFound: there is no such topic.
         """
         found = await self._catalog.topic(topic)
-        if queue_no >= found.queue_count:
+        if queue_no >= len(found.queue_ids):
             raise InvalidArgument(
-                f"The topic {topic!r} has {found.queue_count} queues, numbered from 0; there is no queue {queue_no}.",
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, numbered from 0; there is no queue {queue_no}.",
                 field="queue",
             )
         if offset < 0:
             raise InvalidArgument("An offset cannot be negative.", field="offset")
-        until = asyncio.get_running_loop().time() + self._wait(wait)
+        until = asyncio.get_running_loop().time() + self.seconds_to_wait(wait)
         limit = limit or 32
         with self.wakeups.listen([found.topic_id]) as event:
             while True:
                 event.clear()
                 piece = await self._store.read_queue(
-                    found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes
+                    found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes, wanted
                 )
-                if piece.messages or self.draining or not await _signal(event, until):
+                if piece.messages or self.draining:
+                    return piece
+                offset = max(offset, piece.next_offset)
+                if offset < piece.max_offset:
+                    # Nothing so far passed the filter.
+                    if asyncio.get_running_loop().time() >= until:
+                        return piece
+                    continue
+                if not await signal(event, until):
                     return piece
 
     def _lease_time(self, wanted: int | None, field: str) -> int:
@@ -167,7 +206,12 @@ class DeliveryService:
             )
         return wanted
 
-    def _wait(self, wait: int) -> float:
+    def seconds_to_wait(self, wait: int) -> float:
+        """Seconds that a caller may wait.
+
+        Raises:
+            InvalidArgument: too many, or negative.
+        """
         if not 0 <= wait <= self.config.longest_wait:
             raise InvalidArgument(f"Wait at most {self.config.longest_wait // SECOND} s.", field="wait")
         return wait / SECOND
@@ -188,6 +232,7 @@ class DeliveryService:
             if isinstance(outcome, BrokerError):
                 outcomes.append(outcome)
             elif outcome.dead_letter is not None:
+                self.wakeups.leases_free(outcome.frees)
                 place = await self._store.find_topic_of_queue(outcome.dead_letter[0])
                 name = place[0].name if place else ""
                 number = place[1] if place else 0
@@ -197,6 +242,8 @@ class DeliveryService:
                     )
                 )
             else:
+                if outcome.frees:
+                    self.wakeups.leases_free(outcome.frees)
                 outcomes.append(Settled(outcome.expires_at) if outcome.expires_at else _SETTLED)
         return outcomes
 
@@ -207,136 +254,3 @@ if TYPE_CHECKING:
     _WorkFor = Callable[[Receipt], AckWork | NackWork | ExtendWork]
 
 _SETTLED = Settled()
-
-
-class Subscription:
-    """One consumer's membership of a group: it takes messages as its credits allow."""
-
-    def __init__(
-        self,
-        service: DeliveryService,
-        store: Storage,
-        group: ConsumerGroup,
-        topics: Sequence[Topic],
-        client_id: str,
-        lease_time: int,
-    ) -> None:
-        """Made by DeliveryService.subscribe."""
-        self._service = service
-        self._store = store
-        self._group = group
-        self._topics = topics
-        self.client_id = client_id
-        self.lease_time = lease_time
-        self._credits = 0
-        self._granted = asyncio.Event()
-
-    def grant(self, messages: int) -> None:
-        """Allows `messages` more."""
-        self._credits += messages
-        self._granted.set()
-
-    async def take(self, limit: int) -> Claimed:
-        """Up to `limit` messages that are there now."""
-        config = self._service.config
-        work = ClaimWork(
-            self._group,
-            self._topics,
-            self.client_id,
-            min(limit, config.batch_messages),
-            config.batch_bytes,
-            self.lease_time,
-        )
-        claiming = asyncio.ensure_future(self._store.claim([work]))
-        try:
-            outcome = (await asyncio.shield(claiming))[0]
-        except asyncio.CancelledError:
-            # The consumer left in the meantime; what was taken for it must not wait for its lease to expire.
-            _spawn(self._give_back_when_claimed(claiming))
-            raise
-        if isinstance(outcome, BrokerError):
-            raise outcome
-        return outcome
-
-    async def give_back(self, parts: Sequence[Delivered]) -> None:
-        """Returns messages that never reached the consumer, for the next one."""
-        work = [
-            NackWork(Receipt(part.lease_id, part.token, message.offset), untried=True)
-            for part in parts
-            for message in part.messages
-        ]
-        with suppress(BrokerError):
-            await self._store.settle(work)
-
-    async def _give_back_when_claimed(self, claiming: asyncio.Future[list[Claimed | BrokerError]]) -> None:
-        with suppress(BrokerError):
-            outcome = (await claiming)[0]
-            if not isinstance(outcome, BrokerError):
-                await self.give_back(outcome.parts)
-
-    async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
-        """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
-        until = asyncio.get_running_loop().time() + self._service._wait(wait)
-        with self._listen() as event:
-            while True:
-                event.clear()
-                claimed = await self.take(limit)
-                if claimed.parts or self._service.draining:
-                    return claimed.parts
-                now = asyncio.get_running_loop().time()
-                if now >= until:
-                    return []
-                await _signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
-
-    async def batches(self) -> AsyncGenerator[list[Delivered]]:
-        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes."""
-        with self._listen() as event:
-            while True:
-                while self._credits <= 0:
-                    self._granted.clear()
-                    await self._granted.wait()
-                event.clear()
-                try:
-                    claimed = await self.take(self._credits)
-                except StorageUnavailable:
-                    # The stream outlives the database's absence; what is due is delivered when it is back.
-                    await asyncio.sleep(RETRY_PAUSE)
-                    continue
-                if claimed.parts:
-                    self._credits -= sum(len(part.messages) for part in claimed.parts)
-                    yield claimed.parts
-                    if claimed.more:
-                        continue
-                pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
-                await _signal(event, asyncio.get_running_loop().time() + pause)
-
-    def _listen(self) -> _Listening:
-        return self._service.wakeups.listen([topic.topic_id for topic in self._topics], self._group.group_id)
-
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    _Listening = AbstractContextManager[asyncio.Event]
-
-
-_background: set[asyncio.Task[None]] = set()
-
-
-def _spawn(work: Coroutine[object, object, None]) -> None:
-    task = asyncio.create_task(work)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-async def _signal(event: asyncio.Event, until: float) -> bool:
-    """Waits for an event until a time of the loop; whether it came."""
-    left = until - asyncio.get_running_loop().time()
-    if left <= 0:
-        return False
-    try:
-        async with asyncio.timeout(left):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.dead_letter import Origin
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup, GroupSettings
     from broker.domain.message import LogMessage, Message
-    from broker.domain.topic import ConsumerGroup, QueueState, Topic
+    from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
     from broker.errors import BrokerError
 
 Queue: TypeAlias = tuple[int, int]
 """Topic id and queue id."""
+
+Place: TypeAlias = tuple[int, int]
+"""Queue id and offset of a message in the log; or SCHEDULED or RECALLED, and the time."""
+
+SCHEDULED, RECALLED = 0, -1
 
 
 @dataclass(slots=True)
@@ -56,11 +64,11 @@ class VerdictWork:
 
 @dataclass(slots=True)
 class TransactionOutcome:
-    """Where a transaction stands after some work; `released` is (queue id, offset) by position, when committed."""
+    """Where a transaction stands after some work; `released` tells where its messages are, when committed."""
 
     transaction_id: bytes
     state: TransactionState
-    released: Sequence[tuple[int, int]] = ()
+    released: Sequence[Place] = ()
 
 
 @dataclass(slots=True)
@@ -76,6 +84,92 @@ class SendWork:
     def size(self) -> int:
         """Bytes of the body."""
         return len(self.message.body)
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """An ordinary message that was dropped, for another one owns its dedup_key; `place` None: no longer known."""
+
+    transaction_id: bytes
+    position: int
+    place: Place | None
+
+
+@dataclass(slots=True)
+class RecallWork:
+    """A message to be taken back before its time."""
+
+    transaction_id: bytes
+    position: int
+
+
+@dataclass(slots=True)
+class Moved:
+    """Scheduled messages that went into the log.
+
+    Attributes:
+        count: how many.
+        dropped: how many were dropped, for their topic was deleted.
+        heads: where the queues end now that they went to.
+        next_due: when the next one is due; None: none waits.
+        busy: another broker is at it.
+    """
+
+    count: int = 0
+    dropped: int = 0
+    heads: dict[Queue, int] = field(default_factory=dict)
+    next_due: int | None = None
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class FoundMessage:
+    """A message by its identity; times in microseconds.
+
+    Attributes:
+        state: where its transaction stands.
+        message: as the log holds it.
+        waiting: while it waits for a verdict or for its time.
+        place: where its op record says that it is.
+    """
+
+    state: TransactionState
+    message: LogMessage | None = None
+    waiting: Message | None = None
+    scheduled_at: int | None = None
+    recalled_at: int | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSearch:
+    """Messages to find: by key where there is one, that became visible in [since, until).
+
+    Attributes:
+        after: queue number and offset to begin at.
+        limit: most messages of a page.
+        max_bytes: of the bodies of a page, if it has more than one.
+    """
+
+    topic: Topic
+    key: str = ""
+    since: int | None = None
+    until: int | None = None
+    after: tuple[int, int] = (0, 0)
+    limit: int = 100
+    max_bytes: int = 8 * 1024 * 1024
+
+    def covers(self, stored_at: int) -> bool:
+        """Whether a message that became visible at this time is wanted."""
+        return (self.since is None or stored_at >= self.since) and (self.until is None or stored_at < self.until)
+
+
+@dataclass(slots=True)
+class FoundPage:
+    """Messages, and the queue number and offset at which the next page begins; None: this was the last."""
+
+    messages: list[LogMessage]
+    following: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -121,7 +215,7 @@ class OpEntry:
     source: VerdictSource
     decided_at: int
     reason: str | None
-    released: Sequence[tuple[int, int]]
+    released: Sequence[Place]
 
 
 @dataclass(slots=True)
@@ -161,6 +255,26 @@ class TransactionFilter:
     limit: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class GroupNews:
+    """What consumers of a group should know: `epoch` grows with every change; `due`: a lease can be taken."""
+
+    epoch: int
+    due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWork:
+    """A consumer joining a group on some topics; `filters` by topic id, `start_at` as of a group."""
+
+    group: ConsumerGroup
+    topics: Sequence[Topic]
+    client_id: str
+    filters: Mapping[int, Filter]
+    replace_filters: bool = False
+    start_at: int | None = None
+
+
 @dataclass(slots=True)
 class ClaimWork:
     """A consumer's wish for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds."""
@@ -175,7 +289,7 @@ class ClaimWork:
 
 @dataclass(slots=True)
 class Delivered:
-    """Messages handed out under one lease."""
+    """Messages handed out under one lease; `ordered`: of one message group, where only the first counts as tried."""
 
     lease_id: int
     token: int
@@ -183,6 +297,12 @@ class Delivered:
     expires_at: int
     last_error: str | None
     messages: list[LogMessage]
+    ordered: bool = False
+
+    def receipts(self) -> list[Receipt]:
+        """One for each message; of one message group the first stands for all."""
+        given = self.messages[:1] if self.ordered else self.messages
+        return [Receipt(self.lease_id, self.token, message.offset) for message in given]
 
 
 @dataclass(slots=True)
@@ -231,22 +351,66 @@ class ExtendWork:
 class ReceiptOutcome:
     """What became of a receipt: the new end of the lease, or the place in the dead letter topic.
 
-    `held_until` is when the lease it was found under ends: until then nobody else can have taken the message.
+    `held_until` is when the lease it was found under ends: until then nobody else can have taken the message. `frees`
+    names groups whose consumers can take something now.
     """
 
     expires_at: int | None = None
     dead_letter: tuple[int, int] | None = None
     dead_letter_message_id: str = ""
     held_until: int = 0
+    frees: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class QueueSlice:
-    """Messages of a queue, and where it begins and ends."""
+    """Messages of a queue, where it begins and ends, and where to go on reading."""
 
     messages: list[LogMessage]
     min_offset: int
     max_offset: int
+    next_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSearch:
+    """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets."""
+
+    group: ConsumerGroup
+    first: int = 0
+    wanted: Filter | None = None
+    offsets: frozenset[int] | None = None
+    limit: int = 100
+    max_bytes: int = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class FoundDeadLetter:
+    """A dead letter; `redriven_at` in microseconds, when it was delivered to the group again."""
+
+    message: LogMessage
+    origin: Origin | None
+    redriven_at: int | None
+
+
+@dataclass(slots=True)
+class DeadLetterPage:
+    """Some dead letters, and the offset to go on from; None at the end."""
+
+    entries: list[FoundDeadLetter]
+    following: int | None
+
+
+@dataclass(slots=True)
+class Redriven:
+    """How far a redrive is: see RedriveDeadLettersResponse; `following` is where to go on, None at the end."""
+
+    examined: int = 0
+    redriven: int = 0
+    republished: int = 0
+    left: int = 0
+    total: int = 0
+    following: int | None = None
 
 
 class TransactionStore(Protocol):
@@ -312,16 +476,26 @@ class TransactionStore(Protocol):
 class LogStore(Protocol):
     """The log."""
 
-    async def send(self, work: Sequence[SendWork]) -> list[tuple[int, int] | BrokerError]:
-        """Appends ordinary messages; (queue id, offset) per item."""
+    async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        """Appends or schedules ordinary messages; where each is."""
         ...
 
-    async def read_queue(self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int) -> QueueSlice:
-        """Reads messages from an offset."""
+    async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
+        """Takes back messages that wait for their time; when each was recalled."""
+        ...
+
+    async def read_queue(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset; what a filter does not want is passed over."""
         ...
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
         """Where the queues of a topic begin and end."""
+        ...
+
+    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
+        """For each queue of a topic the first offset that became visible at a time or later."""
         ...
 
     async def queue_heads(self) -> dict[Queue, int]:
@@ -340,12 +514,12 @@ class LeaseStore(Protocol):
         """Applies acks, nacks and extensions."""
         ...
 
-    async def join(self, group: ConsumerGroup, topics: Sequence[Topic]) -> None:
-        """Makes sure the group has progress rows for all queues of these topics."""
+    async def join(self, work: JoinWork) -> ConsumerGroup:
+        """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
         ...
 
-    async def groups_with_due_leases(self) -> list[int]:
-        """Groups that have a lease anyone may take."""
+    async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
+        """What consumers of some groups should know; groups that were deleted are left out."""
         ...
 
 
@@ -376,8 +550,12 @@ class CatalogStore(Protocol):
         """A consumer group by name."""
         ...
 
-    async def create_topic(self, name: str, queue_count: int, retention: int) -> Topic:
+    async def create_topic(self, name: str, settings: TopicSettings) -> Topic:
         """Creates a topic; AlreadyExists when the name is taken."""
+        ...
+
+    async def update_topic(self, topic: Topic, change: TopicChange) -> Topic:
+        """Changes a topic; how it is then."""
         ...
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
@@ -385,11 +563,57 @@ class CatalogStore(Protocol):
         ...
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Deletes a topic; Refused while half messages or leases refer to it."""
+        """Deletes a topic; Refused while half messages, scheduled messages or leases refer to it."""
         ...
 
-    async def create_group(self, name: str, max_attempts: int, retention: int) -> ConsumerGroup:
+
+class QueryStore(Protocol):
+    """Finding messages."""
+
+    async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
+        """A message by its identity, wherever it is."""
+        ...
+
+    async def find_messages(self, search: MessageSearch) -> FoundPage:
+        """Messages of a topic by key, by time, or both."""
+        ...
+
+
+class GroupStore(Protocol):
+    """Consumer groups."""
+
+    async def create_group(self, name: str, settings: GroupSettings, dead_letters: TopicSettings) -> ConsumerGroup:
         """Creates a consumer group and its dead letter topic; AlreadyExists when the name is taken."""
+        ...
+
+    async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
+        """Changes settings, by the names of GroupSettings."""
+        ...
+
+    async def pause_group(self, group: ConsumerGroup, *, paused: bool, reason: str) -> ConsumerGroup:
+        """Stops handing out messages, or goes on."""
+        ...
+
+    async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
+        """Sets or takes away the group's filter of a topic."""
+        ...
+
+    async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
+        """The filters of a group, by the name of the topic."""
+        ...
+
+    async def seek_group(
+        self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
+    ) -> None:
+        """Moves a group to another place of some queues, and forgets what was handed out there."""
+        ...
+
+    async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
+        """Dead letters of a group, oldest first."""
+        ...
+
+    async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
+        """Delivers some dead letters to their group again."""
         ...
 
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
@@ -405,5 +629,5 @@ class CatalogStore(Protocol):
         ...
 
 
-class Storage(TransactionStore, LogStore, LeaseStore, CatalogStore, Protocol):
+class Storage(TransactionStore, LogStore, LeaseStore, CatalogStore, QueryStore, GroupStore, Protocol):
     """All of it, as one database gives it."""

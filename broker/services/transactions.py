@@ -7,15 +7,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.ids import format_id, uuid7
+from broker.domain.ids import message_id, uuid7
 from broker.domain.limits import Limits, check_operator, check_reason, check_transaction_size
-from broker.domain.message import LogPosition, Message, queue_for_group
+from broker.domain.message import LogPosition, Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.services.catalog import page_limit
 from broker.services.ports import (
+    RECALLED,
+    SCHEDULED,
+    Duplicate,
     Half,
     PrepareWork,
+    RecallWork,
     SendWork,
     TransactionFilter,
     TransactionOutcome,
@@ -23,15 +27,17 @@ from broker.services.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.clock import Clock
     from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import Queue, Storage, TransactionDetail, TransactionSummary
+    from broker.services.ports import Place, Queue, Storage, TransactionDetail, TransactionSummary
     from broker.services.wakeups import Wakeups
 
 ID_BYTES = 16
+UNKNOWN_OFFSET = -1
 LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
 
 
@@ -51,6 +57,14 @@ class OrdinaryMessage:
 
     message_id: bytes | None
     message: Message
+
+
+@dataclass(slots=True)
+class Sent:
+    """Where an ordinary message is; of a duplicate, which was dropped, where the first one is."""
+
+    position: LogPosition
+    duplicate: bool = False
 
 
 @dataclass(slots=True)
@@ -76,15 +90,29 @@ class TransactionService:
         catalog: Catalog,
         wakeups: Wakeups,
         *,
+        clock: Clock,
         limits: Limits | None = None,
         policy: CheckPolicy,
+        on_scheduled: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Takes the storage, the names, who waits for messages, and the bounds."""
+        """Takes what it works with.
+
+        Args:
+            store: where all is kept.
+            catalog: topics and producer groups.
+            wakeups: told what was released.
+            clock: the database's time.
+            limits: of messages and requests.
+            policy: of the check-back.
+            on_scheduled: told the times for which messages wait.
+        """
         self._store = store
         self._catalog = catalog
         self._wakeups = wakeups
         self.limits = limits or Limits()
+        self._clock = clock
         self._policy = policy
+        self._on_scheduled = on_scheduled
 
     async def prepare(
         self, producer_group: str, requests: Sequence[HalfTransaction | BrokerError]
@@ -123,9 +151,13 @@ class TransactionService:
         if not 0 <= request.first_check_delay <= LONGEST_CHECK_DELAY:
             raise InvalidArgument("The delay must be between 0 s and 24 h.", field="first_check_delay")
         halves = []
+        now = self._clock.now()
+        dedup_keys: set[tuple[str, str]] = set()
         for index, message in enumerate(messages):
             try:
-                halves.append(Half(*await self._destination(message), message))
+                halves.append(Half(*await self._destination(message, now), message))
+                if message.dedup_key is not None:
+                    _add_once(dedup_keys, message.topic, message.dedup_key)
             except InvalidArgument as error:
                 raise error.within(f"messages[{index}]") from None
             except NotFound as error:
@@ -136,12 +168,16 @@ class TransactionService:
             request.transaction_id or new_id(), group_id, halves, request.first_position, request.first_check_delay
         )
 
-    async def _destination(self, message: Message) -> tuple[int, int | None]:
+    async def _destination(self, message: Message, now: int) -> tuple[int, int | None]:
         self.limits.check_message(message)
+        if message.delay is not None or message.deliver_at is not None:
+            self.limits.set_delivery(message, now)
         topic = self._catalog.known_topic(message.topic) or await self._catalog.topic(message.topic)
+        if message.priority:
+            _check_priority(message, topic)
         if message.message_group is None:
             return topic.topic_id, None
-        return topic.topic_id, queue_for_group(message.message_group, topic.queue_count)
+        return topic.topic_id, topic.queue_of_group(message.message_group)
 
     async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
         """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through."""
@@ -159,17 +195,19 @@ class TransactionService:
         self._wakeups.released(heads)
         return outcomes
 
-    async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[LogPosition | BrokerError]:
-        """Appends ordinary messages; one place per message, errors among the messages are passed through."""
+    async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
+        """Appends or schedules ordinary messages; errors among the messages are passed through."""
         self.limits.check_items(len(messages), "messages")
-        outcomes: list[LogPosition | BrokerError | None] = [None] * len(messages)
+        outcomes: list[Sent | BrokerError | None] = [None] * len(messages)
+        now = self._clock.now()
         work: list[SendWork] = []
         places: list[int] = []
         for index, item in enumerate(messages):
             try:
                 if isinstance(item, BrokerError):
                     raise item
-                work.append(SendWork(item.message_id or new_id(), *await self._destination(item.message), item.message))
+                destination = await self._destination(item.message, now)
+                work.append(SendWork(item.message_id or new_id(), *destination, item.message))
                 places.append(index)
             except InvalidArgument as error:
                 outcomes[index] = error.within(f"messages[{index}]")
@@ -177,13 +215,30 @@ class TransactionService:
                 outcomes[index] = error
         heads: dict[Queue, int] = {}
         for index, sent, done in zip(places, work, await self._store.send(work), strict=True):
-            if isinstance(done, BrokerError):
+            if isinstance(done, Duplicate):
+                outcomes[index] = Sent(await self._place_of_owner(sent.message.topic, done), duplicate=True)
+            elif isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
-                placed = TransactionOutcome(sent.message_id, TransactionState.COMMITTED, [done])
-                outcomes[index] = (await self._placed(placed, heads)).released[0]
+                position = await self._position(sent.message_id, 0, done, heads)
+                position.topic = sent.message.topic
+                outcomes[index] = Sent(position)
         self._wakeups.released(heads)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _place_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
+        if owner.place is None:  # It was decided so long ago that its op record is gone.
+            return LogPosition(topic, 0, UNKNOWN_OFFSET, message_id(owner.transaction_id, owner.position))
+        position = await self._position(owner.transaction_id, owner.position, owner.place)
+        position.topic = topic
+        return position
+
+    async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
+        """Takes back messages that wait for their time; when each was recalled, or why it cannot be."""
+        self.limits.check_items(len(message_ids), "message_ids")
+        work = [RecallWork(*item) for item in message_ids if not isinstance(item, BrokerError)]
+        recalled = iter(await self._store.recall(work) if work else [])
+        return [item if isinstance(item, BrokerError) else next(recalled) for item in message_ids]
 
     async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
         """All that is known of a transaction, and where its messages lie.
@@ -251,20 +306,54 @@ class TransactionService:
         return result
 
     async def _placed(self, outcome: TransactionOutcome, heads: dict[Queue, int] | None = None) -> PlacedOutcome:
-        released = []
-        if outcome.released:
-            own_id = format_id(outcome.transaction_id)
-            for position, (queue_id, offset) in enumerate(outcome.released):
-                topic, queue_no = self._store.known_queue(queue_id) or await self._queue(queue_id)
-                if heads is not None and topic is not None:
-                    queue = (topic.topic_id, queue_id)
-                    heads[queue] = max(offset + 1, heads.get(queue, 0))
-                name = topic.name if topic is not None else ""
-                released.append(LogPosition(name, queue_no, offset, f"{own_id}.{position}" if position else own_id))
+        released = [
+            await self._position(outcome.transaction_id, position, place, heads)
+            for position, place in enumerate(outcome.released)
+        ]
         return PlacedOutcome(outcome.transaction_id, outcome.state, released)
+
+    async def _position(
+        self, transaction_id: bytes, position: int, place: Place, heads: dict[Queue, int] | None = None
+    ) -> LogPosition:
+        queue_id, offset = place
+        own_id = message_id(transaction_id, position)
+        if queue_id == SCHEDULED:
+            if heads is not None:
+                self._on_scheduled(offset)
+            return LogPosition("", 0, 0, own_id, scheduled_at=offset)
+        if queue_id == RECALLED:
+            return LogPosition("", 0, 0, own_id, recalled_at=offset)
+        topic, queue_no = self._store.known_queue(queue_id) or await self._queue(queue_id)
+        if heads is not None and topic is not None:
+            queue = (topic.topic_id, queue_id)
+            heads[queue] = max(offset + 1, heads.get(queue, 0))
+        return LogPosition(topic.name if topic is not None else "", queue_no, offset, own_id)
 
     async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
         return await self._store.find_topic_of_queue(queue_id) or (None, 0)
+
+
+def _check_priority(message: Message, topic: Topic) -> None:
+    if message.message_group is not None:
+        raise InvalidArgument(
+            "A message of a message group has no priority: the group lies in one queue, in its order. Leave one of the"
+            " two out.",
+            field="priority",
+        )
+    if message.priority >= topic.priority_levels:
+        raise InvalidArgument(
+            f"Priority {message.priority}, but the topic {topic.name!r} has {topic.priority_levels} priorities, from 0"
+            " on; create a topic with more priority_levels.",
+            field="priority",
+        )
+
+
+def _add_once(dedup_keys: set[tuple[str, str]], topic: str, dedup_key: str) -> None:
+    if (topic, dedup_key) in dedup_keys:
+        raise InvalidArgument(
+            "Another message of this transaction for this topic has the same dedup_key.", field="dedup_key"
+        )
+    dedup_keys.add((topic, dedup_key))
 
 
 def _parse_page(token: str) -> tuple[int, bytes] | None:

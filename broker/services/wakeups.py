@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from broker.services.ports import Queue
+    from broker.services.ports import GroupNews, Queue
 
 
 class Wakeups:
@@ -21,11 +21,17 @@ class Wakeups:
         self._by_topic: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._announced: dict[Queue, int] = {}
+        self._epochs: dict[int, int] = {}
 
     @property
     def waiting(self) -> bool:
         """Whether anybody waits."""
         return bool(self._by_topic)
+
+    @property
+    def waiting_groups(self) -> list[int]:
+        """Groups whose consumers wait."""
+        return list(self._by_group)
 
     @contextmanager
     def listen(self, topic_ids: Iterable[int], group_id: int | None = None) -> Iterator[asyncio.Event]:
@@ -58,12 +64,24 @@ class Wakeups:
         announced, self._announced = self._announced, {}
         for queue, head in heads.items():
             self._announced[queue] = max(head, announced.get(queue, 0))
-        self._wake({queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)})
+        grown = {queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)}
+        # Who waits for a topic that was deleted is to notice.
+        self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in heads})
 
     def _wake(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:
             for event in self._by_topic.get(topic_id, ()):
                 event.set()
+
+    def told(self, news: Mapping[int, GroupNews]) -> None:
+        """Wakes consumers of groups with a lease to take, and of those that were changed or deleted."""
+        changed = [
+            group_id
+            for group_id in self._by_group
+            if group_id not in news or news[group_id].due or news[group_id].epoch != self._epochs.get(group_id)
+        ]
+        self._epochs = {group_id: each.epoch for group_id, each in news.items()}
+        self.leases_free(changed)
 
     def leases_free(self, group_ids: Iterable[int]) -> None:
         """Leases of these groups can be taken."""

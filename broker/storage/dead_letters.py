@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.dead_letter import Origin
 from broker.domain.ids import message_id
-from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
+from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
-from broker.storage import rows, topics
-from broker.storage.log import read_range, take_offsets
+from broker.storage import copies, topics
+from broker.storage.reading import read_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.domain.group import ConsumerGroup
     from broker.domain.lease import Lease
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.topic import Topic
     from broker.storage.directory import Directory
     from broker.storage.session import Session
 
@@ -43,47 +45,24 @@ def move(
 
     The message keeps its identity and content; where it came from is added as properties that start with "halfmq.".
     """
-    origin = directory.of_queue(session, lease.queue_id)
-    if origin is None:
+    place = directory.of_queue(session, lease.queue_id)
+    if place is None:
         return {}  # The topic was deleted, and its messages with it.
-    topic, queue_no = origin
+    topic, queue_no = place
     target = _target(session, dead_letter_topic(group.name), topic.retention, now, directory)
-    wanted = set(offsets)
-    found = [
-        message
-        for message in read_range(session, topic.name, queue_no, lease.queue_id, lease.first, lease.count)
-        if message.offset in wanted
-    ]
+    found = read_offsets(session, topic.name, queue_no, lease.queue_id, sorted(offsets))
     if not found:
         return {}
+    copied = []
+    for message in found:
+        origin = Origin(topic.name, queue_no, message.offset, lease.attempt, reason, group.client_id)
+        copied.append((message, origin.added_to(message.properties)))
     queue_id = target.queue_ids[0]
-    first = take_offsets(session, {queue_id: len(found)})[queue_id]
-    places: dict[int, Place] = {}
-    new = []
-    for following, message in enumerate(found, first):
-        properties = {
-            **message.properties,
-            "halfmq.origin-topic": topic.name,
-            "halfmq.origin-queue": str(queue_no),
-            "halfmq.origin-offset": str(message.offset),
-            "halfmq.attempts": str(lease.attempt),
-            "halfmq.reason": reason,
-        }
-        copy = Message(target.name, message.body, message.tag, tuple(message.keys), properties, message.message_group)
-        new.append(
-            (
-                queue_id,
-                following,
-                message.transaction_id,
-                message.position,
-                *rows.content(copy),
-                message.born_at,
-                now,
-            )
-        )
-        places[message.offset] = Place(queue_id, following, message_id(message.transaction_id, message.position))
-    session.insert("message", rows.MESSAGE_COLUMNS, new)
-    return places
+    first = copies.append(session, target, queue_id, copied, now)
+    return {
+        message.offset: Place(queue_id, offset, message_id(message.transaction_id, message.position))
+        for offset, message in enumerate(found, first)
+    }
 
 
 def _target(session: Session, name: str, retention: int, now: int, directory: Directory) -> Topic:
@@ -92,7 +71,7 @@ def _target(session: Session, name: str, retention: int, now: int, directory: Di
     if found is not None:
         return found
     try:
-        return topics.create_topic(session, name, 1, retention, now)
+        return topics.create_topic(session, name, TopicSettings(queue_count=1, retention=retention), now)
     except AlreadyExists:
         found = directory.by_name(session, name)
         if found is None:

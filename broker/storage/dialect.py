@@ -83,8 +83,8 @@ class Dialect:
         by_index: behind a table's name in a SELECT: use this index whatever it seems to cost. Statistics of tables
             that fill and empty are always wrong, and a scan that locks would wait for the rows of all others. MariaDB
             heeds it in a locking SELECT by primary key only together with ORDER BY that key.
-        take_offsets: takes so many (first value) offsets of a queue (second value). The offset after them is the only
-            row it gives (embedded), or the number made by the database (servers).
+        take_offsets: takes offsets of a queue; values: bytes of the messages, how many, the queue. The offset after
+            them is the only row it gives (embedded), or the number made by the database (servers).
         keep_existing_column: ends an INSERT that leaves rows alone whose key exists, counting only new rows.
         given: a table of given rows for INSERT ... SELECT. From its name and columns, `name (column, ...)`, and its
             rows, `(...),(...)` with `row` before each: what stands before SELECT, and what stands in FROM.
@@ -122,8 +122,14 @@ def _given_inside(table: str, given: str) -> tuple[str, str]:
     return "", f"(VALUES {given}) AS {table}"
 
 
-SERVER_TAKE = "UPDATE queue SET next_offset = LAST_INSERT_ID(next_offset + ?) WHERE queue_id = ?"
-SQLITE_TAKE = "UPDATE queue SET next_offset = next_offset + ? WHERE queue_id = ? RETURNING next_offset"
+_OF_QUEUE = "WHERE queue_id = ? AND deleted_at IS NULL"
+SERVER_TAKE = (
+    f"UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = LAST_INSERT_ID(next_offset + ?) {_OF_QUEUE}"
+)
+SQLITE_TAKE = (
+    f"UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = next_offset + ? {_OF_QUEUE}"
+    " RETURNING next_offset"
+)
 MYSQL = Dialect(
     name="mysql",
     inlines_values=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.topic import Topic
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 REMEMBERED_FOR = 2.0
 
-_SELECT = "SELECT topic_id, name, retention, created_at FROM topic WHERE "
+TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues"
 
 
 class Directory:
@@ -67,6 +67,13 @@ class Directory:
             for queue_id in topic.queue_ids:
                 self._by_queue.pop(queue_id, None)
 
+    def clear(self) -> None:
+        """Drops all that is remembered."""
+        with self._lock:
+            self._by_name.clear()
+            self._by_id.clear()
+            self._by_queue.clear()
+
     def forget_names(self, names: Iterable[str]) -> None:
         """Drops what is remembered under these names: another broker may have deleted the topics, or made them anew."""
         for name in names:
@@ -75,23 +82,44 @@ class Directory:
                 self.forget(entry[1])
 
     def _load(self, session: Session, column: str, keys: list[str] | list[int]) -> list[Topic]:
-        rows = session.fetch_in(f"{_SELECT}{column}", keys)
+        rows = session.fetch_in(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND {column}", keys)
         return self.remember(session, rows)
 
-    def remember(self, session: Session, rows: Iterable[tuple[int, str, int, int]]) -> list[Topic]:
-        """Topics from rows of (topic_id, name, retention, created_at), with their queues."""
-        rows = list(rows)
-        queues: dict[int, list[int]] = {row[0]: [] for row in rows}
-        # Uses queue_of_topic, in order of the queue numbers.
-        for topic_id, queue_id in session.fetch_in(
-            "SELECT topic_id, queue_id FROM queue WHERE topic_id", list(queues), " ORDER BY topic_id, queue_no"
-        ):
-            queues[topic_id].append(queue_id)
+    def remember(self, session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
+        """Topics from rows of TOPIC_COLUMNS, with their queues."""
+        topics = read_topics(session, rows)
         until = self._monotonic() + REMEMBERED_FOR
-        topics = [Topic(i, name, retention, created, tuple(queues[i])) for i, name, retention, created in rows]
         with self._lock:
             for topic in topics:
                 self._by_name[topic.name] = self._by_id[topic.topic_id] = (until, topic)
                 for number, queue_id in enumerate(topic.queue_ids):
                     self._by_queue[queue_id] = (topic, number)
         return topics
+
+
+def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
+    """Topics from rows of TOPIC_COLUMNS, with their queues; nothing is remembered."""
+    rows = list(rows)
+    queues: dict[int, list[tuple[int, int]]] = {row[0]: [] for row in rows}
+    # Uses queue_of_topic, in order of the queue numbers.
+    for topic_id, queue_id, priority in session.fetch_in(
+        "SELECT topic_id, queue_id, priority FROM queue WHERE topic_id", list(queues), " ORDER BY topic_id, queue_no"
+    ):
+        queues[topic_id].append((queue_id, priority))
+    topics = []
+    for topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues in rows:
+        priorities = tuple(priority for _, priority in queues[topic_id])
+        topics.append(
+            Topic(
+                topic_id,
+                name,
+                retention,
+                created_at,
+                tuple(queue_id for queue_id, _ in queues[topic_id]),
+                priorities if any(priorities) else (),
+                retention_bytes,
+                dedup_window,
+                group_queues,
+            )
+        )
+    return topics

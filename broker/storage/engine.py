@@ -141,12 +141,23 @@ class Database:
         """The URL without its password."""
         return self.url.render_as_string(hide_password=True)
 
-    def session(self) -> Session:
-        """A session of its own; give it back with `release` or `discard`."""
-        return Session(self._pool.connect(), self.dialect)
+    def session(self, *, reading: bool = False) -> Session:
+        """A session of its own; give it back with `release` or `discard`.
+
+        Args:
+            reading: every statement stands for itself, so there is nothing to commit. Under READ COMMITTED, which all
+                sessions have, statements that only read see the same either way.
+        """
+        session = Session(self._pool.connect(), self.dialect)
+        if reading and not self.dialect.embedded:
+            session.connection.autocommit(True)
+            session.reading = True
+        return session
 
     def release(self, session: Session) -> None:
         """Gives a healthy session back to the pool."""
+        if session.reading:
+            session.connection.autocommit(False)
         session.connection.close()
 
     def discard(self, session: Session) -> None:

@@ -69,10 +69,11 @@ class _Waiting(Generic[Item, Outcome]):
 class Worker:
     """Runs work as database transactions on one connection that it keeps, in whatever thread calls."""
 
-    def __init__(self, database: Database, *, patience: float) -> None:
-        """Connects when first used."""
+    def __init__(self, database: Database, *, patience: float, reading: bool = False) -> None:
+        """Connects when first used; `reading`: for work that only reads, statement by statement."""
         self._database = database
         self._patience = patience
+        self._reading = reading
         self._session: Session | None = None
 
     def transact(
@@ -96,7 +97,7 @@ class Worker:
             attempt += 1
             answers: list[Outcome] = []
             try:
-                session = self._session = self._session or self._database.session()
+                session = self._session = self._session or self._database.session(reading=self._reading)
                 session.begin(write=write)
                 outcome = redo(session, in_doubt[0]) if redo and in_doubt else work(session)
                 answers.append(outcome)

@@ -11,46 +11,77 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.keys import dedup_hash
 from broker.domain.limits import check_transaction_size
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Refused, VerdictConflict
 from broker.services.ports import PrepareWork, TransactionOutcome
-from broker.storage import rows
+from broker.storage import deduplication, rows
 from broker.storage.session import Answer, Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.services.ports import Half
+    from broker.storage.directory import Directory
 
-TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
+TO_CHECK, LAST_CHECK_SENT, PARKED = rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
 
 _COLUMNS = (
-    "transaction_id, position, producer_group_id, topic_id, queue_no, born_at, check_state, check_due_at, check_count, "
-    + rows.CONTENT
+    "transaction_id, position, producer_group_id, topic_id, queue_no, priority, deliver_at, dedup_hash, born_at,"
+    f" check_state, check_due_at, check_count, {rows.CONTENT}"
 )
 
 
 def prepare(
-    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy
+    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy, directory: Directory
 ) -> list[TransactionOutcome | BrokerError]:
     """Stores half messages; one outcome per item, in their order."""
+    keyed = [
+        (item.transaction_id, position, half)
+        for item in work
+        for position, half in enumerate(item.halves, item.first_position)
+        if half.message.dedup_key
+    ]
+    windows: dict[int, int] = {}
+    if keyed:
+        topics = directory.by_ids(session, {half.topic_id for _, _, half in keyed})
+        windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
     ids = {item.transaction_id for item in work}
     plain = len(ids) == len(work) and not any(item.first_position for item in work)
-    if plain:
-        new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
-        inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
-        *inserted, between = session.together([*inserts, _look_between(min(ids), max(ids))])
-        if sum(answer.changed for answer in inserted) == len(new):
-            decided = _decided(session, ids, between)
-            if not decided:
-                return [TransactionOutcome(item.transaction_id, TransactionState.PREPARED) for item in work]
-            session.delete_in("half_message", "transaction_id", list(decided))
-            return [_outcome(item, decided.get(item.transaction_id)) for item in work]
+    if plain and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed):
+        refused, claims = deduplication.claim_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
+        fresh = [item for item in work if item.transaction_id not in refused] if refused else work
+        stored = _prepare_together(session, fresh, now, policy, claims)
+        if stored is not None:
+            # What was refused may have been stored long ago, before somebody else took its key over.
+            return [
+                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows) for item in work
+            ]
         # Something was there before: start over and look at each transaction by itself.
         session.rollback()
         session.begin()
-    return [_prepare_one(session, item, now, policy) for item in work]
+    return [_prepare_one(session, item, now, policy, windows) for item in work]
+
+
+def _prepare_together(
+    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy, claims: Sequence[deduplication.Claim]
+) -> dict[bytes, TransactionOutcome | BrokerError] | None:
+    """Stores transactions that nobody has seen; None when one of them is there already."""
+    if not work:
+        return {}
+    new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
+    ids = {item.transaction_id for item in work}
+    inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
+    *inserted, between = session.together([*inserts, _look_between(min(ids), max(ids))])
+    if sum(answer.changed for answer in inserted) != len(new):
+        return None
+    decided = _decided(session, ids, between)
+    if decided:
+        session.delete_in("half_message", "transaction_id", list(decided))
+        deduplication.give_back(session, [claim for claim in claims if claim.transaction_id in decided])
+    return {item.transaction_id: _outcome(item, decided.get(item.transaction_id)) for item in work}
 
 
 def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object, ...]]:
@@ -58,12 +89,15 @@ def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object
     result: list[tuple[object, ...]] = []
     head: tuple[object, ...]
     for position, half in enumerate(item.halves, item.first_position):
+        message = half.message
+        later = message.deliver_at if message.deliver_at is not None and message.deliver_at > now else None
+        own = dedup_hash(message.dedup_key) if message.dedup_key else None
+        head = (item.transaction_id, position, group, half.topic_id, half.queue_no, message.priority, later, own, now)
         if position:
-            head = (item.transaction_id, position, group, half.topic_id, half.queue_no, now, 0, None, 0)
+            head += (0, None, 0)
         else:
-            due = policy.first_due(now, item.first_check_delay)
-            head = (item.transaction_id, 0, group, half.topic_id, half.queue_no, now, TO_CHECK, due, 0)
-        result.append(head + rows.content(half.message))
+            head += (TO_CHECK, policy.first_due(now, item.first_check_delay), 0)
+        result.append(head + rows.content(message))
     return result
 
 
@@ -109,7 +143,7 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
 
 
 def _prepare_one(
-    session: Session, item: PrepareWork, now: int, policy: CheckPolicy
+    session: Session, item: PrepareWork, now: int, policy: CheckPolicy, windows: Mapping[int, int]
 ) -> TransactionOutcome | BrokerError:
     existing = {
         row[0]: row[1:]
@@ -126,6 +160,21 @@ def _prepare_one(
             "Cannot prepare: the transaction is parked after its last check; begin a new one.",
             state=TransactionState.PARKED,
         )
+    new = _not_stored(item, existing)
+    if isinstance(new, BrokerError):
+        return new
+    keyed = [(item.transaction_id, position, half) for position, half in new.items() if half.message.dedup_key]
+    if keyed:
+        refused, _ = deduplication.claim_for_prepare(session, keyed, now, windows)
+        if refused:
+            return refused[item.transaction_id]
+    if new:
+        session.insert("half_message", _COLUMNS, [row for row in _rows(item, now, policy) if row[1] in new])
+    return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+
+
+def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dict[int, Half] | BrokerError:
+    """The half messages that are not stored yet, by position; or why they cannot be."""
     if item.first_position > len(existing):
         return Refused(
             f"first_position is {item.first_position}, but {len(existing)} messages are prepared so far: "
@@ -138,22 +187,30 @@ def _prepare_one(
             check_transaction_size(item.size + sum(_stored_size(existing[i]) for i in range(item.first_position)))
         except InvalidArgument as error:
             return error
-    new = []
-    for row, half in zip(_rows(item, now, policy), item.halves, strict=True):
-        stored = existing.get(row[1])
+    new: dict[int, Half] = {}
+    for position, half in enumerate(item.halves, item.first_position):
+        stored = existing.get(position)
         if stored is None:
-            new.append(row)
-            continue
-        body, _, tag, keys, group, properties = rows.content(half.message)
-        if stored[:-1] != (half.topic_id, body, tag, keys, group, properties):
+            new[position] = half
+        elif not _is_same(stored, half):
             return AlreadyExists(
-                f"This transaction already has another message at position {row[1]}; an id names one content for ever.",
+                f"This transaction already has another message at position {position}; an id names one content for"
+                " ever.",
                 reason="TRANSACTION_ID_REUSED",
                 field="transaction_id",
             )
-    if new:
-        session.insert("half_message", _COLUMNS, new)
-    return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+    return new
+
+
+def _is_same(stored: Sequence[Any], half: Half) -> bool:
+    """Whether a half message is stored already. The first time of delivery stays, whatever a repetition says."""
+    *others, properties, _ = stored
+    body, _, tag, keys, group, own = rows.content(half.message)
+    if others != [half.topic_id, body, tag, keys, group]:
+        return False
+    return properties == own or (
+        (without_time := rows.without_time(own)) is not None and without_time == rows.without_time(properties)
+    )
 
 
 def _stored_size(row: Sequence[Any]) -> int:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.storage import keys
+from broker.storage.session import Statement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.domain.topic import Topic
     from broker.storage.session import Session
 
 CHUNK = 1000
+_LEAST_OF_QUEUE = 16
 
 
 def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
@@ -22,37 +29,109 @@ def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) 
     return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
 
 
+class Head(NamedTuple):
+    """A message at the head of a queue, without its content."""
+
+    offset: int
+    stored_at: int
+    size: int
+    message_keys: str | None
+
+
+def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Head]:
+    """The first messages of a queue. Range of the primary key, from the saved lower bound on."""
+    found = session.fetch(
+        "SELECT log_offset, stored_at, size, message_keys FROM message WHERE queue_id = ? AND log_offset >= ?"
+        " ORDER BY log_offset LIMIT ?",
+        (queue_id, first, limit),
+    )
+    return [Head(*row) for row in found]
+
+
+def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> bool:
+    """Deletes the messages from the queue's lower bound `first` on, with their keys.
+
+    Returns:
+        False when another broker moved the bound meanwhile; the transaction is undone then.
+    """
+    end = messages[-1].offset + 1
+    entries = [
+        entry
+        for message in messages
+        for entry in keys.stored_entries(topic_id, queue_id, message.offset, message.message_keys)
+    ]
+    session.run("DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, first, end))
+    session.together(keys.deletion(session, entries))
+    # Last, for whoever appends to the queue waits from here on.
+    moved = session.run(
+        "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",
+        (end, sum(message.size for message in messages), queue_id, first),
+    )
+    if not moved:
+        session.rollback()
+        session.begin()
+    return bool(moved)
+
+
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
     """Deletes up to CHUNK messages from the head of a queue that are past the topic's retention; how many."""
-    row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
+    row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,))
     if row is None:
         return 0
     bound = now - topic.retention
-    # Range of the primary key, from the saved lower bound on.
-    expired = 0
-    first = row[0]
-    for offset, stored_at in session.fetch(
-        "SELECT log_offset, stored_at FROM message WHERE queue_id = ? AND log_offset >= ? ORDER BY log_offset LIMIT ?",
-        (queue_id, row[0], CHUNK),
-    ):
-        if stored_at > bound:
+    expired = []
+    for message in head_of(session, queue_id, row[0], CHUNK):
+        if message.stored_at > bound:
             break
-        expired += 1
-        first = offset + 1
-    if expired:
-        session.run(
-            "DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, row[0], first)
-        )
-        session.run("UPDATE queue SET min_offset = ? WHERE queue_id = ? AND min_offset < ?", (first, queue_id, first))
-    return expired
+        expired.append(message)
+    if expired and drop_head(session, topic.topic_id, queue_id, row[0], expired):
+        return len(expired)
+    return 0
+
+
+def trim_topic(session: Session, topic: Topic) -> int:
+    """Deletes the oldest messages of a topic that has more bytes than it may, up to about CHUNK of them; how many."""
+    queues = session.fetch(
+        "SELECT queue_id, min_offset, stored_bytes FROM queue WHERE topic_id = ? AND deleted_at IS NULL",
+        (topic.topic_id,),
+    )
+    excess = sum(row[2] for row in queues) - topic.retention_bytes
+    if not topic.retention_bytes or excess <= 0:
+        return 0
+    limit = max(_LEAST_OF_QUEUE, CHUNK // len(queues))
+    first = {queue_id: low for queue_id, low, stored in queues if stored}
+    heads = {queue_id: head_of(session, queue_id, low, limit) for queue_id, low in first.items()}
+    dropped: dict[int, list[Head]] = {}
+    oldest = [(head[0].stored_at, queue_id) for queue_id, head in heads.items() if head]
+    heapq.heapify(oldest)
+    while oldest and excess > 0:
+        _, queue_id = heapq.heappop(oldest)
+        own = dropped.setdefault(queue_id, [])
+        message = heads[queue_id][len(own)]
+        own.append(message)
+        excess -= message.size
+        if len(own) < len(heads[queue_id]):
+            heapq.heappush(oldest, (heads[queue_id][len(own)].stored_at, queue_id))
+        elif len(own) == limit:
+            break  # What follows in this queue was not read, and may be older than the other queues' heads.
+    for queue_id in sorted(dropped):
+        if not drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id]):
+            return 0
+    return sum(map(len, dropped.values()))
 
 
 def trim_ops(session: Session, before: int) -> int:
-    """Deletes up to CHUNK op records decided before a time, with their check history; how many. Uses op_decided."""
+    """Deletes up to CHUNK op records decided before a time, with their check history; how many. Uses op_decided.
+
+    Those of messages that still wait for their time stay: only they tell where a message to be recalled is.
+    """
     ids = [
         row[0]
         for row in session.fetch(
-            "SELECT transaction_id FROM op_record WHERE decided_at < ? ORDER BY decided_at LIMIT ?", (before, CHUNK)
+            "SELECT o.transaction_id FROM op_record o LEFT JOIN scheduled_message s"
+            f"{session.dialect.by_index('scheduled_id')} ON s.transaction_id = o.transaction_id"
+            " WHERE o.decided_at < ? AND s.transaction_id IS NULL ORDER BY o.decided_at LIMIT ?",
+            (before, CHUNK),
         )
     ]
     if ids:
@@ -61,3 +140,14 @@ def trim_ops(session: Session, before: int) -> int:
         session.run_in("DELETE FROM operator_action WHERE transaction_id", ids)
         session.run_in("DELETE FROM op_record WHERE transaction_id", ids)
     return len(ids)
+
+
+def trim_dedup_keys(session: Session, now: int) -> int:
+    """Deletes up to CHUNK keys that keep nothing out any more; how many. Uses dedup_expires."""
+    expired = session.fetch(
+        "SELECT topic_id, dedup_hash FROM dedup_key WHERE expires_at <= ? ORDER BY expires_at LIMIT ?", (now, CHUNK)
+    )
+    # By primary key, and by the time again: a message may have taken one over.
+    query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND expires_at <= ?"
+    session.together([Statement(query, (topic_id, own, now)) for topic_id, own in sorted(tuple(r) for r in expired)])
+    return len(expired)

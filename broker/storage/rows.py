@@ -6,10 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.lease import Lease
-from broker.domain.message import LogMessage, Message
+from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogMessage, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from broker.services.ports import Place
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
@@ -18,8 +20,11 @@ READ_COLUMNS = (
 )
 LEASE_COLUMNS = (
     "lease_id, group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved,"
-    " last_error"
+    " last_error, message_group"
 )
+
+TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
+"""What stands in half_message.check_state."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -32,20 +37,25 @@ def content(message: Message) -> tuple[Any, ...]:
         message.tag,
         _encode(message.keys) if message.keys else None,
         message.message_group,
-        _encode(message.properties) if message.properties else None,
+        _encode(properties) if (properties := message.stored_properties) else None,
     )
 
 
 def half_from_row(topic: str, row: Sequence[Any]) -> Message:
     """A half message from the values of CONTENT."""
-    body, _, tag, keys, group, properties = row
+    body, _, tag, keys, group, encoded = row
+    properties: dict[str, str] = json.loads(encoded) if encoded else {}
+    deliver_at = properties.pop(DELIVER_AT, None)
     return Message(
         topic=topic,
         body=body,
         tag=tag,
         keys=tuple(json.loads(keys)) if keys else (),
-        properties=json.loads(properties) if properties else {},
         message_group=group,
+        priority=int(properties.pop(PRIORITY, 0)),
+        deliver_at=None if deliver_at is None else int(deliver_at),
+        dedup_key=properties.pop(DEDUP_KEY, None),
+        properties=properties,
     )
 
 
@@ -68,14 +78,30 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
     )
 
 
-def encode_released(places: Sequence[tuple[int, int]]) -> str:
-    """Places in the log as stored with an op record."""
+def encode_released(places: Sequence[Place]) -> str:
+    """Places of messages as stored with an op record."""
     return "[" + ",".join([f"[{queue_id},{offset}]" for queue_id, offset in places]) + "]"
 
 
-def decode_released(text: str | None) -> tuple[tuple[int, int], ...]:
-    """Places in the log from an op record."""
+def decode_released(text: str | None) -> tuple[Place, ...]:
+    """Places of messages from an op record."""
     return tuple((queue_id, offset) for queue_id, offset in json.loads(text)) if text else ()
+
+
+def without_time(properties: str | None) -> dict[str, str] | None:
+    """Stored properties without the time of delivery, where there is one: told as a delay, it is never the same."""
+    if properties is None or DELIVER_AT not in properties:
+        return None
+    decoded: dict[str, str] = json.loads(properties)
+    return decoded if decoded.pop(DELIVER_AT, None) is not None else None
+
+
+def stored_dedup_key(properties: str | None) -> str | None:
+    """The dedup_key among stored properties."""
+    if properties is None or DEDUP_KEY not in properties:
+        return None
+    found: str | None = json.loads(properties).get(DEDUP_KEY)
+    return found
 
 
 def encode_bits(bits: int, count: int) -> bytes | None:
@@ -85,7 +111,21 @@ def encode_bits(bits: int, count: int) -> bytes | None:
 
 def lease_from_row(row: Sequence[Any]) -> Lease:
     """A lease from the values of LEASE_COLUMNS."""
-    lease_id, group_id, queue_id, first, count, token, attempt, available_at, owner, settled, moved, last_error = row
+    (
+        lease_id,
+        group_id,
+        queue_id,
+        first,
+        count,
+        token,
+        attempt,
+        available_at,
+        owner,
+        settled,
+        moved,
+        last_error,
+        message_group,
+    ) = row
     return Lease(
         lease_id=lease_id,
         group_id=group_id,
@@ -99,4 +139,5 @@ def lease_from_row(row: Sequence[Any]) -> Lease:
         settled=int.from_bytes(settled or b"", "little"),
         moved=int.from_bytes(moved or b"", "little"),
         last_error=last_error,
+        message_group=message_group,
     )

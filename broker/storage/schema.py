@@ -30,6 +30,10 @@ topic = sa.Table(
     sa.Column("queue_count", sa.Integer, nullable=False),
     sa.Column("retention", sa.BigInteger, nullable=False, comment="microseconds"),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("retention_bytes", sa.BigInteger, nullable=False, server_default="0", comment="0: no bound"),
+    sa.Column("dedup_window", sa.BigInteger, nullable=False, server_default="86400000000", comment="microseconds"),
+    sa.Column("group_queues", sa.Integer, nullable=False, server_default="0", comment="queues of message groups"),
+    sa.Column("deleted_at", sa.BigInteger, comment="set while its messages are being deleted"),
     sa.UniqueConstraint("name", name="topic_name"),
     **_MYSQL,
 )
@@ -42,6 +46,9 @@ queue = sa.Table(
     sa.Column("queue_no", sa.Integer, nullable=False),
     sa.Column("next_offset", sa.BigInteger, nullable=False, comment="offset of the next message released"),
     sa.Column("min_offset", sa.BigInteger, nullable=False, comment="first offset that is kept"),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default="0", comment="of the messages in it"),
+    sa.Column("stored_bytes", sa.BigInteger, nullable=False, server_default="0", comment="of the bodies in it"),
+    sa.Column("deleted_at", sa.BigInteger, comment="set while its messages are being deleted"),
     sa.UniqueConstraint("topic_id", "queue_no", name="queue_of_topic"),
     **_MYSQL,
 )
@@ -78,6 +85,9 @@ half_message = sa.Table(
     sa.Column("check_count", sa.SmallInteger, nullable=False),
     sa.Column("check_limit", sa.SmallInteger, comment="set when an operator granted more checks"),
     sa.Column("parked_at", sa.BigInteger),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("deliver_at", sa.BigInteger, comment="set when it is not to be delivered at once"),
+    sa.Column("dedup_hash", Id, comment="of its dedup_key"),
     sa.Index("half_due", "check_state", "producer_group_id", "check_due_at"),
     **_MYSQL,
 )
@@ -94,8 +104,41 @@ op_record = sa.Table(
     sa.Column("prepared_at", sa.BigInteger, nullable=False),
     sa.Column("decided_at", sa.BigInteger, nullable=False),
     sa.Column("reason", sa.String(500)),
+    # In the place of queue and offset: [0, time] while a message is scheduled, [-1, time] once it was recalled.
     sa.Column("released", Text, comment="JSON list of [queue_id, log_offset], by position"),
     sa.Index("op_decided", "decided_at"),
+    **_MYSQL,
+)
+
+scheduled_message = sa.Table(
+    "scheduled_message",
+    metadata,
+    sa.Column("deliver_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("transaction_id", Id, primary_key=True),
+    sa.Column("position", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("topic_id", sa.Integer, nullable=False),
+    sa.Column("queue_no", sa.Integer, comment="set when a message group decides the queue"),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
+    sa.Column("body", Body, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("tag", sa.String(255)),
+    sa.Column("message_keys", Text, comment="JSON list"),
+    sa.Column("message_group", sa.String(64)),
+    sa.Column("properties", Text, comment="JSON object"),
+    sa.Column("born_at", sa.BigInteger, nullable=False),
+    sa.Index("scheduled_id", "transaction_id", "position"),
+    **_MYSQL,
+)
+
+dedup_key = sa.Table(
+    "dedup_key",
+    metadata,
+    sa.Column("topic_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("dedup_hash", Id, primary_key=True),
+    sa.Column("transaction_id", Id, nullable=False),
+    sa.Column("position", sa.SmallInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Index("dedup_expires", "expires_at"),
     **_MYSQL,
 )
 
@@ -144,14 +187,45 @@ message = sa.Table(
     **_MYSQL,
 )
 
+message_key = sa.Table(
+    "message_key",
+    metadata,
+    sa.Column("topic_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("key_hash", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("queue_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("log_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    **_MYSQL,
+)
+
 consumer_group = sa.Table(
     "consumer_group",
     metadata,
     sa.Column("group_id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("name", sa.String(120), nullable=False),
+    # A member of a broadcasting group has the name group/client_id.
+    sa.Column("name", sa.String(376), nullable=False),
     sa.Column("max_attempts", sa.Integer, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("retry_delays", Text, comment="JSON list of microseconds; none: the default"),
+    sa.Column("when_exhausted", sa.SmallInteger, nullable=False, server_default="1", comment="1 dead letter, 2 retry"),
+    sa.Column("mode", sa.SmallInteger, nullable=False, server_default="1", comment="1 clustering, 2 broadcasting"),
+    sa.Column("start_at", sa.BigInteger, comment="none: by the mode; 0 earliest, -1 latest, else a time"),
+    sa.Column("paused_at", sa.BigInteger),
+    sa.Column("pause_reason", sa.String(500)),
+    sa.Column("epoch", sa.Integer, nullable=False, server_default="0", comment="grows with every change"),
+    sa.Column("parent_id", sa.Integer, comment="broadcasting group that this member belongs to"),
+    sa.Column("seen_at", sa.BigInteger, comment="when this member was here, to the hour"),
     sa.UniqueConstraint("name", name="consumer_group_name"),
+    sa.Index("group_members", "parent_id"),
+    **_MYSQL,
+)
+
+group_filter = sa.Table(
+    "group_filter",
+    metadata,
+    sa.Column("group_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("topic_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.SmallInteger, nullable=False, comment="1 tags, 2 SQL"),
+    sa.Column("expression", Text, nullable=False),
     **_MYSQL,
 )
 
@@ -179,8 +253,36 @@ lease = sa.Table(
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("available_at", sa.BigInteger, nullable=False),
     sa.Column("last_error", sa.String(500)),
+    sa.Column("message_group", sa.String(64), comment="all messages of the lease are of this group"),
     sa.Index("lease_available", "group_id", "available_at", "queue_id"),
-    sa.Index("lease_queue", "group_id", "queue_id", "first_offset"),
+    sa.Index("lease_queue", "group_id", "queue_id", "message_group", "first_offset"),
+    **_MYSQL,
+)
+
+delivery_event = sa.Table(
+    "delivery_event",
+    metadata,
+    sa.Column("event_id", Counter, primary_key=True, autoincrement=True),
+    sa.Column("queue_id", sa.Integer, nullable=False),
+    sa.Column("first_offset", sa.BigInteger, nullable=False),
+    sa.Column("message_count", sa.Integer, nullable=False),
+    sa.Column("offsets", Bits, comment="bitmap, little endian; none: all"),
+    sa.Column("group_id", sa.Integer, nullable=False),
+    sa.Column("kind", sa.SmallInteger, nullable=False, comment="as TimelineEventType"),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("client_id", sa.String(255)),
+    sa.Column("happened_at", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.String(500)),
+    sa.Index("event_place", "queue_id", "first_offset"),
+    **_MYSQL,
+)
+
+redriven = sa.Table(
+    "redriven",
+    metadata,
+    sa.Column("queue_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("log_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("redriven_at", sa.BigInteger, nullable=False),
     **_MYSQL,
 )
 

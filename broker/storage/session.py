@@ -53,6 +53,7 @@ class Session:
         """Takes a DBAPI connection (or SQLAlchemy's pooled proxy of one)."""
         self.connection = connection
         self.dialect = dialect
+        self.reading = False
         self._cursor = connection.cursor()
 
     def begin(self, *, write: bool = True) -> None:
@@ -65,7 +66,7 @@ class Session:
         if self.dialect.embedded:
             if self.connection.in_transaction:
                 self._cursor.execute("COMMIT")
-        else:
+        elif not self.reading:
             self.connection.commit()
 
     def rollback(self) -> None:
@@ -73,7 +74,7 @@ class Session:
         if self.dialect.embedded:
             if self.connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
-        else:
+        elif not self.reading:
             self.connection.rollback()
 
     def run(self, sql: str, values: Row = ()) -> int:
@@ -162,6 +163,42 @@ class Session:
             )
             for chunk in _chunks(keys, MAX_GIVEN)
         ]
+
+    def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
+        """Statements that delete the rows with these primary keys of several columns. As `deletion`."""
+        names = columns.split(", ")
+        if self.dialect.embedded:
+            where = " AND ".join(f"{name} = ?" for name in names)
+            return [Statement(f"DELETE FROM {table} WHERE {where}", rows=keys)] if keys else []
+        on = " AND ".join(f"t.{name} = k.{name}" for name in names)
+        ending = f" AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key} ON {on}"
+        return [Statement(f"DELETE t FROM {given}{ending}", values) for given, values in self._given_keys(names, keys)]
+
+    def update_each(
+        self, table: str, key: str, column: str, values: Sequence[Row], *, where: str = ""
+    ) -> list[Statement]:
+        """Statements that set a column of rows by primary key, where a further condition holds.
+
+        From pairs of key and value, in the order of the keys.
+        """
+        if self.dialect.embedded:
+            pairs = [(value, wanted) for wanted, value in values]
+            ending = f" AND {where}" if where else ""
+            return [Statement(f"UPDATE {table} SET {column} = ? WHERE {key} = ?{ending}", rows=pairs)] if pairs else []
+        ending = f" WHERE t.{where}" if where else ""
+        joined = f" AS k STRAIGHT_JOIN {table} AS t{self.dialect.by_key} ON t.{key} = k.{key}"
+        return [
+            Statement(f"UPDATE {given}{joined} SET t.{column} = k.{column}{ending}", given_values)
+            for given, given_values in self._given_keys([key, column], values)
+        ]
+
+    def _given_keys(self, names: Sequence[str], rows: Sequence[Row]) -> Iterable[tuple[str, list[Any]]]:
+        """Tables of given rows for a join, with their values, as few as fit."""
+        first = ", ".join(f"? AS {name}" for name in names)
+        further = f"{self.dialect.row}({marks(names)})"
+        for chunk in _chunks(rows, MAX_GIVEN):
+            united = " UNION ALL VALUES " + ",".join([further] * (len(chunk) - 1)) if len(chunk) > 1 else ""
+            yield f"(SELECT {first}{united})", [value for row in chunk for value in row]
 
     def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str) -> list[Statement]:
         """Statements `INSERT ... SELECT` from a table joined with given rows, as few as fit.

@@ -1,161 +1,93 @@
-"""Topics and groups: creating, listing, deleting."""
+"""Topics: creating, changing, listing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.retry import dead_letter_topic
-from broker.domain.topic import ConsumerGroup, QueueState, Topic
-from broker.errors import AlreadyExists, NotFound, Refused
-from broker.storage.log import group_marks
-from broker.storage.session import Session, marks
+from broker.errors import AlreadyExists, InvalidArgument, NotFound
+from broker.storage.directory import TOPIC_COLUMNS, read_topics
 
 if TYPE_CHECKING:
+    from broker.domain.topic import Topic, TopicChange, TopicSettings
     from broker.storage.directory import Directory
+    from broker.storage.session import Session
 
-_GROUP_COLUMNS = "group_id, name, max_attempts, created_at"
-_DELETE_AT_ONCE = 1000
+_NEW_TOPIC = "name, queue_count, retention, created_at, retention_bytes, dedup_window, group_queues"
+_NEW_QUEUE = "topic_id, queue_no, next_offset, min_offset, priority"
 
 
-def create_topic(session: Session, name: str, queue_count: int, retention: int, now: int) -> Topic:
-    """Creates a topic with its queues.
+def create_topic(session: Session, name: str, settings: TopicSettings, now: int) -> Topic:
+    """Creates a topic with its queues: the ordinary ones first, then one for each priority above 0.
 
     Raises:
         AlreadyExists: the name is taken.
     """
-    values = (name, queue_count, retention, now)
-    if not session.insert("topic", "name, queue_count, retention, created_at", [values], keep_existing="name"):
+    count = settings.queue_count
+    values = (name, count, settings.retention, now, settings.retention_bytes, settings.dedup_window, count)
+    if not session.insert("topic", _NEW_TOPIC, [values], keep_existing="name"):
         raise AlreadyExists(f"The topic {name!r} exists already.", reason="TOPIC_EXISTS", field="topic.name")
     topic_id = session.fetch("SELECT topic_id FROM topic WHERE name = ?", (name,))[0][0]
+    priorities = [0] * count + list(range(1, settings.priority_levels))
     session.insert(
-        "queue",
-        "topic_id, queue_no, next_offset, min_offset",
-        [(topic_id, number, 0, 0) for number in range(queue_count)],
+        "queue", _NEW_QUEUE, [(topic_id, number, 0, 0, priority) for number, priority in enumerate(priorities)]
     )
     # Read from the tables and not remembered: until the COMMIT it may still turn out that there is no such topic.
-    queues = session.fetch("SELECT queue_id FROM queue WHERE topic_id = ? ORDER BY queue_no", (topic_id,))
-    return Topic(topic_id, name, retention, now, tuple(row[0] for row in queues))
+    return _must_read(session, topic_id, name)
+
+
+def _must_read(session: Session, topic_id: int, name: str) -> Topic:
+    found = session.fetch(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE topic_id = ? AND deleted_at IS NULL", (topic_id,))
+    if not found:
+        raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
+    return read_topics(session, found)[0]
+
+
+def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
+    """Changes a topic; new queues get the next numbers, so no queue and no message group moves.
+
+    Raises:
+        NotFound: it is gone.
+        InvalidArgument: a setting is out of bounds, or queues would have to go.
+    """
+    # Whoever changes the same topic at this time waits here.
+    session.fetch("SELECT 1 FROM topic WHERE topic_id = ?" + session.dialect.for_update, (topic.topic_id,))
+    before = _must_read(session, topic.topic_id, topic.name)
+    settings = change.applied_to(before)
+    settings.check()
+    if settings.queue_count < before.queue_count:
+        raise InvalidArgument(
+            f"The topic has {before.queue_count} queues; their number can only grow.", field="queue_count"
+        )
+    session.run(
+        "UPDATE topic SET queue_count = ?, retention = ?, retention_bytes = ?, dedup_window = ? WHERE topic_id = ?",
+        (
+            settings.queue_count,
+            settings.retention,
+            settings.retention_bytes,
+            settings.dedup_window,
+            topic.topic_id,
+        ),
+    )
+    first = len(before.queue_ids)
+    added = settings.queue_count - before.queue_count
+    if added:
+        new = [(topic.topic_id, number, 0, 0, 0) for number in range(first, first + added)]
+        session.insert("queue", _NEW_QUEUE, new)
+    return _must_read(session, topic.topic_id, topic.name)
 
 
 def has_topic(session: Session, topic: Topic) -> bool:
     """Whether this very topic exists, not another one of its name."""
-    return bool(session.fetch("SELECT 1 FROM topic WHERE topic_id = ?", (topic.topic_id,)))
+    return bool(session.fetch("SELECT 1 FROM topic WHERE topic_id = ? AND deleted_at IS NULL", (topic.topic_id,)))
 
 
 def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:
     """Topics by name, from behind `after` on."""
     found = session.fetch(
-        "SELECT topic_id, name, retention, created_at FROM topic WHERE name > ? ORDER BY name LIMIT ?", (after, limit)
+        f"SELECT {TOPIC_COLUMNS} FROM topic WHERE name > ? AND deleted_at IS NULL ORDER BY name LIMIT ?",
+        (after, limit),
     )
-    return directory.remember(session, [(row[0], row[1], row[2], row[3]) for row in found])
-
-
-def delete_topic(session: Session, topic: Topic, directory: Directory) -> None:
-    """Deletes a topic, its queues and messages.
-
-    Raises:
-        NotFound: it is gone already.
-        Refused: half messages or leases refer to it.
-    """
-    locked = session.fetch(
-        "SELECT topic_id FROM topic WHERE topic_id = ?" + session.dialect.for_update, (topic.topic_id,)
-    )
-    if not locked:
-        raise NotFound(f"There is no topic {topic.name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
-    # Reads the half messages, which are few.
-    if session.fetch("SELECT 1 FROM half_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
-        raise Refused(
-            f"Transactions without a verdict have messages for {topic.name!r}; resolve them first (ListTransactions).",
-            reason="TOPIC_IN_USE",
-            field="topic",
-        )
-    queues = topic.queue_ids
-    # First the progress: a pull holds it, and without it nobody hands out more.
-    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
-    if session.fetch(f"SELECT 1 FROM lease WHERE queue_id IN ({marks(queues)}) LIMIT 1", queues):
-        raise Refused(
-            f"Consumers hold messages of {topic.name!r}; stop them, or delete their groups, first.",
-            reason="TOPIC_IN_USE",
-            field="topic",
-        )
-    for queue_id in queues:
-        while head := _head(session, queue_id):
-            session.run(
-                "DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset <= ?",
-                (queue_id, head[0], head[-1]),
-            )
-    session.run("DELETE FROM queue WHERE topic_id = ?", (topic.topic_id,))
-    session.run("DELETE FROM topic WHERE topic_id = ?", (topic.topic_id,))
-    directory.forget(topic)
-
-
-def _head(session: Session, queue_id: int) -> list[int]:
-    found = session.fetch(
-        "SELECT log_offset FROM message WHERE queue_id = ? ORDER BY log_offset LIMIT ?", (queue_id, _DELETE_AT_ONCE)
-    )
-    return [row[0] for row in found]
-
-
-def find_group(session: Session, name: str) -> ConsumerGroup | None:
-    """A consumer group by name."""
-    row = session.fetch_one(f"SELECT {_GROUP_COLUMNS} FROM consumer_group WHERE name = ?", (name,))
-    return ConsumerGroup(*row) if row else None
-
-
-def create_group(
-    session: Session, name: str, max_attempts: int, retention: int, now: int, directory: Directory
-) -> ConsumerGroup:
-    """Creates a consumer group, and its dead letter topic with one queue.
-
-    Raises:
-        AlreadyExists: the name is taken.
-    """
-    values = (name, max_attempts, now)
-    if not session.insert("consumer_group", "name, max_attempts, created_at", [values], keep_existing="name"):
-        raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
-    if directory.by_name(session, dead_letter_topic(name)) is None:
-        create_topic(session, dead_letter_topic(name), 1, retention, now)
-    group = find_group(session, name)
-    if group is None:
-        raise NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group.name")
-    return group
-
-
-def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
-    """Consumer groups by name, from behind `after` on."""
-    found = session.fetch(
-        f"SELECT {_GROUP_COLUMNS} FROM consumer_group WHERE name > ? ORDER BY name LIMIT ?", (after, limit)
-    )
-    return [ConsumerGroup(*row) for row in found]
-
-
-def delete_group(session: Session, group: ConsumerGroup) -> None:
-    """Deletes a consumer group with its progress and leases; its dead letter topic stays."""
-    # First the group: who joins it holds it.
-    session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,))
-    # Then the progress: a pull holds it while it adds its lease.
-    session.run("DELETE FROM group_progress WHERE group_id = ?", (group.group_id,))
-    session.run("DELETE FROM lease WHERE group_id = ?", (group.group_id,))
-    session.run("DELETE FROM consumer_group WHERE group_id = ?", (group.group_id,))
-
-
-def group_progress(session: Session, group: ConsumerGroup, directory: Directory) -> list[QueueState]:
-    """How far a group has come in every queue it joined."""
-    found = session.fetch(
-        "SELECT q.queue_id, q.min_offset, q.next_offset FROM group_progress p JOIN queue q ON q.queue_id = p.queue_id"
-        " WHERE p.group_id = ? ORDER BY q.queue_id",
-        (group.group_id,),
-    )
-    if not found:
-        return []
-    progress = group_marks(session, group, [row[0] for row in found])
-    states = []
-    for queue_id, low, high in found:
-        place = directory.of_queue(session, queue_id)
-        if place is not None:
-            following, committed, in_flight = progress[queue_id]
-            states.append(QueueState(place[0].name, place[1], low, high, following, max(committed, low), in_flight))
-    return states
+    return directory.remember(session, found)
 
 
 def producer_group_id(session: Session, name: str) -> int:

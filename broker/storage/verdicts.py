@@ -7,44 +7,25 @@ the batch starts over with all of them looked up. Bodies do not travel: the rele
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, advance, verdict_event
 from broker.errors import BrokerError, NotFound, VerdictConflict
 from broker.services.ports import TransactionOutcome, VerdictWork
-from broker.storage import rows
+from broker.storage import deduplication, rows
 from broker.storage.halves import PARKED
-from broker.storage.log import take_offsets
-from broker.storage.session import Answer, Session, Statement
+from broker.storage.release import HALF_COLUMNS, HalfRow, Release
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.storage.directory import Directory
+    from broker.storage.session import Session
 
 _OP_COLUMNS = (
     "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
     " released"
 )
-
-# Half messages become log entries at given places.
-_INTO_LOG = f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
-_RELEASE = (
-    "p.queue_id, p.log_offset, h.transaction_id, h.position, "
-    + ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
-    + ", h.born_at, {now} FROM {{given}} {joined_to} half_message h{by_key}"
-    " ON h.transaction_id = p.transaction_id AND h.position = p.position"
-)
-_PLACES = "p (transaction_id, position, queue_id, log_offset)"
-# A lone one needs no table of places, which costs as much as the rest.
-_RELEASE_ONE = (
-    f"{_INTO_LOG} SELECT ?, ?, transaction_id, position, {rows.CONTENT}, born_at, ? FROM half_message"
-    " WHERE transaction_id = ? AND position = ?"
-)
-
-_Half = tuple[int, int | None]
-"""Topic id and fixed queue number of a half message."""
 
 
 class _Open:
@@ -52,10 +33,10 @@ class _Open:
 
     __slots__ = ("born_at", "check_count", "group_id", "halves", "parked")
 
-    def __init__(self, row: Sequence[int]) -> None:
-        _, _, _, check_state, self.check_count, self.group_id, self.born_at = row
+    def __init__(self, row: Sequence[Any]) -> None:
+        _, check_state, self.check_count, self.group_id, self.born_at, *_ = row
         self.parked = check_state == PARKED
-        self.halves: list[_Half] = []
+        self.halves: list[HalfRow] = []
 
 
 def decide(
@@ -111,7 +92,7 @@ def _decide(
 def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
     pending: dict[bytes, _Open] = {}
     for row in session.fetch_in(
-        "SELECT transaction_id, topic_id, queue_no, check_state, check_count, producer_group_id, born_at"
+        f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, {HALF_COLUMNS}"
         f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
         ids,
         " ORDER BY transaction_id, position" + session.dialect.for_update,
@@ -119,7 +100,7 @@ def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
         known = pending.get(row[0])
         if known is None:  # The half at position 0, which comes first.
             known = pending[row[0]] = _Open(row)
-        known.halves.append((row[1], row[2]))
+        known.halves.append(HalfRow._make(row[5:]))
     return pending
 
 
@@ -161,7 +142,7 @@ def _apply(
 ) -> bool:
     """Writes verdicts; whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
-    release = _Release(session, committed, pending, now, directory, turn)
+    release = Release(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn)
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]
@@ -188,7 +169,14 @@ def _apply(
         if item.operator
     ]
     records = session.insertion("op_record", _OP_COLUMNS, ops, keep_existing="transaction_id")
-    ending = session.deletion("half_message", "transaction_id", sorted(decided))
+    freed = [
+        (half.topic_id, half.dedup_hash, transaction_id)
+        for transaction_id, item in decided.items()
+        if not item.commit
+        for half in pending[transaction_id].halves
+        if half.dedup_hash is not None
+    ]
+    ending = session.deletion("half_message", "transaction_id", sorted(decided)) + deduplication.freeing(freed)
     if actions:
         ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
     answers = session.together([*records, *release.statements, *ending])
@@ -204,65 +192,8 @@ def _without_topic(
 ) -> set[bytes]:
     """Transactions to be committed that have a message for a topic which was deleted."""
     committing = {item.transaction_id for item in work if item.commit} & pending.keys()
-    wanted = {topic_id for i in committing for topic_id, _ in pending[i].halves}
+    wanted = {half.topic_id for i in committing for half in pending[i].halves}
     missing = wanted - directory.by_ids(session, wanted).keys()
     if not missing:
         return set()
-    return {i for i in committing if any(topic_id in missing for topic_id, _ in pending[i].halves)}
-
-
-class _Release:
-    """Half messages on their way into the log: offsets are taken, the statements that copy them are still to be run.
-
-    Attributes:
-        statements: they copy the half messages.
-        places: queue id and offset of each half message of a transaction, by position.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        committed: Sequence[bytes],
-        pending: dict[bytes, _Open],
-        now: int,
-        directory: Directory,
-        turn: int,
-    ) -> None:
-        """Takes the offsets of all half messages of these transactions."""
-        topics = directory.by_ids(session, {topic_id for i in committed for topic_id, _ in pending[i].halves})
-
-        queue_ids: dict[_Half, int] = {}
-        counts: dict[int, int] = defaultdict(int)
-        for transaction_id in committed:
-            for half in pending[transaction_id].halves:
-                queue_id = queue_ids.get(half)
-                if queue_id is None:
-                    topic_id, queue_no = half
-                    queues = topics[topic_id].queue_ids
-                    queue_id = queue_ids[half] = queues[(turn if queue_no is None else queue_no) % len(queues)]
-                counts[queue_id] += 1
-        following = take_offsets(session, counts) if counts else {}
-        self.places: dict[bytes, list[tuple[int, int]]] = {}
-        copied: list[tuple[bytes, int, int, int]] = []
-        for transaction_id in committed:
-            own = self.places[transaction_id] = []
-            for position, half in enumerate(pending[transaction_id].halves):
-                queue_id = queue_ids[half]
-                offset = following[queue_id]
-                following[queue_id] = offset + 1
-                own.append((queue_id, offset))
-                copied.append((transaction_id, position, queue_id, offset))
-        self._count = len(copied)
-        if self._count == 1:
-            ((transaction_id, position, queue_id, offset),) = copied
-            self.statements = [Statement(_RELEASE_ONE, (queue_id, offset, now, transaction_id, position))]
-        else:
-            dialect = session.dialect
-            select = _RELEASE.format(now=now, joined_to=dialect.joined_to, by_key=dialect.by_key)
-            self.statements = session.insertion_with(_INTO_LOG, _PLACES, copied, select)
-
-    def check(self, answers: Sequence[Answer]) -> None:
-        """Raises RuntimeError unless all were copied; the database transaction is undone then."""
-        count = sum(answer.changed for answer in answers)
-        if count != self._count:
-            raise RuntimeError(f"released {count} of {self._count} half messages")
+    return {i for i in committing if any(half.topic_id in missing for half in pending[i].halves)}

@@ -16,11 +16,13 @@ from producer_sdk.connection.retry import RetryConfig
 from producer_sdk.connection.settings import (
     check_count,
     check_kind,
+    check_number,
     check_seconds,
     check_text,
     client_name,
     refuse,
 )
+from producer_sdk.connection.times import Span, as_duration, as_durations, as_timestamp, read_span, read_time
 from producer_sdk.connection.tls import TlsConfig
 
 __all__ = [
@@ -33,14 +35,21 @@ __all__ = [
     "Reconnect",
     "RetryConfig",
     "Route",
+    "Span",
     "TlsConfig",
+    "as_duration",
+    "as_durations",
+    "as_timestamp",
     "check_count",
     "check_kind",
+    "check_number",
     "check_seconds",
     "check_text",
     "client_name",
     "is_own_cancellation",
     "parse_endpoints",
+    "read_span",
+    "read_time",
     "reason_of",
     "refuse",
     "text_of_reason",

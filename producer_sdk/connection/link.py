@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, transaction_pb2_grpc
+from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, query_pb2_grpc, transaction_pb2_grpc
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.retry import RetryConfig
 from producer_sdk.connection.settings import check_kind
@@ -83,6 +83,11 @@ class Broker:
     def admin(self) -> admin_pb2_grpc.AdminServiceAsyncStub:
         """The administration service."""
         return admin_pb2_grpc.AdminServiceStub(self.channel)
+
+    @cached_property
+    def query(self) -> query_pb2_grpc.QueryServiceAsyncStub:
+        """The service that finds messages."""
+        return query_pb2_grpc.QueryServiceStub(self.channel)
 
 
 class Route:

@@ -38,13 +38,14 @@ class Reconnect:
         self._opened_at = time.monotonic()
         return self._route.broker()
 
-    def ended(self, broker: Broker, *, orderly: bool) -> float:
+    def ended(self, broker: Broker, error: BaseException | None = None) -> float:
         """Notes the end of a stream and turns to the next endpoint.
 
         Args:
             broker: Where it ended.
-            orderly: The broker ended it by itself, as it does before it stops; with one endpoint there may be
-                another broker behind it, so even then the first new attempt goes at once.
+            error: What it ended with; a time that the broker named in it is kept. None: the broker ended it by
+                itself, as it does before it stops; with one endpoint there may be another broker behind it, so even
+                then the first new attempt goes at once.
 
         Returns:
             Seconds to wait before the next attempt.
@@ -53,5 +54,8 @@ class Reconnect:
             self._failures = 0
         self._failures += 1
         self._route.fail_over(broker)
-        free = self._route.choices if orderly else self._route.choices - 1
+        hinted = self._retry.hinted(error)
+        if hinted is not None:
+            return hinted
+        free = self._route.choices if error is None else self._route.choices - 1
         return 0.0 if self._failures <= free else self._retry.backoff(self._failures - free)

@@ -74,6 +74,12 @@ class RetryConfig:
         # Half of it is random: clients that failed together must not come back together.
         return min(self.maximum_backoff, grown) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
 
+    def hinted(self, error: BaseException | None) -> float | None:
+        """Seconds to wait because the broker named a time, with jitter; None where it named none."""
+        hint = retry_hint(error) if error is not None else None
+        # Never before that time: the broker has promised nothing earlier.
+        return None if hint is None else hint * random.uniform(1.0, 1.2)  # noqa: S311
+
     def retrying(self) -> AsyncRetrying:
         """Makes the loop around the tries of one request."""
         return AsyncRetrying(
@@ -105,7 +111,5 @@ class RetryConfig:
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None and state.outcome.failed else None
-        hint = retry_hint(error) if error is not None else None
-        if hint is not None:
-            return hint * random.uniform(1.0, 1.2)  # noqa: S311 - not before the time that the broker named
-        return self.backoff(state.attempt_number)
+        hinted = self.hinted(error)
+        return self.backoff(state.attempt_number) if hinted is None else hinted

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from producer_sdk.errors import ConfigurationError
 
-__all__ = ["check_count", "check_kind", "check_seconds", "check_text", "client_name", "refuse"]
+__all__ = ["check_count", "check_kind", "check_number", "check_seconds", "check_text", "client_name", "refuse"]
 
 _LONGEST_CLIENT_ID = 255
 
@@ -54,6 +54,13 @@ def check_count(name: str, value: object, most: int | None = None) -> None:
         refuse(
             name, f"is a whole number from 1 to {most}" if most is not None else "is a whole number, 1 or more", value
         )
+
+
+def check_number(name: str, value: int | None, least: int = 0, bits: int = 31) -> int | None:
+    """Gives back None and what is a whole number of so many bits, and refuses anything else."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << bits):
+        return value
+    refuse(name, f"is a whole number from {least} to 2^{bits}-1", value)
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

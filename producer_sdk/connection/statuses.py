@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from producer_sdk.connection.details import DETAILS_KEY, field_and_reason
-from producer_sdk.errors import BrokerFailed, BrokerUnavailable, HalfmqError, RequestRefused
+from producer_sdk.connection.details import DETAILS_KEY, field_and_reason, retry_delay
+from producer_sdk.errors import BrokerFailed, BrokerUnavailable, DuplicateKey, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
     from halfmq.v1 import message_pb2 as pb
@@ -57,6 +57,8 @@ _OUTCOME_UNKNOWN = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+# Another message has the key for good, or as long as its transaction has no verdict.
+_DUPLICATES = frozenset({"DEDUP_KEY_TAKEN", "DEDUP_KEY_PENDING"})
 # gRPC reports some broken connections as UNKNOWN, with nothing but the text to tell them from a failed servicer.
 _LOST_CONNECTION_TEXTS = ("stream removed", "connection reset", "socket closed", "connection closed", "broken pipe")
 
@@ -88,13 +90,16 @@ def _connection_was_lost(error: grpc.aio.AioRpcError) -> bool:
 
 
 def retry_hint(error: BaseException) -> float | None:
-    """Seconds after which the broker asks to be tried again (trailing metadata ``halfmq-retry-ms``), if it says so."""
+    """Seconds after which the broker asks to be tried again, if it says so.
+
+    It does in the trailing metadata ``halfmq-retry-ms``, and in the details as RetryInfo.
+    """
     if not isinstance(error, grpc.aio.AioRpcError):
         return None
     try:
         milliseconds = float(_trailing(error, "halfmq-retry-ms"))
     except ValueError:
-        return None
+        return retry_delay(_trailing(error, DETAILS_KEY))
     return max(0.0, milliseconds / 1000) if milliseconds < float("inf") else None
 
 
@@ -129,7 +134,7 @@ def _error(
         kind = BrokerFailed
         text = f"the broker failed over the request ({text}); look into its log, then repeat the call"
     else:
-        kind = RequestRefused
+        kind = DuplicateKey if reason in _DUPLICATES else RequestRefused
     return kind(text, code=code, reason=reason, field=field, transaction_id=transaction_id)
 
 

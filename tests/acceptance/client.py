@@ -16,6 +16,7 @@ from halfmq.v1 import (
     message_pb2,
     producer_pb2,
     producer_pb2_grpc,
+    query_pb2_grpc,
     transaction_pb2,
     transaction_pb2_grpc,
 )
@@ -81,6 +82,7 @@ class Client:
         self.producer = producer_pb2_grpc.ProducerServiceStub(self.channel)
         self.consumer = consumer_pb2_grpc.ConsumerServiceStub(self.channel)
         self.admin = admin_pb2_grpc.AdminServiceStub(self.channel)
+        self.query = query_pb2_grpc.QueryServiceStub(self.channel)
         self._streams: list[Checks] = []
 
     async def close(self) -> None:

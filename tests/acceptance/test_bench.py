@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.cli.bench.accounting import Unaccounted, check_arrived
 from support.databases import KINDS, Kind, server_url
 
 
@@ -20,8 +21,13 @@ def bench(*arguments: str) -> dict[str, Any]:
     return figures
 
 
-def on(kind: Kind) -> list[str]:
-    return ["--database", server_url(kind)]
+def on(kind: Kind | None) -> list[str]:
+    return ["--database", server_url(kind)] if kind else []
+
+
+# None is the embedded database.
+EVERYWHERE = pytest.mark.parametrize("kind", [None, *KINDS])
+ROUNDED = 0.02
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,6 +43,107 @@ def test_transactions(kind: Kind, in_flight: int) -> None:
     assert 0 < figures["commit_p50_ms"] <= figures["p50_ms"] <= figures["p99_ms"]
     assert figures["two_inserts_p50_ms"] > 0
     assert figures["two_calls_p50_ms"] > 0
+
+
+@EVERYWHERE
+def test_send(kind: Kind | None) -> None:
+    options = ["--in-flight", "16", "--size", "100", "--seconds", "1", "--rounds", "2"]
+    figures = bench("send", *on(kind), *options)
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["in_flight"], figures["size_bytes"]) == (16, 100)
+    assert figures["messages"] > 16
+    assert figures["ratio"] == pytest.approx(figures["messages_per_s"] / figures["floor_per_s"], abs=0.001)
+    assert figures["large_ratio"] == pytest.approx(figures["messages_per_s"] / figures["large_floor_per_s"], abs=0.001)
+    assert figures["messages_per_s"] == pytest.approx(figures["messages"] / figures["seconds"], rel=ROUNDED)
+    assert 0 < figures["send_p50_ms"] <= figures["send_p99_ms"]
+    assert figures["broker_cpu_us"] > 0
+    assert figures["client_cpu_us"] > 0
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
+def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:
+    options = ["--messages", "5001", "--size", "100", "--rounds", "2", "--prefetch", "700"]
+    figures = bench("consume", *on(kind), *options, "--consumers", str(consumers), "--processes", str(processes))
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["messages"], figures["rounds"], figures["prefetch"], figures["size_bytes"]) == (5001, 2, 700, 100)
+    assert (figures["consumers"], figures["processes"]) == (consumers, processes)
+    assert figures["ratio"] == pytest.approx(figures["messages_per_s"] / figures["floor_per_s"], abs=0.001)
+    assert len(figures["ratios"]) == 2
+    assert figures["delivered_again"] == 0
+    assert figures["broker_cpu_us"] > 0
+    assert figures["client_cpu_us"] > 0
+    assert figures["seconds"] > 0
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("kind_of_message", [[], ["--transactions"]])
+def test_latency(kind: Kind | None, kind_of_message: list[str]) -> None:
+    options = ["--rate", "50", "--seconds", "1", "--rounds", "2", "--size", "100", *kind_of_message]
+    check_latencies(bench("latency", *on(kind), *options), kind, brokers=1, transactions=bool(kind_of_message))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_latency_across_brokers(kind: Kind) -> None:
+    options = ["--rate", "50", "--seconds", "1", "--rounds", "2", "--size", "100", "--brokers", "2"]
+    check_latencies(bench("latency", *on(kind), *options), kind, brokers=2, transactions=False)
+
+
+def check_latencies(figures: dict[str, Any], kind: Kind | None, *, brokers: int, transactions: bool) -> None:
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["brokers"], figures["transactions"], figures["size_bytes"]) == (brokers, transactions, 100)
+    assert (figures["messages"], figures["rate_per_s"], figures["seconds"]) == (50, 50, 1)
+    assert figures["delivered_again"] == 0
+    for prefix in ("", "floor_"):
+        times = [figures[f"{prefix}{name}_ms"] for name in ("p50", "p90", "p99", "max")]
+        assert times[0] > 0
+        assert times == sorted(times)
+    assert figures["p50_to_floor"] == pytest.approx(figures["p50_ms"] / figures["floor_p50_ms"], rel=ROUNDED, abs=0.01)
+    assert 0 < figures["confirmed_p50_ms"] <= figures["confirmed_p99_ms"]
+    assert figures["begun_p99_ms"] >= 0
+
+
+def test_latency_across_brokers_needs_a_server() -> None:
+    command = [sys.executable, "-m", "broker.cli", "bench", "latency", "--brokers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "brokers: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@EVERYWHERE
+def test_idle(kind: Kind | None) -> None:
+    # Two of the groups read the first topic; the channels are not all full.
+    options = ["--consumers", "130", "--groups", "4", "--topics", "2", "--seconds", "1"]
+    figures = bench("idle", *on(kind), *options)
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["consumers"], figures["groups"], figures["topics"], figures["seconds"]) == (130, 4, 2, 1)
+    assert 0 < figures["first_delivery_ms"] <= figures["last_delivery_ms"]
+    assert figures["broker_cpu_percent"] >= 0
+    assert figures["without_consumers_cpu_percent"] >= 0
+    counted = [figures[f"{name}_per_s"] for name in ("queries", "peak", "without_consumers", "without_broker")]
+    if kind is None:
+        assert counted == [None] * 4
+        assert "no server that counts" in figures["not_counted"]
+    else:
+        assert counted[0] > 0  # The broker looks for what other brokers release.
+        assert counted[1] >= counted[0] * (1 - ROUNDED)
+        assert figures["statements_per_s"]["select"] > 0
+        assert "not_counted" not in figures
+
+
+def test_idle_with_fewer_consumers_than_groups() -> None:
+    figures = bench("idle", "--consumers", "2", "--groups", "5", "--topics", "5", "--seconds", "0.5")
+    assert figures["first_delivery_ms"] == figures["last_delivery_ms"]
+
+
+def test_messages_that_do_not_add_up_are_an_error() -> None:
+    assert check_arrived([2, 0, 1], range(3)) == 0
+    assert check_arrived([2, 0, 1, 2, 2], range(3)) == 2
+    with pytest.raises(Unaccounted, match=r"3 messages were sent; 2 \(number 0, 2\) did not arrive, and 0 came"):
+        check_arrived([1, 1], range(3))
+    with pytest.raises(Unaccounted, match=r"0 did not arrive, and 6 \(number 5, 6, 7, 8, 9, \.\.\.\) came"):
+        check_arrived(range(3, 11), range(3, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.topic import ConsumerGroup, Topic
+from broker.domain.group import ConsumerGroup
+from broker.domain.keys import dedup_hash, key_hash
+from broker.domain.topic import Topic
 from broker.storage.engine import Database
 from broker.storage.migrations import migrate
 from broker.storage.session import Answer, Session, Statement
@@ -30,8 +32,17 @@ LEASES, DUE_LEASES = 500, 25
 BACKLOG = 1000
 """Messages of each queue that the first group has not been given yet."""
 
-CHANGING = {"half_message": PENDING, "lease": LEASES}
+SCHEDULED, DUE = 1000, 100
+"""Messages that wait for their time, and those of them for which it has come."""
+WITH_KEY = 200
+"""Messages with the key "k", in the first queue."""
+OWNED = 100
+"""Dedup keys "key0" and so on, of decided transactions."""
+
+CHANGING = {"half_message": PENDING, "lease": LEASES, "scheduled_message": SCHEDULED}
 """Tables that fill and empty all the time, with the rows they have here."""
+
+TABLES = ("topic", "queue", "message", "op_record", "group_progress", "message_key", "dedup_key", *CHANGING)
 
 _OP_ID = "UNHEX(CONCAT('0190', LPAD(HEX({n}), 12, '0'), REPEAT('0', 16)))"
 
@@ -66,8 +77,10 @@ def build(url: str) -> None:
     session.commit()
     _pending(session)
     _leases(session)
+    _scheduled(session)
+    _keys(session)
     session.commit()
-    for table in ("topic", "queue", "message", "op_record", "group_progress", *CHANGING):
+    for table in TABLES:
         session.fetch(f"ANALYZE TABLE {table}")
     for table in CHANGING:
         session.run(f"ALTER TABLE {table} STATS_AUTO_RECALC = 0")
@@ -122,6 +135,56 @@ def _pending(session: Session) -> None:
     )
 
 
+def scheduled_id(number: int) -> bytes:
+    """The id of an ordinary message that waits for its time."""
+    return bytes.fromhex(f"0195{number:012x}{'0' * 16}")
+
+
+def scheduled_at(number: int) -> int:
+    """When it is due."""
+    return START - DUE + number if number < DUE else START + 1000 + number
+
+
+def _scheduled(session: Session) -> None:
+    session.insert(
+        "scheduled_message",
+        "deliver_at, transaction_id, position, topic_id, priority, body, size, message_keys, born_at",
+        [
+            (scheduled_at(n), scheduled_id(n), 0, 1, 0, b"z" * 200, 200, '["later"]', START - 1000)
+            for n in range(SCHEDULED)
+        ],
+    )
+    session.insert(
+        "op_record",
+        "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released",
+        [(scheduled_id(n), 2, 4, 1, 0, START, START, f"[[0,{scheduled_at(n)}]]") for n in range(SCHEDULED)],
+    )
+
+
+def _keys(session: Session) -> None:
+    session.run("UPDATE message SET message_keys = '[\"k\"]' WHERE queue_id = 1 AND log_offset < ?", (WITH_KEY,))
+    session.insert(
+        "message_key", "topic_id, key_hash, queue_id, log_offset", [(1, key_hash("k"), 1, n) for n in range(WITH_KEY)]
+    )
+    session.run(
+        "INSERT INTO message_key (topic_id, key_hash, queue_id, log_offset)"
+        " SELECT 1, log_offset, queue_id, log_offset FROM message WHERE queue_id = 2"
+    )
+    session.run(
+        "INSERT INTO dedup_key (topic_id, dedup_hash, transaction_id, position, expires_at)"
+        f" SELECT 1, transaction_id, transaction_id, 0, {START * 2} + log_offset FROM message WHERE queue_id = 3"
+    )
+    session.insert(
+        "dedup_key",
+        "topic_id, dedup_hash, transaction_id, position, expires_at",
+        [(1, dedup_hash(f"key{n}"), decided_id(n), 0, START + 1000) for n in range(OWNED)],
+    )
+    session.run(
+        "UPDATE queue SET stored_bytes ="
+        " (SELECT SUM(m.size) FROM message m WHERE m.queue_id = queue.queue_id) WHERE topic_id = 1"
+    )
+
+
 def _leases(session: Session) -> None:
     session.insert(
         "consumer_group", "group_id, name, max_attempts, created_at", [(n + 1, f"g{n}", 17, 0) for n in range(4)]
@@ -144,7 +207,7 @@ def _leases(session: Session) -> None:
 
 
 TOPIC = Topic(1, "orders", 1000, 0, tuple(range(1, QUEUES + 1)))
-GROUP = ConsumerGroup(1, "g0", 17, 0)
+GROUP = ConsumerGroup(1, "g0", 0)
 
 
 class Recording(Session):

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
+from broker.services.ports import JoinWork
 from conformance.world import ALL_KINDS, AnyKind, Databases, World
 from support.databases import drop_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 HOUR = 3_600_000_000
@@ -50,12 +54,12 @@ def store(world: World) -> Store:
 @pytest.fixture
 async def topic(store: Store) -> Topic:
     """A topic with one queue."""
-    return await store.create_topic("orders", 1, HOUR)
+    return await store.create_topic("orders", TopicSettings(1, HOUR))
 
 
 @pytest.fixture
 async def group(store: Store, topic: Topic) -> ConsumerGroup:
     """A consumer group on the topic that gives a message up after three attempts."""
-    made = await store.create_group("billing", 3, HOUR)
-    await store.join(made, [topic])
+    made = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.join(JoinWork(made, [topic], "consumer", {}))
     return made

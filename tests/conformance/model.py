@@ -34,6 +34,8 @@ from conformance.rig import MAX_ATTEMPTS, QUEUES, Rig
 
 PREPARED, COMMITTED, ROLLED_BACK, PARKED = TransactionState
 SECOND = 1_000_000
+SHAPES = [(None, None), (0, None), (1, None), (0, "a"), (0, "b"), (1, "c")]
+"""Queue and message group of a message; None: any, none."""
 STEPS = (0, 1, SECOND, 6 * SECOND, 15 * SECOND, 30 * SECOND, 31 * SECOND, 3600 * SECOND)
 
 
@@ -42,7 +44,7 @@ class Transaction:
     """A transaction as it must be."""
 
     transaction_id: bytes
-    halves: list[tuple[int | None, bytes]]
+    halves: list[tuple[int | None, str | None, bytes]]
     due_at: int
     limit: int
     state: TransactionState = PREPARED
@@ -57,6 +59,7 @@ class Entry:
     transaction_id: bytes
     position: int
     body: bytes
+    message_group: str | None = None
     attempt: int = 0
     receipt: tuple[int, int] | None = None
     """Lease and token of its latest delivery; None before, and while it waits after it was given back."""
@@ -83,8 +86,17 @@ class Expected:
     def find(self, queue_no: int, offset: int) -> Entry:
         return self.logs[queue_no][offset]
 
+    def peers(self, entry: Entry) -> list[Entry]:
+        """The open messages of a message group, in order."""
+        return [each for each in self.entries() if each.open and each.message_group == entry.message_group]
+
     def entries(self) -> list[Entry]:
         return [entry for log in self.logs for entry in log]
+
+
+def delivered_before(log: list[Entry], offset: int, message_group: str | None) -> bool:
+    """Whether all messages of a group (or of none) below an offset were handed out."""
+    return all(entry.handed_out for entry in log[:offset] if entry.message_group == message_group)
 
 
 class Model(RuleBasedStateMachine):
@@ -110,8 +122,8 @@ class Model(RuleBasedStateMachine):
     def call(self, broker: int, name: str, *rest: Any) -> Any:
         return self.rig.run(getattr(self.rig.stores[broker], name)(*rest))
 
-    def half(self, queue_no: int | None, body: bytes) -> Half:
-        return Half(self.rig.topic.topic_id, queue_no, Message("orders", body))
+    def half(self, queue_no: int | None, message_group: str | None, body: bytes) -> Half:
+        return Half(self.rig.topic.topic_id, queue_no, Message("orders", body, message_group=message_group))
 
     def prepare_work(self, transaction: Transaction, first: int = 0) -> PrepareWork:
         halves = [self.half(*each) for each in transaction.halves[first:]]
@@ -128,14 +140,14 @@ class Model(RuleBasedStateMachine):
     @rule(
         target=transactions,
         broker=st.integers(0, 1),
-        shapes=st.lists(st.lists(st.sampled_from([None, 0, 1]), min_size=1, max_size=3), min_size=1, max_size=3),
+        shapes=st.lists(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3), min_size=1, max_size=3),
     )
-    def prepare(self, broker: int, shapes: list[list[int | None]]) -> Any:
+    def prepare(self, broker: int, shapes: list[list[tuple[int | None, str | None]]]) -> Any:
         made = []
         for shape in shapes:
             self.count += 1
             transaction_id = uuid7(self.count, os.urandom(10))
-            halves = [(queue_no, f"{self.count}.{n}".encode()) for n, queue_no in enumerate(shape)]
+            halves = [(*place, f"{self.count}.{n}".encode()) for n, place in enumerate(shape)]
             due = self.now + self.rig.policy.first_check
             made.append(Transaction(transaction_id, halves, due, self.rig.policy.max_checks))
         outcomes = self.call(broker, "prepare", [self.prepare_work(each) for each in made])
@@ -152,10 +164,10 @@ class Model(RuleBasedStateMachine):
         else:
             self.conflict(outcome, known.state)
 
-    @rule(broker=st.integers(0, 1), transaction_id=transactions, queue_no=st.sampled_from([None, 0, 1]))
-    def append(self, broker: int, transaction_id: bytes, queue_no: int | None) -> None:
+    @rule(broker=st.integers(0, 1), transaction_id=transactions, place=st.sampled_from(SHAPES))
+    def append(self, broker: int, transaction_id: bytes, place: tuple[int | None, str | None]) -> None:
         known = self.model.transactions[transaction_id]
-        longer = replace(known, halves=[*known.halves, (queue_no, f"appended {len(known.halves)}".encode())])
+        longer = replace(known, halves=[*known.halves, (*place, f"appended {len(known.halves)}".encode())])
         (outcome,) = self.call(broker, "prepare", [self.prepare_work(longer, len(known.halves))])
         if known.state is PREPARED:
             assert outcome == TransactionOutcome(transaction_id, PREPARED)
@@ -168,7 +180,7 @@ class Model(RuleBasedStateMachine):
         known = self.model.transactions[transaction_id]
         if known.state is COMMITTED:
             return  # The content is not kept after the commit; the answer is the recorded one.
-        other = replace(known, halves=[(None, b"something else")])
+        other = replace(known, halves=[(None, None, b"something else")])
         (outcome,) = self.call(broker, "prepare", [self.prepare_work(other)])
         assert isinstance(outcome, AlreadyExists if known.state is PREPARED else VerdictConflict), outcome
 
@@ -201,13 +213,13 @@ class Model(RuleBasedStateMachine):
         added: list[dict[int, Entry]] = [{} for _ in range(QUEUES)]
         for known in committed:
             assert len(known.released) == len(known.halves)
-            for position, ((fixed, body), (queue_id, offset)) in enumerate(
+            for position, ((fixed, message_group, body), (queue_id, offset)) in enumerate(
                 zip(known.halves, known.released, strict=True)
             ):
                 queue_no = self.rig.topic.queue_ids.index(queue_id)
                 assert fixed in {None, queue_no}
                 assert offset not in added[queue_no], "two messages at one offset"
-                added[queue_no][offset] = Entry(known.transaction_id, position, body)
+                added[queue_no][offset] = Entry(known.transaction_id, position, body, message_group)
         for log, new in zip(self.model.logs, added, strict=True):
             assert sorted(new) == list(range(len(log), len(log) + len(new))), "offsets are not dense"
             log.extend(new[offset] for offset in sorted(new))
@@ -229,14 +241,14 @@ class Model(RuleBasedStateMachine):
     @rule(
         target=transactions,
         broker=st.integers(0, 1),
-        queues=st.lists(st.sampled_from([None, 0, 1]), min_size=1, max_size=4),
+        shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4),
     )
-    def send(self, broker: int, queues: list[int | None]) -> Any:
+    def send(self, broker: int, shapes: list[tuple[int | None, str | None]]) -> Any:
         """Ordinary messages: transactions that are committed at once."""
         made = []
-        for queue_no in queues:
+        for place in shapes:
             self.count += 1
-            halves = [(queue_no, f"sent {self.count}".encode())]
+            halves = [(*place, f"sent {self.count}".encode())]
             made.append(Transaction(uuid7(self.count, os.urandom(10)), halves, 0, 0, COMMITTED))
         places = self.call(broker, "send", [self.send_work(each) for each in made])
         for known, place in zip(made, places, strict=True):
@@ -246,8 +258,9 @@ class Model(RuleBasedStateMachine):
         return multiple(*(each.transaction_id for each in made))
 
     def send_work(self, known: Transaction) -> SendWork:
-        queue_no, body = known.halves[0]
-        return SendWork(known.transaction_id, self.rig.topic.topic_id, queue_no, Message("orders", body))
+        queue_no, message_group, body = known.halves[0]
+        message = Message("orders", body, message_group=message_group)
+        return SendWork(known.transaction_id, self.rig.topic.topic_id, queue_no, message)
 
     @rule(broker=st.integers(0, 1), transaction_id=transactions)
     def send_again(self, broker: int, transaction_id: bytes) -> None:
@@ -273,7 +286,7 @@ class Model(RuleBasedStateMachine):
             known.due_at = self.now + self.rig.policy.interval
             assert (check.check_number, check.max_checks) == (known.checks, known.limit)
             assert check.check_number <= known.limit
-            assert [message.body for message in check.halves] == [body for _, body in known.halves]
+            assert [message.body for message in check.halves] == [body for _, _, body in known.halves]
             if lost:
                 self.call(broker, "return_check", check)
                 known.checks -= 1
@@ -312,6 +325,7 @@ class Model(RuleBasedStateMachine):
         wish = ClaimWork(self.rig.group, [self.rig.topic], f"c{broker}", limit, 1 << 20, self.rig.lease_time)
         (claimed,) = self.call(broker, "claim", [wish])
         assert not isinstance(claimed, BrokerError), claimed
+        self.find_the_dead()
         got = []
         for each in claimed.parts:
             assert each.messages
@@ -320,12 +334,17 @@ class Model(RuleBasedStateMachine):
             assert each.expires_at == self.now + self.rig.lease_time
             for message in each.messages:
                 got.append((message.queue_no, message.offset, Receipt(each.lease_id, each.token, message.offset)))
-                self.hand_out(message, each)
+            if each.ordered:
+                self.hand_out_in_order(each)
+            for message in [] if each.ordered else each.messages:
+                entry = self.hand_out(message, each)
+                assert entry.message_group is None
+                assert delivered_before(self.model.logs[message.queue_no], message.offset, None), "skipped a message"
+                assert each.attempt == entry.attempt + 1 <= MAX_ATTEMPTS
+                entry.attempt = each.attempt
         assert len(got) <= limit
-        self.find_the_dead()
-        if len(got) < limit:
-            left = [entry for entry in self.model.entries() if entry.open and entry.available_at <= self.now]
-            assert left == [], "there was room, and these were not delivered"
+        if len(got) < limit and not claimed.more:
+            assert self.takeable() == [], "there was room, and these were not delivered"
         return multiple(*got)
 
     @rule(target=deliveries, broker=st.integers(0, 1), limit=st.integers(1, 6))
@@ -333,23 +352,51 @@ class Model(RuleBasedStateMachine):
         self.rig.clock.pass_time(self.rig.lease_time)
         return self.pull(broker, limit)
 
-    def hand_out(self, message: Any, delivered: Any) -> None:
+    def takeable(self) -> list[Entry]:
+        """What a consumer with room for it must get."""
+        heads: dict[str, Entry] = {}
+        loose = []
+        for entry in self.model.entries():
+            if not entry.open:
+                continue
+            if entry.message_group is None:
+                loose.append(entry)
+            else:
+                heads.setdefault(entry.message_group, entry)
+        return [entry for entry in [*loose, *heads.values()] if entry.available_at <= self.now]
+
+    def hand_out(self, message: Any, delivered: Any) -> Entry:
         log = self.model.logs[message.queue_no]
         assert message.offset < len(log), "delivered, and never committed"
         entry = log[message.offset]
-        assert (message.transaction_id, message.position, message.body) == (
+        assert (message.transaction_id, message.position, message.body, message.message_group) == (
             entry.transaction_id,
             entry.position,
             entry.body,
+            entry.message_group,
         )
         assert self.model.transactions[entry.transaction_id].state is COMMITTED
         assert entry.open, "delivered again after it was handled"
         assert entry.available_at <= self.now, "delivered while somebody else holds it"
-        assert delivered.attempt == entry.attempt + 1 <= MAX_ATTEMPTS
-        if not entry.handed_out:
-            assert all(before.handed_out for before in log[: message.offset]), "skipped a message"
-        entry.attempt, entry.handed_out = delivered.attempt, True
+        entry.handed_out = True
         entry.receipt, entry.available_at = (delivered.lease_id, delivered.token), delivered.expires_at
+        return entry
+
+    def hand_out_in_order(self, delivered: Any) -> None:
+        """Messages of one message group: the first ones that are open, and nobody else has any of the group."""
+        head = self.model.find(delivered.messages[0].queue_no, delivered.messages[0].offset)
+        assert head.message_group is not None
+        peers = self.model.peers(head)
+        assert all(entry.available_at <= self.now for entry in peers), "somebody else holds some of the group"
+        entries = [self.hand_out(message, delivered) for message in delivered.messages]
+        assert peers[: len(entries)] == entries, "not in order"
+        assert delivered.attempt == head.attempt + 1 <= MAX_ATTEMPTS
+        head.attempt = delivered.attempt
+        # Those behind the head are handed out for the first time, and those left behind were not tried.
+        for entry in entries[1:]:
+            entry.attempt = 1
+        for entry in peers[len(entries) :]:
+            entry.attempt, entry.receipt, entry.available_at = 0, None, 0
 
     def find_the_dead(self) -> None:
         """Reads new dead letters; each was tried as often as allowed, and is dead once."""
@@ -366,6 +413,10 @@ class Model(RuleBasedStateMachine):
                 assert entry.open, "a handled message became a dead letter"
                 assert entry.attempt == MAX_ATTEMPTS
                 assert entry.available_at <= self.now, "given up while somebody held it"
+                if entry.message_group is not None:
+                    assert self.model.peers(entry)[0] is entry, "given up out of turn"
+                    for peer in self.model.peers(entry)[1:]:
+                        peer.attempt = 0
             entry.dead = True
             self.model.dead_seen += 1
         assert self.model.dead_seen == sum(entry.dead for entry in self.model.entries())
@@ -404,13 +455,20 @@ class Model(RuleBasedStateMachine):
             if how == "extend":
                 for entry in self.of_lease(receipt):
                     entry.available_at = self.now + time
-        for ((queue_no, offset, _), how, time), outcome in zip(
-            accepted, [o for o, fine in zip(outcomes, valid, strict=True) if fine], strict=True
-        ):
-            entry = self.model.find(queue_no, offset)
-            if how in {"ack", "extend"} or not entry.open or entry.receipt is None:
-                continue
-            self.give_back(entry, how, time, outcome)
+        nacked = [
+            (offset, how == "untried", self.model.find(queue_no, offset), receipt, how, time, outcome)
+            for ((queue_no, offset, receipt), how, time), outcome in zip(
+                accepted, [o for o, fine in zip(outcomes, valid, strict=True) if fine], strict=True
+            )
+            if how not in {"ack", "extend"}
+        ]
+        for _, _, entry, _, how, time, outcome in nacked:
+            if entry.message_group is None and entry.open and entry.receipt is not None:
+                self.give_back(entry, how, time, outcome)
+        # A message group goes back as a whole, by its first message that was given back.
+        for _, _, entry, receipt, how, time, outcome in sorted(nacked, key=lambda each: each[:2]):
+            if entry.message_group is not None and entry.open and entry.receipt is not None:
+                self.give_back_in_order(entry, receipt, how, time, outcome)
         self.find_the_dead()
 
     def give_back(self, entry: Entry, how: str, time: int, outcome: Any) -> None:
@@ -424,6 +482,22 @@ class Model(RuleBasedStateMachine):
         else:
             assert outcome.dead_letter is None
             entry.available_at = self.now + (time if how == "nack" else [1, 5][entry.attempt - 1] * SECOND)
+
+    def give_back_in_order(self, entry: Entry, receipt: Receipt, how: str, time: int, outcome: Any) -> None:
+        head = self.model.peers(entry)[0]
+        if how != "untried" and entry is head and head.attempt >= MAX_ATTEMPTS:
+            assert outcome.dead_letter is not None
+            head.dead = True
+            return
+        assert outcome.dead_letter is None
+        delay = {"untried": 0, "nack": time, "retry later": [1, 5, 10][head.attempt - 1] * SECOND}[how]
+        lease = self.of_lease(receipt)
+        for each in self.model.entries():
+            if each.receipt == (receipt.lease_id, receipt.token):
+                each.receipt = None
+        for each in lease:
+            each.available_at = self.now + delay
+        head.attempt -= how == "untried"
 
     def of_lease(self, receipt: Receipt) -> list[Entry]:
         """Open messages of the lease that a receipt names, if it is still that lease's time."""

@@ -6,6 +6,9 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
+from broker.services.ports import JoinWork
 from broker.storage.directory import Directory
 from broker.storage.engine import Database
 from broker.storage.schema import metadata
@@ -15,7 +18,8 @@ from conformance.world import HOUR, LEASE, POLICY, FakeClock
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
 
 QUEUES = 2
 MAX_ATTEMPTS = 3
@@ -59,13 +63,13 @@ class Rig:
 
     async def _make(self) -> None:
         store = self.stores[0]
-        self.topic = await store.create_topic("orders", QUEUES, HOUR * 1000)
-        self.group = await store.create_group("billing", MAX_ATTEMPTS, HOUR * 1000)
+        self.topic = await store.create_topic("orders", TopicSettings(QUEUES, HOUR * 1000))
+        self.group = await store.create_group("billing", GroupSettings(MAX_ATTEMPTS), TopicSettings(1, HOUR * 1000))
         dead = await store.find_topic("%DLQ%billing")
         assert dead is not None
         self.dead = dead
         self.producer = await store.producer_group_id("shop")
-        await store.join(self.group, [self.topic])
+        await store.join(JoinWork(self.group, [self.topic], "consumer", {}))
 
     def leases(self) -> int:
         """Leases in the table."""

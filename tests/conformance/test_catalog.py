@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
-from broker.services.ports import NackWork
+from broker.services.ports import JoinWork, NackWork
 from conformance.world import (
     HOUR,
     World,
@@ -23,17 +25,19 @@ from conformance.world import (
     pull,
     receipts,
     sending,
+    swept,
 )
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 LOOKALIKES = ["Topic", "topic", "TOPIC", "topic_", "topic-", "topi", "%topic", "topic|", "t" * 127]
 
 
 async def test_a_topic_is_found_as_it_was_made(world: World, store: Store) -> None:
-    made = await store.create_topic("orders", 3, HOUR)
+    made = await store.create_topic("orders", TopicSettings(3, HOUR))
     assert (made.name, made.queue_count, made.retention, made.created_at) == ("orders", 3, HOUR, world.clock.now())
     fresh = world.broker("b")
     assert fresh.known_topic("orders") is None
@@ -46,8 +50,8 @@ async def test_a_topic_is_found_as_it_was_made(world: World, store: Store) -> No
 
 
 async def test_names_that_look_alike_are_different_names(store: Store) -> None:
-    topics = [await store.create_topic(name, 1, HOUR) for name in LOOKALIKES]
-    groups = [await store.create_group(name[:120], 3, HOUR) for name in LOOKALIKES]
+    topics = [await store.create_topic(name, TopicSettings(1, HOUR)) for name in LOOKALIKES]
+    groups = [await store.create_group(name[:120], GroupSettings(3), TopicSettings(1, HOUR)) for name in LOOKALIKES]
     producers = [await store.producer_group_id(name[:120]) for name in LOOKALIKES]
     assert len({topic.topic_id for topic in topics}) == len({g.group_id for g in groups}) == len(LOOKALIKES)
     assert len(set(producers)) == len(LOOKALIKES)
@@ -61,8 +65,8 @@ async def test_names_that_look_alike_are_different_names(store: Store) -> None:
 @pytest.mark.parametrize("what", ["topic", "group"])
 async def test_a_name_is_taken_once(world: World, store: Store, what: str) -> None:
     make = {
-        "topic": lambda broker: broker.create_topic("same", 2, HOUR),
-        "group": lambda broker: broker.create_group("same", 3, HOUR),
+        "topic": lambda broker: broker.create_topic("same", TopicSettings(2, HOUR)),
+        "group": lambda broker: broker.create_group("same", GroupSettings(3), TopicSettings(1, HOUR)),
     }[what]
     brokers = [store, world.broker("b"), world.broker("c")]
     made = await asyncio.gather(*(make(broker) for broker in brokers * 3), return_exceptions=True)
@@ -80,8 +84,8 @@ async def test_a_producer_group_has_one_number(world: World, store: Store) -> No
 async def test_lists_by_name_in_pages(store: Store, size: int) -> None:
     names = ["B", "a", "b", "c-1", "c_1"]
     for name in reversed(names):
-        await store.create_topic(name, 1, HOUR)
-        await store.create_group(name, 3, HOUR)
+        await store.create_topic(name, TopicSettings(1, HOUR))
+        await store.create_group(name, GroupSettings(3), TopicSettings(1, HOUR))
     topics: list[str] = []
     while page := await store.list_topics(topics[-1] if topics else "", size):
         topics += [topic.name for topic in page]
@@ -95,17 +99,19 @@ async def test_lists_by_name_in_pages(store: Store, size: int) -> None:
 async def test_a_deleted_topic_is_gone(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     for _ in range(3):
         ok(await store.send([sending(topic) for _ in range(500)]))
-    kept = await store.create_topic("kept", 1, HOUR)
+    kept = await store.create_topic("kept", TopicSettings(1, HOUR))
     ok(await store.send([sending(kept)]))
     await store.delete_topic(topic)
     assert await store.find_topic("orders") is None
-    assert await store.find_topic_of_queue(topic.queue_ids[0]) is None
+    assert await world.broker("b").find_topic_of_queue(topic.queue_ids[0]) is None
+    assert world.count("message") == 1501, "the messages went in the short transaction"
+    await swept(store)
     assert (world.count("message"), world.count("queue"), world.count("group_progress")) == (1, 2, 0)
     with pytest.raises(NotFound):
         await store.delete_topic(topic)
-    again = await store.create_topic("orders", 1, HOUR)
+    again = await store.create_topic("orders", TopicSettings(1, HOUR))
     assert await log_of(store, again) == []
-    await store.join(group, [again])
+    await store.join(JoinWork(group, [again], "consumer", {}))
     ok(await store.send([sending(again, "new")]))
     assert bodies(await pull(store, group, again)) == ["new"]
 
@@ -141,17 +147,17 @@ async def test_a_deleted_group_is_gone(world: World, store: Store, topic: Topic,
     assert (world.count("lease"), world.count("group_progress")) == (0, 0)
     of(Refused, (await store.settle([NackWork(first)]))[0])
     assert await store.find_topic("%DLQ%billing") is not None
-    again = await store.create_group("billing", 5, HOUR)
-    assert (again.max_attempts, again.group_id != group.group_id or world.kind == "sqlite") == (5, True)
-    await store.join(again, [topic])
+    again = await store.create_group("billing", GroupSettings(5), TopicSettings(1, HOUR))
+    assert (again.settings.max_attempts, again.group_id != group.group_id or world.kind == "sqlite") == (5, True)
+    await store.join(JoinWork(again, [topic], "consumer", {}))
     assert len(bodies(await pull(store, again, topic))) == 3
 
 
 async def test_a_pull_and_the_groups_deletion_leave_no_lease(world: World, store: Store, topic: Topic) -> None:
     other = world.broker("b")
     for number in range(15):
-        group = await store.create_group(f"g{number}", 3, HOUR)
-        await store.join(group, [topic])
+        group = await store.create_group(f"g{number}", GroupSettings(3), TopicSettings(1, HOUR))
+        await store.join(JoinWork(group, [topic], "consumer", {}))
         ok(await store.send([sending(topic) for _ in range(20)]))
         await asyncio.gather(
             *(pull(store, group, topic, limit=1) for _ in range(5)), other.delete_group(group), return_exceptions=True
@@ -161,10 +167,10 @@ async def test_a_pull_and_the_groups_deletion_leave_no_lease(world: World, store
 
 async def test_a_pull_and_the_topics_deletion_leave_no_lease(world: World, store: Store) -> None:
     other = world.broker("b")
-    group = await store.create_group("g", 3, HOUR)
+    group = await store.create_group("g", GroupSettings(3), TopicSettings(1, HOUR))
     for number in range(15):
-        topic = await store.create_topic(f"t{number}", 1, HOUR)
-        await store.join(group, [topic])
+        topic = await store.create_topic(f"t{number}", TopicSettings(1, HOUR))
+        await store.join(JoinWork(group, [topic], "consumer", {}))
         ok(await store.send([sending(topic) for _ in range(20)]))
         results = await asyncio.gather(
             pull(store, group, topic, limit=1), other.delete_topic(topic), return_exceptions=True
@@ -173,14 +179,15 @@ async def test_a_pull_and_the_topics_deletion_leave_no_lease(world: World, store
         if gone:
             queue_id = topic.queue_ids[0]
             assert world.count("lease", f"queue_id = {queue_id}") == 0, results
+            await swept(store)
             assert world.count("message", f"queue_id = {queue_id}") == 0
         else:
             assert isinstance(results[1], Refused)
 
 
 async def test_progress_of_a_group_over_all_it_joined(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    wide = await store.create_topic("wide", 2, HOUR)
-    await store.join(group, [wide])
+    wide = await store.create_topic("wide", TopicSettings(2, HOUR))
+    await store.join(JoinWork(group, [wide], "consumer", {}))
     ok(await store.send([sending(wide, queue_no=1) for _ in range(4)]))
     await pull(store, group, wide, limit=3)
     states = await store.group_progress(group)
@@ -189,4 +196,4 @@ async def test_progress_of_a_group_over_all_it_joined(store: Store, topic: Topic
         ("wide", 0, 0, 0, 0, 0),
         ("wide", 1, 4, 3, 3, 4),
     ]
-    assert await store.group_progress(await store.create_group("new", 3, HOUR)) == []
+    assert await store.group_progress(await store.create_group("new", GroupSettings(3), TopicSettings(1, HOUR))) == []

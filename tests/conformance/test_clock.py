@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
+from broker.services.ports import JoinWork
 from broker.storage import clock as clock_module
 from broker.storage.clock import DatabaseClock
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 
@@ -46,9 +50,9 @@ async def test_a_wrong_host_clock_does_no_harm(world: World, error: int, monkeyp
     await one.start()
     await two.start()
     assert abs(one.clock.now() - two.clock.now()) < SECOND
-    topic = await one.create_topic("orders", 1, HOUR)
-    group = await one.create_group("billing", 3, HOUR)
-    await one.join(group, [topic])
+    topic = await one.create_topic("orders", TopicSettings(1, HOUR))
+    group = await one.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
+    await one.join(JoinWork(group, [topic], "consumer", {}))
     ok(await one.send([sending(topic)]))
     held = await pull(two, group, topic)
     assert bodies(held) == ["hello"]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
-from broker.domain.topic import ConsumerGroup, Topic
-from broker.services.ports import NackWork, ReceiptOutcome, SendWork
+from broker.domain.topic import Topic, TopicSettings
+from broker.services.ports import JoinWork, NackWork, ReceiptOutcome, SendWork
 from conformance.world import (
     HOUR,
     LEASE,
@@ -39,8 +40,8 @@ async def dead(store: Store, group: ConsumerGroup) -> Topic:
 async def test_a_message_is_tried_exactly_so_often(
     world: World, store: Store, topic: Topic, how: str, most: int
 ) -> None:
-    group = await store.create_group("tired", most, HOUR)
-    await store.join(group, [topic])
+    group = await store.create_group("tired", GroupSettings(most), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [topic], "consumer", {}))
     ok(await store.send([sending(topic)]))
     attempts = []
     for _ in range(most * 2 + 2):
@@ -62,7 +63,7 @@ async def test_a_dead_letter_is_the_message_and_its_origin(
     born, message_id = world.clock.now(), new_id()
     ok(await store.send([sending(topic, "first"), SendWork(message_id, topic.topic_id, 0, message)]))
     ok(await store.settle(acks(await pull(store, group, topic, limit=1))))
-    for attempt in range(group.max_attempts):
+    for attempt in range(group.settings.max_attempts):
         (receipt,) = receipts(await pull(store, group, topic))
         (outcome,) = await store.settle([NackWork(receipt, delay=0, reason=f"boom {attempt}")])
         world.clock.pass_time(1)
@@ -84,7 +85,7 @@ async def test_a_dead_letter_is_the_message_and_its_origin(
 
 async def test_only_the_hopeless_of_a_batch_die(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic, f"{n}") for n in range(5)]))
-    for _ in range(group.max_attempts - 1):
+    for _ in range(group.settings.max_attempts - 1):
         await pull(store, group, topic)
         world.clock.pass_time(LEASE)
     held = receipts(await pull(store, group, topic))
@@ -109,7 +110,7 @@ async def test_the_reason_of_the_last_failure_is_kept_when_the_lease_expires(
     ok(await store.send([sending(topic)]))
     (receipt,) = receipts(await pull(store, group, topic))
     ok(await store.settle([NackWork(receipt, delay=0, reason="no stock")]))
-    for _ in range(group.max_attempts):
+    for _ in range(group.settings.max_attempts):
         await pull(store, group, topic)
         world.clock.pass_time(LEASE)
     await pull(store, group, topic)
@@ -119,11 +120,14 @@ async def test_the_reason_of_the_last_failure_is_kept_when_the_lease_expires(
 
 async def test_dead_letters_can_be_consumed(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic, f"{n}") for n in range(3)]))
-    for _ in range(group.max_attempts + 1):
+    for _ in range(group.settings.max_attempts + 1):
         await pull(store, group, topic)
         world.clock.pass_time(LEASE)
-    repair, target = await store.create_group("repair", 3, HOUR), await dead(store, group)
-    await store.join(repair, [target])
+    repair, target = (
+        await store.create_group("repair", GroupSettings(3), TopicSettings(1, HOUR)),
+        await dead(store, group),
+    )
+    await store.join(JoinWork(repair, [target], "consumer", {}))
     assert bodies(await pull(store, repair, target)) == ["0", "1", "2"]
 
 
@@ -133,7 +137,7 @@ async def test_a_group_whose_dead_letter_topic_is_gone_goes_on(
     """The topic is made again; a hopeless message must not stand in the way of all others."""
     await store.delete_topic(await dead(store, group))
     ok(await store.send([sending(topic, "hopeless")]))
-    for _ in range(group.max_attempts):
+    for _ in range(group.settings.max_attempts):
         await pull(store, group, topic)
         world.clock.pass_time(LEASE)
     ok(await store.send([sending(topic, "fine")]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.message import Message
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
 from broker.services.ports import Half, PrepareWork, SendWork
@@ -236,7 +237,10 @@ async def test_an_answer_lost_at_commit_has_one_effect(
 @SERVERS
 async def test_a_real_deadlock_is_run_again(world: World, store: Store) -> None:
     """A foreign transaction holds one queue and wants the other; the database breaks the tie."""
-    one, two = await store.create_topic("one", 1, HOUR), await store.create_topic("two", 1, HOUR)
+    one, two = (
+        await store.create_topic("one", TopicSettings(1, HOUR)),
+        await store.create_topic("two", TopicSettings(1, HOUR)),
+    )
     foreign = world.session()
     holding = "SELECT next_offset FROM queue WHERE queue_id = ? FOR UPDATE"
     for _ in range(3):

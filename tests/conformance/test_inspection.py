@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.services.ports import PrepareWork, TransactionFilter
 from conformance.world import HOUR, POLICY, World, commit, decided, half, new_id, ok, prepared
@@ -42,7 +43,7 @@ class Pending:
 @pytest.fixture
 async def pending(world: World, store: Store, topic: Topic) -> Pending:
     """What the tests list."""
-    other = await store.create_topic("other", 1, HOUR)
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
     made = Pending(store, topic, other)
     await made.add(world, "parked", "a", topic)
     for _ in range(POLICY.max_checks + 1):

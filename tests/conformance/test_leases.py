@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
+from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.ports import AckWork, ExtendWork, NackWork, Receipt
-from broker.storage import leases
+from broker.services.ports import AckWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
+from broker.storage.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
     LEASE,
@@ -32,7 +34,8 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 
@@ -83,8 +86,8 @@ async def test_a_pull_of_expired_leases_has_bounds_too(
 
 
 async def test_a_pull_sees_all_queues_and_topics_in_turn(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    wide = await store.create_topic("wide", 3, HOUR)
-    await store.join(group, [topic, wide])
+    wide = await store.create_topic("wide", TopicSettings(3, HOUR))
+    await store.join(JoinWork(group, [topic, wide], "consumer", {}))
     await fill(store, topic, 2)
     for queue_no in range(3):
         ok(await store.send([sending(wide, f"q{queue_no}", queue_no=queue_no)]))
@@ -104,8 +107,8 @@ async def test_a_pull_sees_all_queues_and_topics_in_turn(store: Store, topic: To
 
 
 async def test_groups_do_not_see_each_other(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    other = await store.create_group("audit", 3, HOUR)
-    await store.join(other, [topic])
+    other = await store.create_group("audit", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.join(JoinWork(other, [topic], "consumer", {}))
     await fill(store, topic, 3)
     ok(await store.settle(acks(await pull(store, group, topic))))
     assert bodies(await pull(store, other, topic)) == ["0", "1", "2"]
@@ -114,12 +117,12 @@ async def test_groups_do_not_see_each_other(store: Store, topic: Topic, group: C
 async def test_joining_again_keeps_the_progress(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     await fill(store, topic, 3)
     await pull(store, group, topic)
-    await store.join(group, [topic])
+    await store.join(JoinWork(group, [topic], "consumer", {}))
     assert await pull(store, group, topic) == []
 
 
 async def test_no_topics_no_messages(store: Store, group: ConsumerGroup) -> None:
-    await store.join(group, [])
+    await store.join(JoinWork(group, [], "consumer", {}))
     assert await pull(store, group) == []
 
 
@@ -264,8 +267,8 @@ class TestGivingBack:
         assert ([m.body for m in again.messages], again.attempt, again.last_error) == ([b"1"], 2, "no stock")
 
     async def test_without_a_delay_the_retry_table_holds(self, world: World, store: Store, topic: Topic) -> None:
-        group = await store.create_group("patient", 20, HOUR)
-        await store.join(group, [topic])
+        group = await store.create_group("patient", GroupSettings(20), TopicSettings(1, HOUR))
+        await store.join(JoinWork(group, [topic], "consumer", {}))
         await fill(store, topic, 1)
         held = await pull(store, group, topic)
         for attempt, delay in enumerate([*ROCKETMQ_DELAYS, ROCKETMQ_DELAYS[-1]], 1):
@@ -280,7 +283,7 @@ class TestGivingBack:
         self, world: World, store: Store, topic: Topic, group: ConsumerGroup
     ) -> None:
         await fill(store, topic, 2)
-        for _ in range(group.max_attempts * 2):
+        for _ in range(group.settings.max_attempts * 2):
             held = await pull(store, group, topic)
             assert {each.attempt for each in held} == {1}
             assert sorted(bodies(held)) == ["0", "1"]
@@ -319,16 +322,20 @@ async def test_groups_with_due_leases(world: World, store: Store, topic: Topic, 
     await fill(store, topic, 2)
     await pull(store, group, topic)
     world.clock.pass_time(LEASE - 1)
-    assert await store.groups_with_due_leases() == []
+    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(0, False)}
     world.clock.pass_time(1)
-    assert await store.groups_with_due_leases() == [group.group_id]
+    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(0, True)}
+    await store.pause_group(group, paused=True, reason="")
+    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(1, False)}
+    await store.delete_group(group)
+    assert await store.look_at_groups([group.group_id]) == {}
 
 
 async def test_due_leases_of_topics_nobody_reads_any_more_are_in_nobodys_way(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    old = await store.create_topic("old", 1, HOUR)
-    await store.join(group, [old])
+    old = await store.create_topic("old", TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [old], "consumer", {}))
     for n in range(100):
         ok(await store.send([sending(old, f"{n}")]))
         assert len(await pull(store, group, old)) == 1
@@ -347,7 +354,7 @@ async def test_a_range_has_a_bound(world: World, store: Store, topic: Topic, gro
     while held := await pull(store, group, topic, limit=10_000):
         sizes += [len(each.messages) for each in held]
         ok(await store.settle(acks(held)[::2]))
-    assert (sum(sizes), max(sizes)) == (1500, leases.LARGEST_RANGE)
+    assert (sum(sizes), max(sizes)) == (1500, LARGEST_RANGE)
     world.clock.pass_time(LEASE)
     assert len(bodies(await pull(store, group, topic, limit=10_000))) == 750
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.domain.topic import QueueState
+from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound
 from broker.services.ports import SendWork
 from conformance.world import HOUR, World, acks, commit, log_of, new_id, of, ok, prepared, pull, sending, text
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 
@@ -46,7 +47,7 @@ async def test_a_send_is_recorded_as_a_committed_transaction(store: Store, topic
 
 
 async def test_a_send_to_a_deleted_topic_leaves_its_mates_alone(store: Store, topic: Topic) -> None:
-    gone = await store.create_topic("gone", 1, HOUR)
+    gone = await store.create_topic("gone", TopicSettings(1, HOUR))
     await store.delete_topic(gone)
     outcomes = await store.send([sending(topic, "a"), sending(gone), sending(topic, "b")])
     assert of(NotFound, outcomes[1]).reason == "TOPIC_NOT_FOUND"
@@ -55,7 +56,7 @@ async def test_a_send_to_a_deleted_topic_leaves_its_mates_alone(store: Store, to
 
 async def test_a_send_to_a_topic_another_broker_just_deleted(world: World, store: Store, topic: Topic) -> None:
     """This broker still remembers the topic; the queue's row tells it."""
-    other = await store.create_topic("kept", 1, HOUR)
+    other = await store.create_topic("kept", TopicSettings(1, HOUR))
     ok(await store.send([sending(topic)]))
     await world.broker("b").delete_topic(topic)
     outcomes = await store.send([sending(topic), sending(other)])
@@ -64,7 +65,7 @@ async def test_a_send_to_a_topic_another_broker_just_deleted(world: World, store
 
 
 async def test_batches_without_a_fixed_queue_take_turns(store: Store) -> None:
-    topic = await store.create_topic("wide", 3, HOUR)
+    topic = await store.create_topic("wide", TopicSettings(3, HOUR))
     used = [{place[0] for place in await store.send([sending(topic, queue_no=None)] * 2)} for _ in range(3)]  # type: ignore[index]
     assert sorted(queue for (queue,) in used) == sorted(topic.queue_ids)
 
@@ -126,7 +127,7 @@ async def test_queue_heads_grow_with_releases_only(store: Store, topic: Topic) -
 
 async def test_queue_states_with_and_without_a_group(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic) for _ in range(10)]))
-    assert await store.queue_states(topic, None) == [QueueState("orders", 0, 0, 10, 0, 0, 0)]
+    assert await store.queue_states(topic, None) == [QueueState("orders", 0, 0, 10, stored_bytes=50)]
     held = await pull(store, group, topic, limit=4)
     (state,) = await store.queue_states(topic, group)
     assert (state.next_offset, state.committed_offset, state.in_flight, state.lag) == (4, 0, 4, 10)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND
+from broker.domain.topic import TopicSettings
 from broker.maintenance import transaction_checker
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
@@ -60,8 +61,8 @@ async def bodies_of(store: Store, topic: Topic) -> list[bytes]:
 
 
 async def test_heads_of_all_queues_go_round_after_round(world: World, store: Store, topic: Topic) -> None:
-    topics = [topic, *[await store.create_topic(name, 1, HOUR) for name in ("a", "z")]]
-    longer = await store.create_topic("longer", 1, 3 * HOUR)
+    topics = [topic, *[await store.create_topic(name, TopicSettings(1, HOUR)) for name in ("a", "z")]]
+    longer = await store.create_topic("longer", TopicSettings(1, 3 * HOUR))
     async with running(RetentionSweeper(store, keep_ops=HOUR, interval=OFTEN)):
         for number in (1, 2):
             ok(await store.send([sending(each, f"{number}") for each in (*topics, longer)]))
@@ -103,7 +104,7 @@ async def test_one_broker_sweeps_and_another_takes_over_when_it_is_gone(world: W
     assert await heads_are(one, [topic], 1)
     ok(await one.send([sending(topic, "later")]))
     world.clock.pass_time(hold - 1)
-    short = await one.create_topic("short", 1, 1)
+    short = await one.create_topic("short", TopicSettings(1, 1))
     ok(await one.send([sending(short)]))
     await second.run_once()
     assert await heads_are(one, [short], 0)
@@ -114,7 +115,7 @@ async def test_one_broker_sweeps_and_another_takes_over_when_it_is_gone(world: W
 
 
 async def test_a_sweeper_that_is_stopped_half_way_is_continued(world: World, store: Store) -> None:
-    topic = await store.create_topic("short", 8, 1)
+    topic = await store.create_topic("short", TopicSettings(8, 1))
     for number in range(8):
         ok(await store.send([sending(topic, queue_no=number) for _ in range(50)]))
     world.clock.pass_time(SECOND)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, VerdictConflict
-from broker.services.ports import ClaimWork, PrepareWork, TransactionOutcome
+from broker.services.ports import ClaimWork, JoinWork, PrepareWork, TransactionOutcome
 from conformance.world import (
     HOUR,
     LEASE,
@@ -34,7 +36,8 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 ROUNDS = 40
@@ -143,9 +146,9 @@ async def test_a_check_claim_racing_the_verdict(world: World, store: Store, othe
 
 
 async def test_two_brokers_hand_out_every_message_once(world: World, store: Store, other: Store) -> None:
-    topic = await store.create_topic("wide", 3, HOUR)
-    group = await store.create_group("billing", 3, HOUR)
-    await store.join(group, [topic])
+    topic = await store.create_topic("wide", TopicSettings(3, HOUR))
+    group = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [topic], "consumer", {}))
     brokers = [store, other, world.broker("c")]
     for queue_no in range(3):
         ok(await store.send([sending(topic, f"{queue_no}.{n}", queue_no=queue_no) for n in range(200)]))
@@ -169,8 +172,8 @@ async def test_two_brokers_hand_out_every_message_once(world: World, store: Stor
 
 async def test_an_ack_racing_the_take_over(world: World, store: Store, other: Store, topic: Topic) -> None:
     """At the end of a lease either the ack counts or the next one has the message, never both or neither."""
-    group = await store.create_group("patient", 1000, HOUR)
-    await store.join(group, [topic])
+    group = await store.create_group("patient", GroupSettings(1000), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [topic], "consumer", {}))
     ok(await store.send([sending(topic)]))
     held = await pull(store, group, topic)
     for _ in range(ROUNDS):
@@ -188,7 +191,7 @@ async def test_an_ack_racing_the_take_over(world: World, store: Store, other: St
 async def test_offsets_are_dense_under_four_writers_and_readers_never_skip(world: World) -> None:
     """Every poll of the log is a prefix of every later one."""
     store = world.broker()
-    topic = await store.create_topic("orders", 2, HOUR)
+    topic = await store.create_topic("orders", TopicSettings(2, HOUR))
     writers = [world.broker(f"w{n}") for n in range(4)]
     rounds = 25
     done = asyncio.Event()

@@ -28,7 +28,8 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.store import Store
 
 
@@ -107,7 +108,7 @@ async def test_a_hopeless_lease_over_trimmed_messages_vanishes(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
     await fill(store, topic, "a")
-    for _ in range(group.max_attempts):
+    for _ in range(group.settings.max_attempts):
         await pull(store, group, topic)
         world.clock.pass_time(LEASE)
     world.clock.pass_time(HOUR)

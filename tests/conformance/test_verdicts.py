@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.message import queue_for_group
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
 from broker.services.ports import PrepareWork
@@ -103,7 +104,7 @@ async def test_a_verdict_on_an_unknown_transaction(
 
 async def test_many_topics_and_message_groups_in_one_transaction(store: Store) -> None:
     """Halves with a fixed queue and halves without may come to share a queue; order and places must hold."""
-    topics = [await store.create_topic(name, 2, HOUR) for name in ("a", "b", "c")]
+    topics = [await store.create_topic(name, TopicSettings(2, HOUR)) for name in ("a", "b", "c")]
     producer = await store.producer_group_id("shop")
     work = []
     for number in range(12):
@@ -145,7 +146,7 @@ async def test_one_transaction_keeps_its_order_in_each_queue(store: Store, topic
 
 
 async def test_a_batch_without_fixed_queues_sticks_to_one_queue_and_batches_take_turns(store: Store) -> None:
-    topic = await store.create_topic("wide", 4, HOUR)
+    topic = await store.create_topic("wide", TopicSettings(4, HOUR))
     for _ in range(4):
         ids = [await prepared(store, topic) for _ in range(3)]
         outcomes = await store.decide([commit(i) for i in ids])
@@ -164,7 +165,7 @@ async def test_an_operators_verdict_is_recorded(store: Store, topic: Topic) -> N
 
 async def test_a_verdict_on_a_deleted_topic(world: World, store: Store, topic: Topic) -> None:
     """A topic deleted between the producer's look-up and its Prepare: the transaction can be rolled back only."""
-    other = await store.create_topic("kept", 1, HOUR)
+    other = await store.create_topic("kept", TopicSettings(1, HOUR))
     await store.delete_topic(topic)
     lost, both, fine = (
         await prepared(store, topic),

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from broker.domain.topic import ConsumerGroup, Topic
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
     from broker.storage.group_commit import LaneConfig
     from broker.storage.session import Session
 
@@ -90,8 +91,14 @@ def rollback(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUC
     return VerdictWork(transaction_id, False, source, **rest)
 
 
-def sending(topic: Topic, body: str = "hello", message_id: bytes | None = None, queue_no: int | None = 0) -> SendWork:
-    return SendWork(message_id or new_id(), topic.topic_id, queue_no, text(body, topic.name))
+def sending(
+    topic: Topic,
+    body: str = "hello",
+    message_id: bytes | None = None,
+    queue_no: int | None = 0,
+    **rest: object,
+) -> SendWork:
+    return SendWork(message_id or new_id(), topic.topic_id, queue_no, text(body, topic.name, **rest))
 
 
 def receipts(delivered: Iterable[Delivered]) -> list[Receipt]:
@@ -253,6 +260,24 @@ async def log_of(store: Store, topic: Topic, queue_no: int = 0) -> list[LogMessa
 async def everywhere(store: Store, topic: Topic) -> list[LogMessage]:
     """All messages of a topic that are kept."""
     return [message for number in range(topic.queue_count) for message in await log_of(store, topic, number)]
+
+
+async def swept(store: Store) -> None:
+    """Removes all that deleted topics left."""
+    while await store.sweep_deleted_topic():
+        pass
+
+
+def stored_bytes_are_exact(world: World) -> None:
+    """The bytes that every queue claims to hold are those of its messages."""
+    session = world.session()
+    session.begin(write=False)
+    found = session.fetch(
+        "SELECT q.queue_id, q.stored_bytes, COALESCE((SELECT SUM(m.size) FROM message m WHERE m.queue_id = q.queue_id),"
+        " 0) FROM queue q"
+    )
+    session.rollback()
+    assert [row for row in found if row[1] != row[2]] == []
 
 
 class InThread:

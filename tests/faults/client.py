@@ -24,6 +24,8 @@ from halfmq.v1 import (
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from google.protobuf.timestamp_pb2 import Timestamp
+
 PATIENCE = 30.0
 EITHER = transaction_pb2.TRANSACTION_STATE_UNSPECIFIED
 PREPARED = transaction_pb2.TRANSACTION_STATE_PREPARED
@@ -44,7 +46,7 @@ _OPTIONS = [
 ]
 
 Answer = TypeVar("Answer")
-Result = TypeVar("Result", transaction_pb2.TransactionResult, producer_pb2.SendResult)
+Result = TypeVar("Result", transaction_pb2.TransactionResult, producer_pb2.SendResult, producer_pb2.RecallResult)
 
 
 def new_id() -> str:
@@ -97,6 +99,9 @@ class Client:
         if retention:
             wanted.retention.FromMicroseconds(int(retention * 1e6))
         self._admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=wanted), timeout=PATIENCE)
+
+    def update_topic(self, name: str, queues: int) -> None:
+        self._admin.UpdateTopic(admin_pb2.UpdateTopicRequest(topic=name, queue_count=queues), timeout=PATIENCE)
 
     def delete_topic(self, name: str) -> None:
         self._admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=name), timeout=PATIENCE)
@@ -162,6 +167,12 @@ class Client:
         response = self._producer.Send(producer_pb2.SendRequest(messages=[message]), timeout=PATIENCE)
         position: message_pb2.LogPosition = _only(response.results).position
         return position
+
+    def recall(self, message_id: str) -> Timestamp:
+        """Takes a message back; when it was recalled."""
+        request = producer_pb2.RecallRequest(message_ids=[message_id])
+        recalled: Timestamp = _only(self._producer.Recall(request, timeout=PATIENCE).results).recalled_at
+        return recalled
 
     def send_all(self, messages: Sequence[message_pb2.Message]) -> None:
         """Sends many in one request; none may be refused."""

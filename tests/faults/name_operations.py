@@ -60,7 +60,7 @@ class CreateTopic(Naming):
 
 
 class DeleteTopic(Naming):
-    commits = "DELETE FROM topic "
+    commits = "UPDATE topic SET deleted_at"
     done_before = grpc.StatusCode.NOT_FOUND
 
     def arrange(self, client: Client) -> None:

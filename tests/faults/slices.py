@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from faults.delivery_operations import DELIVERY_OPERATIONS
 from faults.lease_operations import LEASE_OPERATIONS
 from faults.name_operations import NAME_OPERATIONS
 from faults.operations import OPERATIONS
@@ -14,7 +15,7 @@ from support.databases import KINDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FURTHER = (*LEASE_OPERATIONS, *NAME_OPERATIONS, *RESOLUTION_OPERATIONS)
+FURTHER = (*LEASE_OPERATIONS, *NAME_OPERATIONS, *RESOLUTION_OPERATIONS, *DELIVERY_OPERATIONS)
 KILLED = (*OPERATIONS, *FURTHER)
 
 

@@ -19,6 +19,23 @@ _LEFT_OVER = {
     "groups without a dead letter topic": (
         "SELECT name FROM consumer_group WHERE CONCAT('%DLQ%', name) NOT IN (SELECT name FROM topic)"
     ),
+    "keys of no message": (
+        "SELECT k.key_hash FROM message_key k LEFT JOIN message m ON m.queue_id = k.queue_id AND"
+        " m.log_offset = k.log_offset WHERE m.queue_id IS NULL"
+    ),
+    "dedup keys of no topic": "SELECT topic_id FROM dedup_key WHERE topic_id NOT IN (SELECT topic_id FROM topic)",
+    "queues that count other bytes than they hold": (
+        "SELECT queue_id FROM queue q WHERE stored_bytes <> COALESCE((SELECT SUM(m.size) FROM message m"
+        " WHERE m.queue_id = q.queue_id), 0)"
+    ),
+    "scheduled messages of no op record": (
+        "SELECT HEX(transaction_id) FROM scheduled_message WHERE transaction_id NOT IN"
+        " (SELECT transaction_id FROM op_record)"
+    ),
+    "op records that wait for nothing": (
+        "SELECT HEX(transaction_id) FROM op_record WHERE released LIKE '%[0,%' AND transaction_id NOT IN"
+        " (SELECT transaction_id FROM scheduled_message)"
+    ),
     "half messages of a decided transaction": (
         "SELECT HEX(transaction_id) FROM half_message WHERE transaction_id IN (SELECT transaction_id FROM op_record)"
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.client import COMMITTED, PREPARED, ROLLED_BACK, Client, message, new_id, unique
+from faults.delivery_operations import later
 from faults.mysql_proxy import Delay, MySqlProxy
 from faults.sites import Site, killed_at_commit
 from faults.tables import count, left_over, query
@@ -128,6 +129,61 @@ def test_forgetting(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
             assert (queue.min_offset, queue.max_offset, queue.lag) == (MESSAGES, MESSAGES, 0)
             assert client.commit(undecided).released[0].offset == MESSAGES
             assert [each.message.body for each in client.drain(group, topic)] == [b"undecided"]
+    assert left_over(database) == []
+
+
+def test_moving_scheduled_messages(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
+    """Whatever dies, each goes into the log once, and in the order of the times."""
+    database = fresh_database(kind)
+    transaction_id = new_id()
+    with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
+        topic, group, producers = client.make_topic(1), client.make_group(), unique("producers")
+        client.send_all([later(topic, f"{number}", keys=["k"]) for number in range(MESSAGES)])
+        halves = [later(topic, f"half {number}") for number in range(2)]
+        client.prepare(producers, transaction_id, halves, check_after=3600)
+        client.commit(transaction_id)
+    # Their time has come while no broker was there.
+    query(database, "UPDATE scheduled_message SET deliver_at = deliver_at - 3600000000")
+    moves = "INSERT INTO message .*scheduled_message"
+    killed_at_commit(database, matching=moves, when="before")
+    assert (count(database, "message"), count(database, "scheduled_message")) == (0, MESSAGES + 2)
+    killed_at_commit(database, matching=moves, when="after")
+    assert (count(database, "message"), count(database, "scheduled_message")) == (CHUNK, MESSAGES + 2 - CHUNK)
+    assert count(database, "message_key") == CHUNK
+    with BrokerProcess(database) as successor, Client(successor.endpoint) as client:
+        expected = [*(str(number) for number in range(MESSAGES)), "half 0", "half 1"]
+        delivered: list[str] = []
+        while len(delivered) < len(expected):
+            deliveries = client.pull(group, topic, wait=20)
+            client.ack([each.receipt_handle for each in deliveries])
+            delivered += [each.message.body.decode() for each in deliveries]
+        assert delivered == expected
+        assert [each.offset for each in client.log(topic)[0]] == list(range(len(expected)))
+        released = client.transaction(transaction_id).op.released
+        assert [place.offset for place in released] == [MESSAGES, MESSAGES + 1]
+    assert left_over(database) == []
+
+
+def test_clearing_a_deleted_topic(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
+    database = fresh_database(kind)
+    with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
+        topic, kept_topic = client.make_topic(1), client.make_topic(1)
+        client.send_all([message(topic, f"{number}", keys=["k"], dedup_key=f"{number}") for number in range(MESSAGES)])
+        client.send_all([message(kept_topic, "kept", keys=["k"], dedup_key="kept")])
+        client.delete_topic(topic)
+    query(database, "DELETE FROM maintenance_turn")
+    tables = ("message", "message_key", "dedup_key")
+    for step in ("before", "after"):
+        killed_at_commit(database, matching="DELETE FROM message ", when=step, broker_id="first")  # type: ignore[arg-type]
+        left = MESSAGES + 1 - (CHUNK if step == "after" else 0)
+        assert [count(database, table) for table in tables] == [left, left, MESSAGES + 1]
+    killed_at_commit(database, matching="DELETE FROM topic ", when="before", broker_id="first")
+    assert [count(database, table) for table in (*tables, "queue", "topic")] == [1, 1, 1, 1, 2]
+    killed_at_commit(database, matching="DELETE FROM topic ", when="after", broker_id="first")
+    assert count(database, "topic") == 1
+    with BrokerProcess(database) as successor, Client(successor.endpoint) as client:
+        assert client.topics() == {kept_topic: 1}
+        assert [each.body for each in client.log(kept_topic)[0]] == [b"kept"]
     assert left_over(database) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,11 @@ from broker.storage.engine import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from broker.storage.engine import Database
+
+# Seconds to wait at most for pages to be written.
+SETTLING = 60
 
 
 @contextmanager
@@ -49,3 +55,35 @@ def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]
             session.run(f"DROP DATABASE IF EXISTS {name}")
         server.release(session)
         server.close()
+
+
+@contextmanager
+def with_tables(url: str) -> Iterator[Database]:
+    """Opens a database and makes the broker's tables in it."""
+    from broker.storage.migrations import migrate  # noqa: PLC0415 - Alembic is slow to load
+
+    database, _ = open_database(url, answer_timeout=300, allow_unsafe=True)
+    try:
+        migrate(database)
+        yield database
+    finally:
+        database.close()
+
+
+def settle(database: Database) -> None:
+    """Waits while the server still writes pages of what was filled in: that is no part of what is measured next."""
+    session = database.session()
+    dirty = sys.maxsize
+    try:
+        if database.dialect.embedded:
+            session.fetch("PRAGMA wal_checkpoint(TRUNCATE)")
+            return
+        for _ in range(SETTLING):
+            (row,) = session.fetch("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
+            session.rollback()
+            if int(row[1]) >= dirty:
+                return  # Few are left, or the server leaves them until it needs the space.
+            dirty = int(row[1])
+            time.sleep(1)
+    finally:
+        database.release(session)

@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.bench.databases import side_by_side
+from broker.cli.bench.databases import settle, side_by_side
+from broker.cli.bench.options import Json  # noqa: TC001 - typer reads them
 from broker.cli.serve import fail
 from broker.domain.check_policy import CheckPolicy
+from broker.domain.group import GroupSettings
 from broker.domain.message import Message
+from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.ports import AckWork, ClaimWork, Half, PrepareWork, Receipt
+from broker.services.ports import AckWork, ClaimWork, Half, JoinWork, PrepareWork, Receipt
 from broker.services.transactions import new_id
 from broker.storage.durability import open_database
 from broker.storage.migrations import migrate
 from broker.storage.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from broker.domain.topic import Topic
     from broker.storage.engine import Database
 
@@ -39,8 +40,6 @@ CHUNK = 10_000
 BODY = b"x" * 200
 PULLED = 10_000
 PULL_BATCH = 500
-# Seconds to wait at most for the fill's pages to be written.
-SETTLING = 60
 
 
 def history(
@@ -51,7 +50,7 @@ def history(
     messages: Annotated[int, typer.Option(min=PULLED, help="Messages in the long history.")] = 1_000_000,
     pending: Annotated[int, typer.Option(min=1, help="Transactions that the checker asks about.")] = 1_000,
     rounds: Annotated[int, typer.Option(min=2, help="Measurements of each kind.")] = 41,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Measure a pass of the checker and the pull rate with a long history, against none."""
     try:
@@ -72,7 +71,7 @@ async def _run(urls: list[str], decided: int, messages: int, pending: int, round
     try:
         await short.prepare(pending, 0, PULLED)
         await long.prepare(pending, decided, messages)
-        await long.settle()
+        await asyncio.to_thread(settle, long.database)
         passes: dict[_Side, list[float]] = {short: [], long: []}
         pulls: dict[_Side, list[float]] = {short: [], long: []}
         for turn in range(rounds + 1):
@@ -106,10 +105,10 @@ class _Side:
     """One of the two databases, with a store and a checker on it."""
 
     def __init__(self, url: str) -> None:
-        self._database: Database = open_database(url, answer_timeout=300, allow_unsafe=True)[0]
-        migrate(self._database)
+        self.database: Database = open_database(url, answer_timeout=300, allow_unsafe=True)[0]
+        migrate(self.database)
         self._policy = CheckPolicy(first_check=0, interval=3600 * 1_000_000, max_checks=1000)
-        self._store = Store(self._database, broker_id="bench", policy=self._policy)
+        self._store = Store(self.database, broker_id="bench", policy=self._policy)
         self._sessions = CheckSessions()
         self._checker = TransactionChecker(self._store, self._sessions, self._policy, self._store.clock)
         self._names = itertools.count()
@@ -117,7 +116,7 @@ class _Side:
 
     async def prepare(self, pending: int, decided: int, messages: int) -> None:
         await self._store.start()
-        self._topic: Topic = await self._store.create_topic("bench", 1, 10**15)
+        self._topic: Topic = await self._store.create_topic("bench", TopicSettings(1, 10**15))
         self._messages = messages
         group_id = await self._store.producer_group_id("bench")
         await asyncio.to_thread(self._fill, decided, messages)
@@ -131,7 +130,7 @@ class _Side:
         self._answering = asyncio.create_task(_take_all(session))
 
     def _fill(self, decided: int, messages: int) -> None:
-        session = self._database.session()
+        session = self.database.session()
         queue_id = self._topic.queue_ids[0]
         now = time.time_ns() // 1000
         for start in range(0, decided, CHUNK):
@@ -148,28 +147,8 @@ class _Side:
             session.begin()
             session.insert("message", columns, rows)
             session.commit()
-        self._database.release(session)
+        self.database.release(session)
         self._change("UPDATE queue SET next_offset = ? WHERE queue_id = ?", (messages, queue_id))
-
-    async def settle(self) -> None:
-        """Waits while the server still writes its pages of the fill to the disk: that is no part of a history."""
-        if self._database.dialect.embedded:
-            await asyncio.to_thread(self._run, "PRAGMA wal_checkpoint(TRUNCATE)")
-            return
-        dirty = sys.maxsize
-        for _ in range(SETTLING):
-            (row,) = await asyncio.to_thread(self._run, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
-            if int(row[1]) >= dirty:
-                return  # Few are left, or the server leaves them until it needs the space.
-            dirty = int(row[1])
-            await asyncio.sleep(1)
-
-    def _run(self, sql: str) -> Sequence[tuple[Any, ...]]:
-        session = self._database.session()
-        found = session.fetch(sql)
-        session.rollback()
-        self._database.release(session)
-        return found
 
     async def checker_pass(self, pending: int) -> float:
         """Seconds of a pass in which every pending transaction is due."""
@@ -183,8 +162,8 @@ class _Side:
 
     async def pull(self) -> float:
         """Seconds of claiming and acknowledging the newest PULLED messages, by a new group."""
-        group = await self._store.create_group(f"bench-{next(self._names)}", 17, 10**15)
-        await self._store.join(group, [self._topic])
+        group = await self._store.create_group(f"bench-{next(self._names)}", GroupSettings(), TopicSettings(1, 10**15))
+        await self._store.join(JoinWork(group, [self._topic], "bench", {}))
         move = "UPDATE group_progress SET next_offset = ? WHERE group_id = ?"
         await asyncio.to_thread(self._change, move, (self._messages - PULLED, group.group_id))
         start = time.perf_counter()
@@ -200,17 +179,17 @@ class _Side:
         return time.perf_counter() - start
 
     def _change(self, sql: str, values: tuple[int, ...]) -> None:
-        session = self._database.session()
+        session = self.database.session()
         session.begin()
         session.run(sql, values)
         session.commit()
-        self._database.release(session)
+        self.database.release(session)
 
     async def close(self) -> None:
         if self._answering is not None:
             self._answering.cancel()
         await self._store.close()
-        self._database.close()
+        self.database.close()
 
 
 async def _take_all(session: CheckSession) -> None:

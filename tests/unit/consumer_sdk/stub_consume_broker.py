@@ -32,7 +32,16 @@ class ConsumeSession:
         self.outgoing: asyncio.Queue[pb.ConsumeResponse | Failure | None] = asyncio.Queue()
         self.half_closed = False
 
-    def deliver(self, offsets: Iterable[int], lease: str = "1.a", message_group: str = "", attempt: int = 1) -> None:
+    def deliver(
+        self,
+        offsets: Iterable[int],
+        lease: str = "1.a",
+        message_group: str = "",
+        attempt: int = 1,
+        priority: int = 0,
+        dedup_key: str = "",
+        deliver_at: int = 0,
+    ) -> None:
         batch = pb.DeliveryBatch()
         for offset in offsets:
             message = message_pb2.LogMessage(
@@ -44,11 +53,15 @@ class ConsumeSession:
                 keys=["k"],
                 properties={"a": "b"},
                 message_group=message_group,
+                priority=priority,
+                dedup_key=dedup_key,
                 message_id=f"id-{offset}",
                 transaction_id="tx",
             )
             message.born_at.FromSeconds(1_700_000_000)
             message.stored_at.FromSeconds(1_700_000_001)
+            if deliver_at:
+                message.deliver_at.FromSeconds(deliver_at)
             batch.deliveries.add(
                 message=message, receipt_handle=handle(offset, lease), attempt=attempt, last_error="before"
             )
@@ -89,6 +102,8 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
         self.endpoint = ""
         self.sessions: list[ConsumeSession] = []
         self.refusal: Failure | None = None
+        self.refusals = 0
+        self.reads: list[pb.ReadQueueRequest] = []
         self.failures: list[Failure] = []
         self.lease_duration = 30.0
         self.answering = True
@@ -117,6 +132,12 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def Consume(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ConsumeResponse]:
         if self.refusal is not None:
+            # All that the consumer says at first: gRPC calls it an internal error when a stream ends under a write.
+            async for request in request_iterator:
+                if request.WhichOneof("event") == "credits":
+                    break
+            self.refusals += 1
+            await self.changed()
             await context.abort(*self.refusal)
         session = ConsumeSession(self)
         self.sessions.append(session)
@@ -169,14 +190,20 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def ReadQueue(self, request: Any, context: Any) -> AsyncIterator[pb.ReadQueueResponse]:
         await self._fail(context)
+        self.reads.append(request)
         for offset in range(request.offset, request.offset + request.max_messages):
             message = message_pb2.LogMessage(topic=request.topic, queue=request.queue, offset=offset, body=b"x")
             yield pb.ReadQueueResponse(messages=[message], next_offset=offset + 1, min_offset=1, max_offset=99)
 
     async def QueueOffsets(self, request: Any, context: Any) -> pb.QueueOffsetsResponse:
         await self._fail(context)
-        lag = 3 if request.consumer_group else 0
-        return pb.QueueOffsetsResponse(queues=[pb.QueueOffset(queue=0, min_offset=1, max_offset=99, lag=lag)])
+        queue = pb.QueueOffset(queue=0, min_offset=1, max_offset=99)
+        if request.consumer_group:
+            queue.lag = 3
+            queue.lag_time.FromMilliseconds(1500)
+        if request.HasField("time"):
+            queue.offset_at_time = 42
+        return pb.QueueOffsetsResponse(queues=[queue])
 
     async def _fail(self, context: Any) -> None:
         if self.failures:

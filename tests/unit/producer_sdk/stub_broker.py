@@ -23,24 +23,39 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
 
+SCHEDULED = 1_900_000_000
+"""When a stub's messages that are to wait will be delivered, in seconds since 1970."""
+
+
 class Failure(NamedTuple):
     code: grpc.StatusCode
     details: str = "as the test wants"
     trailing: tuple[tuple[str, str | bytes], ...] = ()
 
 
-def rich_failure(code: grpc.StatusCode, reason: str, field: str) -> Failure:
-    """A refusal with the details that brokers send."""
+def rich_failure(code: grpc.StatusCode, reason: str, field: str, retry_after: float | None = None) -> Failure:
+    """A refusal with the details that brokers send, and perhaps with the seconds after which to try again."""
     status = status_pb2.Status(code=code.value[0], message="no")
     violation = error_details_pb2.BadRequest.FieldViolation(field=field, description="no")
-    for detail in (
+    details: list[Any] = [
         error_details_pb2.ErrorInfo(reason=reason, domain="halfmq"),
         error_details_pb2.BadRequest(field_violations=[violation]),
-    ):
+    ]
+    if retry_after is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(retry_after * 1000))
+        details.append(retry)
+    for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
         status.details.append(packed)
     return Failure(code, f"{field}: no", (("grpc-status-details-bin", status.SerializeToString()),))
+
+
+def _scheduled(topic: str, message_id: str) -> message_pb2.LogPosition:
+    position = message_pb2.LogPosition(topic=topic, message_id=message_id)
+    position.scheduled_at.FromSeconds(SCHEDULED)
+    return position
 
 
 class Signals:
@@ -92,6 +107,8 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
         self.commits: list[transaction_pb2.CommitRequest] = []
         self.rollbacks: list[transaction_pb2.RollbackRequest] = []
         self.sends: list[producer_pb2.SendRequest] = []
+        self.recalls: list[producer_pb2.RecallRequest] = []
+        self.owners: dict[str, str] = {}
         self.sessions: list[CheckSession] = []
         self.failures: deque[Failure] = deque()
         self.gate = asyncio.Event()
@@ -100,6 +117,7 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
         self.item_errors: dict[str, deque[message_pb2.ItemError]] = {}
         self.confirm_answers = True
         self.check_refusal: Failure | None = None
+        self.check_refusals = 0
 
     async def __aenter__(self) -> Self:
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 25)])
@@ -173,6 +191,7 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
             released = []
             if error is None and state == transaction_pb2.TRANSACTION_STATE_COMMITTED:
                 released = [message_pb2.LogPosition(topic="orders", queue=1, offset=7, message_id=transaction_id)]
+                released += [_scheduled("orders", f"{transaction_id}.1")]
             results.append(
                 transaction_pb2.TransactionResult(
                     transaction_id=transaction_id, state=recorded, released=released, error=error
@@ -197,10 +216,24 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
             error = self._error(message.topic)
             if error is not None:
                 response.results.add(error=error)
-            else:
-                response.results.add().position.CopyFrom(
-                    message_pb2.LogPosition(topic=message.topic, offset=offset, message_id=message.message_id)
-                )
+                continue
+            owner = self.owners.setdefault(message.dedup_key, message.message_id) if message.dedup_key else ""
+            position = message_pb2.LogPosition(
+                topic=message.topic, offset=offset, message_id=owner or message.message_id
+            )
+            if message.WhichOneof("delivery"):
+                position = _scheduled(message.topic, position.message_id)
+            response.results.add(position=position, duplicate=owner not in {"", message.message_id})
+        return response
+
+    async def Recall(self, request: Any, context: Any) -> producer_pb2.RecallResponse:
+        await self._take(self.recalls, request, context)
+        response = producer_pb2.RecallResponse()
+        for one in request.message_ids:
+            error = self._error(one)
+            result = response.results.add(message_id=one, error=error)
+            if error is None:
+                result.recalled_at.FromSeconds(1_700_000_000)
         return response
 
     async def GetTransaction(self, request: Any, context: Any) -> transaction_pb2.GetTransactionResponse:
@@ -222,6 +255,10 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
         if self.check_refusal is not None:
+            # The one thing that the producer says: gRPC calls it an internal error when a stream ends under a write.
+            await anext(request_iterator)
+            self.check_refusals += 1
+            await self.changed()
             await context.abort(*self.check_refusal)
         session = CheckSession()
         self.sessions.append(session)

@@ -275,7 +275,7 @@ async def test_send_in_transaction_passes_the_listeners_word_on(
         result = await producer.send_in_transaction([Message("orders", "a"), Message("orders", "b")], word)
     assert (result.local_state, result.state, result.local_error) == (word, state, None)
     assert result.message_ids == (result.transaction_id, f"{result.transaction_id}.1")
-    assert len(result.released) == (1 if word is COMMIT else 0)
+    assert len(result.released) == (2 if word is COMMIT else 0)
     assert [name for name in ("commits", "rollbacks") if getattr(stub, name)] == ([decided] if decided else [])
 
 
@@ -357,6 +357,15 @@ async def test_a_check_that_exits_counts_as_unknown(
     assert {answer.verdict for answer in session.answers} == {pb.CHECK_VERDICT_UNKNOWN}
     assert session.answers[0].reason == repr(error)
     assert "answering UNKNOWN" in caplog.text
+
+
+async def test_a_check_stream_that_is_put_off_comes_back_when_it_was_told_to(stub: StubBroker) -> None:
+    patient = RetryConfig(initial_backoff=60, maximum_backoff=60, deadline=300)
+    stub.check_refusal = rich_failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", "producer_group", 0.05)
+    async with asyncio.timeout(10), AsyncTransactionProducer(stub.endpoint, "g", Listener(), retry=patient) as producer:
+        await stub.until(lambda: stub.check_refusals == 2)
+        stub.check_refusal = None
+        await producer.wait_until_registered()
 
 
 async def test_a_refused_check_stream_says_what_to_do(

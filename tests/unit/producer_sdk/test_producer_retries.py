@@ -96,6 +96,29 @@ async def test_the_broker_says_how_long_to_wait(stub: StubBroker) -> None:
     assert time.monotonic() - before >= 0.05
 
 
+async def test_the_wait_is_also_read_from_the_details(stub: StubBroker) -> None:
+    patient = RetryConfig(initial_backoff=60, maximum_backoff=60, deadline=300)
+    stub.failures.append(rich_failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", "messages", 0.05))
+    async with AsyncTransactionProducer(stub.endpoint, "g", retry=patient) as producer:
+        before = time.monotonic()
+        async with asyncio.timeout(10):
+            await producer.prepare(Message("orders", b"x"))
+    assert time.monotonic() - before >= 0.05
+
+
+async def test_nobody_waits_longer_than_the_retry_deadline(stub: StubBroker) -> None:
+    for failure in (
+        rich_failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", "messages", 60),
+        Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", (("halfmq-retry-ms", "60000"),)),
+    ):
+        stub.failures.append(failure)
+        async with asyncio.timeout(10), AsyncProducer(stub.endpoint, retry=RetryConfig(deadline=5.0)) as producer:
+            with pytest.raises(BrokerUnavailable) as caught:
+                await producer.send("orders", b"x")
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(stub.sends) == 2
+
+
 async def test_an_item_that_cannot_be_done_just_now_is_sent_again_alone(stub: StubBroker, quick: RetryConfig) -> None:
     stub.refuse("busy", "OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED, times=2)
     async with AsyncTransactionProducer(stub.endpoint, "g", retry=quick) as producer:

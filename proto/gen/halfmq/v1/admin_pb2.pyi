@@ -10,6 +10,8 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from halfmq.v1 import consumer_pb2 as _consumer_pb2
+from halfmq.v1 import message_pb2 as _message_pb2
 from halfmq.v1 import transaction_pb2 as _transaction_pb2
 import builtins as _builtins
 import sys
@@ -21,6 +23,54 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _GroupMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GroupModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GROUP_MODE_UNSPECIFIED: _GroupMode.ValueType  # 0
+    """When creating: clustering."""
+    GROUP_MODE_CLUSTERING: _GroupMode.ValueType  # 1
+    """Every message goes to one consumer of the group."""
+    GROUP_MODE_BROADCASTING: _GroupMode.ValueType  # 2
+    """Every message goes to every consumer of the group; each keeps its place under its client_id."""
+
+class GroupMode(_GroupMode, metaclass=_GroupModeEnumTypeWrapper):
+    """Whether the consumers of a group share the messages."""
+
+GROUP_MODE_UNSPECIFIED: GroupMode.ValueType  # 0
+"""When creating: clustering."""
+GROUP_MODE_CLUSTERING: GroupMode.ValueType  # 1
+"""Every message goes to one consumer of the group."""
+GROUP_MODE_BROADCASTING: GroupMode.ValueType  # 2
+"""Every message goes to every consumer of the group; each keeps its place under its client_id."""
+Global___GroupMode: _TypeAlias = GroupMode  # noqa: Y015
+
+class _ExhaustedPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExhaustedPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExhaustedPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXHAUSTED_POLICY_UNSPECIFIED: _ExhaustedPolicy.ValueType  # 0
+    """When creating: dead letter."""
+    EXHAUSTED_POLICY_DEAD_LETTER: _ExhaustedPolicy.ValueType  # 1
+    """It moves to the group's dead letter topic; its message group goes on."""
+    EXHAUSTED_POLICY_RETRY: _ExhaustedPolicy.ValueType  # 2
+    """It is delivered again for ever, after the last of the retry delays; its message group waits."""
+
+class ExhaustedPolicy(_ExhaustedPolicy, metaclass=_ExhaustedPolicyEnumTypeWrapper):
+    """What happens to a message after its last attempt."""
+
+EXHAUSTED_POLICY_UNSPECIFIED: ExhaustedPolicy.ValueType  # 0
+"""When creating: dead letter."""
+EXHAUSTED_POLICY_DEAD_LETTER: ExhaustedPolicy.ValueType  # 1
+"""It moves to the group's dead letter topic; its message group goes on."""
+EXHAUSTED_POLICY_RETRY: ExhaustedPolicy.ValueType  # 2
+"""It is delivered again for ever, after the last of the retry delays; its message group waits."""
+Global___ExhaustedPolicy: _TypeAlias = ExhaustedPolicy  # noqa: Y015
 
 class _Resolution:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -60,10 +110,17 @@ class Topic(_message.Message):
     QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: _builtins.int
+    DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
+    PRIORITY_LEVELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 127 at most."""
     queue_count: _builtins.int
-    """Number of queues; 0 when creating: the broker's default."""
+    """Number of queues for messages without a priority; 0 when creating: the broker's default."""
+    retention_bytes: _builtins.int
+    """Bytes of bodies that are kept, at most; the oldest go first. 0: no bound."""
+    priority_levels: _builtins.int
+    """Number of priorities, up to 10; 0 when creating: 1. Each one above 0 has a queue of its own."""
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
         """How long messages are kept; unset when creating: the broker's default."""
@@ -72,6 +129,10 @@ class Topic(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created (database time)."""
 
+    @_builtins.property
+    def dedup_window(self) -> _duration_pb2.Duration:
+        """How long a dedup_key keeps other messages with it out; unset when creating: one day."""
+
     def __init__(
         self,
         *,
@@ -79,10 +140,13 @@ class Topic(_message.Message):
         queue_count: _builtins.int = ...,
         retention: _duration_pb2.Duration | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        retention_bytes: _builtins.int = ...,
+        dedup_window: _duration_pb2.Duration | None = ...,
+        priority_levels: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "name", b"name", "queue_count", b"queue_count", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "name", b"name", "priority_levels", b"priority_levels", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -97,22 +161,30 @@ class QueueDescription(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     """Number within the topic."""
     min_offset: _builtins.int
     """First offset that is kept."""
     max_offset: _builtins.int
     """Offset that the next message released will get."""
+    priority: _builtins.int
+    """Priority of the messages in it."""
+    stored_bytes: _builtins.int
+    """Bytes of the bodies in it."""
     def __init__(
         self,
         *,
         queue: _builtins.int = ...,
         min_offset: _builtins.int = ...,
         max_offset: _builtins.int = ...,
+        priority: _builtins.int = ...,
+        stored_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_offset", b"max_offset", "min_offset", b"min_offset", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_offset", b"max_offset", "min_offset", b"min_offset", "priority", b"priority", "queue", b"queue", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -127,13 +199,44 @@ class ConsumerGroup(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    RETRY_DELAYS_FIELD_NUMBER: _builtins.int
+    WHEN_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    PAUSED_AT_FIELD_NUMBER: _builtins.int
+    PAUSE_REASON_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 120 at most."""
     max_attempts: _builtins.int
     """Deliveries of a message before it goes to the dead letter topic; 0 when creating: 17 (one and 16 retries)."""
+    when_exhausted: Global___ExhaustedPolicy.ValueType
+    """What happens to a message after its last attempt."""
+    mode: Global___GroupMode.ValueType
+    """Whether its consumers share the messages. Fixed when the group is created."""
+    pause_reason: _builtins.str
+    """Why it is paused."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created (database time)."""
+
+    @_builtins.property
+    def retry_delays(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """How long to wait after the first, second ... failed delivery; the last one counts for all that follow. Empty when
+        creating: 1 s, 5 s, 10 s, 30 s, 1 min to 10 min, 20 min, 30 min, 1 h, 2 h.
+        """
+
+    @_builtins.property
+    def start(self) -> _message_pb2.Position:
+        """Where it begins with a topic that it never read; unset when creating: earliest, for a broadcasting group latest."""
+
+    @_builtins.property
+    def paused_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is paused; unset unless it is (database time)."""
+
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_pb2.TopicFilter]:
+        """Which messages it wants of topics of which it does not want all."""
 
     def __init__(
         self,
@@ -141,10 +244,17 @@ class ConsumerGroup(_message.Message):
         name: _builtins.str = ...,
         max_attempts: _builtins.int = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        retry_delays: _abc.Iterable[_duration_pb2.Duration] | None = ...,
+        when_exhausted: Global___ExhaustedPolicy.ValueType = ...,
+        mode: Global___GroupMode.ValueType = ...,
+        start: _message_pb2.Position | None = ...,
+        paused_at: _timestamp_pb2.Timestamp | None = ...,
+        pause_reason: _builtins.str = ...,
+        filters: _abc.Iterable[_consumer_pb2.TopicFilter] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "paused_at", b"paused_at", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "max_attempts", b"max_attempts", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "filters", b"filters", "max_attempts", b"max_attempts", "mode", b"mode", "name", b"name", "pause_reason", b"pause_reason", "paused_at", b"paused_at", "retry_delays", b"retry_delays", "start", b"start", "when_exhausted", b"when_exhausted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,6 +273,8 @@ class GroupProgress(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    LAG_TIME_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic."""
     queue: _builtins.int
@@ -177,6 +289,12 @@ class GroupProgress(_message.Message):
     """Messages handed out and not yet handled, or waiting to be delivered again."""
     lag: _builtins.int
     """Messages that the group has not handled yet."""
+    client_id: _builtins.str
+    """Consumer whose progress it is, in a broadcasting group."""
+    @_builtins.property
+    def lag_time(self) -> _duration_pb2.Duration:
+        """How long ago the first message that the group has not handled became visible; unset when there is none."""
+
     def __init__(
         self,
         *,
@@ -187,10 +305,12 @@ class GroupProgress(_message.Message):
         max_offset: _builtins.int = ...,
         in_flight: _builtins.int = ...,
         lag: _builtins.int = ...,
+        lag_time: _duration_pb2.Duration | None = ...,
+        client_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lag_time", b"lag_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "in_flight", b"in_flight", "lag", b"lag", "max_offset", b"max_offset", "next_offset", b"next_offset", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "committed_offset", b"committed_offset", "in_flight", b"in_flight", "lag", b"lag", "lag_time", b"lag_time", "max_offset", b"max_offset", "next_offset", b"next_offset", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -349,6 +469,79 @@ class DescribeTopicResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeTopicResponse: _TypeAlias = DescribeTopicResponse  # noqa: Y015
+
+@_typing.final
+class UpdateTopicRequest(_message.Message):
+    """Asks to change a topic. What is unset stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: _builtins.int
+    DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Its name."""
+    queue_count: _builtins.int
+    """Number of queues; it can only grow. Message groups stay in the queues that they have."""
+    retention_bytes: _builtins.int
+    """Bytes of bodies that are kept; 0: no bound."""
+    @_builtins.property
+    def retention(self) -> _duration_pb2.Duration:
+        """How long messages are kept."""
+
+    @_builtins.property
+    def dedup_window(self) -> _duration_pb2.Duration:
+        """How long a dedup_key keeps other messages with it out."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_count: _builtins.int | None = ...,
+        retention: _duration_pb2.Duration | None = ...,
+        retention_bytes: _builtins.int | None = ...,
+        dedup_window: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "_retention_bytes", b"_retention_bytes", "dedup_window", b"dedup_window", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "_retention_bytes", b"_retention_bytes", "dedup_window", b"dedup_window", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue_count: _TypeAlias = _typing.Literal["queue_count"]  # noqa: Y015
+    _WhichOneofArgType__queue_count: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count"]  # noqa: Y015
+    _WhichOneofReturnType__retention_bytes: _TypeAlias = _typing.Literal["retention_bytes"]  # noqa: Y015
+    _WhichOneofArgType__retention_bytes: _TypeAlias = _typing.Literal["_retention_bytes", b"_retention_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_count) -> _WhichOneofReturnType__queue_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_bytes) -> _WhichOneofReturnType__retention_bytes | None: ...
+
+Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
+
+@_typing.final
+class UpdateTopicResponse(_message.Message):
+    """Answers UpdateTopic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___Topic:
+        """The topic as it is now."""
+
+    def __init__(
+        self,
+        *,
+        topic: Global___Topic | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTopicResponse: _TypeAlias = UpdateTopicResponse  # noqa: Y015
 
 @_typing.final
 class DeleteTopicRequest(_message.Message):
@@ -542,6 +735,448 @@ class DescribeGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeGroupResponse: _TypeAlias = DescribeGroupResponse  # noqa: Y015
+
+@_typing.final
+class UpdateGroupRequest(_message.Message):
+    """Asks to change a consumer group. What is unset stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    RETRY_DELAYS_FIELD_NUMBER: _builtins.int
+    WHEN_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Its name."""
+    max_attempts: _builtins.int
+    """Deliveries of a message before it is given up."""
+    when_exhausted: Global___ExhaustedPolicy.ValueType
+    """What happens to a message after its last attempt; UNSPECIFIED: as before."""
+    @_builtins.property
+    def retry_delays(self) -> Global___RetryDelays:
+        """How long to wait after failed deliveries."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        max_attempts: _builtins.int | None = ...,
+        retry_delays: Global___RetryDelays | None = ...,
+        when_exhausted: Global___ExhaustedPolicy.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "group", b"group", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays", "when_exhausted", b"when_exhausted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
+    _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
+
+Global___UpdateGroupRequest: _TypeAlias = UpdateGroupRequest  # noqa: Y015
+
+@_typing.final
+class RetryDelays(_message.Message):
+    """Delays after failed deliveries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELAYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def delays(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """After the first, second ... one; empty: the default."""
+
+    def __init__(
+        self,
+        *,
+        delays: _abc.Iterable[_duration_pb2.Duration] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delays", b"delays"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryDelays: _TypeAlias = RetryDelays  # noqa: Y015
+
+@_typing.final
+class UpdateGroupResponse(_message.Message):
+    """Answers UpdateGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___ConsumerGroup:
+        """The group as it is now."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___ConsumerGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateGroupResponse: _TypeAlias = UpdateGroupResponse  # noqa: Y015
+
+@_typing.final
+class PauseGroupRequest(_message.Message):
+    """Asks to stop handing out messages to a group, or to go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Its name."""
+    resume: _builtins.bool
+    """Go on."""
+    reason: _builtins.str
+    """Why; kept while it is paused."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        resume: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "reason", b"reason", "resume", b"resume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseGroupRequest: _TypeAlias = PauseGroupRequest  # noqa: Y015
+
+@_typing.final
+class PauseGroupResponse(_message.Message):
+    """Answers PauseGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___ConsumerGroup:
+        """The group as it is now."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___ConsumerGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseGroupResponse: _TypeAlias = PauseGroupResponse  # noqa: Y015
+
+@_typing.final
+class SeekGroupRequest(_message.Message):
+    """Asks to move a group to another place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Its name."""
+    topic: _builtins.str
+    """Topic to move it in."""
+    queue: _builtins.int
+    """Only this queue; unset: all queues of the topic."""
+    @_builtins.property
+    def to(self) -> _message_pb2.Position:
+        """Where to."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        to: _message_pb2.Position | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "group", b"group", "queue", b"queue", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+
+Global___SeekGroupRequest: _TypeAlias = SeekGroupRequest  # noqa: Y015
+
+@_typing.final
+class SeekGroupResponse(_message.Message):
+    """Answers SeekGroup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
+        """Where the group stands in the topic now."""
+
+    def __init__(
+        self,
+        *,
+        progress: _abc.Iterable[Global___GroupProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeekGroupResponse: _TypeAlias = SeekGroupResponse  # noqa: Y015
+
+@_typing.final
+class SetFilterRequest(_message.Message):
+    """Asks to set a group's filter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Its name."""
+    @_builtins.property
+    def filter(self) -> _consumer_pb2.TopicFilter:
+        """Topic and filter; without a filter all messages are wanted."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        filter: _consumer_pb2.TopicFilter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetFilterRequest: _TypeAlias = SetFilterRequest  # noqa: Y015
+
+@_typing.final
+class SetFilterResponse(_message.Message):
+    """Answers SetFilter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___ConsumerGroup:
+        """The group as it is now."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___ConsumerGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetFilterResponse: _TypeAlias = SetFilterResponse  # noqa: Y015
+
+@_typing.final
+class ListDeadLettersRequest(_message.Message):
+    """Asks for dead letters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Group that could not handle them."""
+    page_size: _builtins.int
+    """At most this many; 0: 100, at most 1000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty for the first."""
+    @_builtins.property
+    def filter(self) -> _message_pb2.Filter:
+        """Only these; unset: all."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        filter: _message_pb2.Filter | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "group", b"group", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDeadLettersRequest: _TypeAlias = ListDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class ListDeadLettersResponse(_message.Message):
+    """Answers ListDeadLetters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty: this was the last."""
+    @_builtins.property
+    def dead_letters(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeadLetter]:
+        """The dead letters, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        dead_letters: _abc.Iterable[Global___DeadLetter] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDeadLettersResponse: _TypeAlias = ListDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class DeadLetter(_message.Message):
+    """A message that a group could not handle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    REDRIVEN_AT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why it was given up."""
+    attempts: _builtins.int
+    """How often it was delivered."""
+    @_builtins.property
+    def message(self) -> _message_pb2.LogMessage:
+        """The message, as it lies in the dead letter topic."""
+
+    @_builtins.property
+    def origin(self) -> _message_pb2.LogPosition:
+        """Where it was delivered from."""
+
+    @_builtins.property
+    def redriven_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was delivered to the group again; unset unless it was (database time)."""
+
+    def __init__(
+        self,
+        *,
+        message: _message_pb2.LogMessage | None = ...,
+        origin: _message_pb2.LogPosition | None = ...,
+        reason: _builtins.str = ...,
+        attempts: _builtins.int = ...,
+        redriven_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "origin", b"origin", "redriven_at", b"redriven_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "message", b"message", "origin", b"origin", "reason", b"reason", "redriven_at", b"redriven_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetter: _TypeAlias = DeadLetter  # noqa: Y015
+
+@_typing.final
+class RedriveDeadLettersRequest(_message.Message):
+    """Asks to deliver dead letters again. Each is delivered again once, however often this is asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    REPUBLISH_EXPIRED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Group that could not handle them, and gets them again."""
+    republish_expired: _builtins.bool
+    """Where the original is past retention, append a copy to its topic, which all groups of the topic get."""
+    @_builtins.property
+    def filter(self) -> _message_pb2.Filter:
+        """Only these; unset: all."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these offsets of the dead letter topic; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        filter: _message_pb2.Filter | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        republish_expired: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "group", b"group", "offsets", b"offsets", "republish_expired", b"republish_expired"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveDeadLettersRequest: _TypeAlias = RedriveDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class RedriveDeadLettersResponse(_message.Message):
+    """Tells how far a redrive is. The last one has done set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXAMINED_FIELD_NUMBER: _builtins.int
+    REDRIVEN_FIELD_NUMBER: _builtins.int
+    REPUBLISHED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    examined: _builtins.int
+    """Dead letters looked at so far."""
+    redriven: _builtins.int
+    """Of those, delivered again at their original place."""
+    republished: _builtins.int
+    """Of those, appended to their topic anew."""
+    left: _builtins.int
+    """Of those, wanted but left: redriven before, or their original is past retention."""
+    total: _builtins.int
+    """Dead letters to look at in all."""
+    done: _builtins.bool
+    """Nothing more follows."""
+    def __init__(
+        self,
+        *,
+        examined: _builtins.int = ...,
+        redriven: _builtins.int = ...,
+        republished: _builtins.int = ...,
+        left: _builtins.int = ...,
+        total: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "examined", b"examined", "left", b"left", "redriven", b"redriven", "republished", b"republished", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveDeadLettersResponse: _TypeAlias = RedriveDeadLettersResponse  # noqa: Y015
 
 @_typing.final
 class DeleteGroupRequest(_message.Message):

@@ -50,6 +50,11 @@ class AdminServiceStub:
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.DescribeTopicRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.DescribeTopicResponse.FromString,
                 _registered_method=True)
+        self.UpdateTopic = channel.unary_unary(
+                '/halfmq.v1.AdminService/UpdateTopic',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.UpdateTopicRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.UpdateTopicResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/halfmq.v1.AdminService/DeleteTopic',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
@@ -69,6 +74,36 @@ class AdminServiceStub:
                 '/halfmq.v1.AdminService/DescribeGroup',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupResponse.FromString,
+                _registered_method=True)
+        self.UpdateGroup = channel.unary_unary(
+                '/halfmq.v1.AdminService/UpdateGroup',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.UpdateGroupRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.UpdateGroupResponse.FromString,
+                _registered_method=True)
+        self.PauseGroup = channel.unary_unary(
+                '/halfmq.v1.AdminService/PauseGroup',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.PauseGroupRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.PauseGroupResponse.FromString,
+                _registered_method=True)
+        self.SeekGroup = channel.unary_unary(
+                '/halfmq.v1.AdminService/SeekGroup',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.SeekGroupRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.SeekGroupResponse.FromString,
+                _registered_method=True)
+        self.SetFilter = channel.unary_unary(
+                '/halfmq.v1.AdminService/SetFilter',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.SetFilterRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.SetFilterResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListDeadLetters',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_stream(
+                '/halfmq.v1.AdminService/RedriveDeadLetters',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
                 _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/halfmq.v1.AdminService/DeleteGroup',
@@ -112,8 +147,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateTopic(self, request, context):
+        """Changes a topic while it is in use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
-        """Deletes a topic and its messages. Refused while half messages or leases refer to it.
+        """Deletes a topic and its messages. Refused while half messages, scheduled messages or leases refer to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,6 +177,49 @@ class AdminServiceServicer:
 
     def DescribeGroup(self, request, context):
         """Tells a consumer group's settings and progress.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateGroup(self, request, context):
+        """Changes a consumer group while it is in use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseGroup(self, request, context):
+        """Stops handing out messages to a group, or goes on. What was handed out may still be settled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SeekGroup(self, request, context):
+        """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
+        not at all; its receipt handles are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetFilter(self, request, context):
+        """Tells which messages of a topic a group wants from now on; what was passed over before stays so.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """Lists what a group could not handle, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Delivers dead letters to their group again, at their original place. Tells how far it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,6 +264,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.DescribeTopicRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.DescribeTopicResponse.SerializeToString,
             ),
+            'UpdateTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateTopic,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.UpdateTopicRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.UpdateTopicResponse.SerializeToString,
+            ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.DeleteTopicRequest.FromString,
@@ -198,6 +288,36 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeGroup,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'UpdateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateGroup,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.UpdateGroupRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.UpdateGroupResponse.SerializeToString,
+            ),
+            'PauseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGroup,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.PauseGroupRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.PauseGroupResponse.SerializeToString,
+            ),
+            'SeekGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SeekGroup,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.SeekGroupRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.SeekGroupResponse.SerializeToString,
+            ),
+            'SetFilter': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetFilter,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.SetFilterRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.SetFilterResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -308,6 +428,33 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def UpdateTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/UpdateTopic',
+            halfmq_dot_v1_dot_admin__pb2.UpdateTopicRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.UpdateTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteTopic(request,
             target,
             options=(),
@@ -405,6 +552,168 @@ class AdminService:
             '/halfmq.v1.AdminService/DescribeGroup',
             halfmq_dot_v1_dot_admin__pb2.DescribeGroupRequest.SerializeToString,
             halfmq_dot_v1_dot_admin__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/UpdateGroup',
+            halfmq_dot_v1_dot_admin__pb2.UpdateGroupRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.UpdateGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/PauseGroup',
+            halfmq_dot_v1_dot_admin__pb2.PauseGroupRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.PauseGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SeekGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/SeekGroup',
+            halfmq_dot_v1_dot_admin__pb2.SeekGroupRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.SeekGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetFilter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/SetFilter',
+            halfmq_dot_v1_dot_admin__pb2.SetFilterRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.SetFilterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListDeadLetters',
+            halfmq_dot_v1_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/halfmq.v1.AdminService/RedriveDeadLetters',
+            halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

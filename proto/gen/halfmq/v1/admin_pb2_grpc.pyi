@@ -39,14 +39,30 @@ class AdminServiceStub:
     """Lists topics by name."""
     DescribeTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicRequest, _admin_pb2.DescribeTopicResponse]
     """Tells a topic's settings and queues."""
+    UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]
+    """Changes a topic while it is in use."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
-    """Deletes a topic and its messages. Refused while half messages or leases refer to it."""
+    """Deletes a topic and its messages. Refused while half messages, scheduled messages or leases refer to it."""
     CreateGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateGroupRequest, _admin_pb2.CreateGroupResponse]
     """Creates a consumer group."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]
     """Lists consumer groups by name."""
     DescribeGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]
     """Tells a consumer group's settings and progress."""
+    UpdateGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]
+    """Changes a consumer group while it is in use."""
+    PauseGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]
+    """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+    SeekGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SeekGroupRequest, _admin_pb2.SeekGroupResponse]
+    """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
+    not at all; its receipt handles are refused.
+    """
+    SetFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetFilterRequest, _admin_pb2.SetFilterResponse]
+    """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+    ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
+    """Lists what a group could not handle, oldest first."""
+    RedriveDeadLetters: _grpc.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]
+    """Delivers dead letters to their group again, at their original place. Tells how far it is."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]
@@ -65,14 +81,30 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists topics by name."""
     DescribeTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicRequest, _admin_pb2.DescribeTopicResponse]  # type: ignore[assignment]
     """Tells a topic's settings and queues."""
+    UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]  # type: ignore[assignment]
+    """Changes a topic while it is in use."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
-    """Deletes a topic and its messages. Refused while half messages or leases refer to it."""
+    """Deletes a topic and its messages. Refused while half messages, scheduled messages or leases refer to it."""
     CreateGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateGroupRequest, _admin_pb2.CreateGroupResponse]  # type: ignore[assignment]
     """Creates a consumer group."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]  # type: ignore[assignment]
     """Lists consumer groups by name."""
     DescribeGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]  # type: ignore[assignment]
     """Tells a consumer group's settings and progress."""
+    UpdateGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]  # type: ignore[assignment]
+    """Changes a consumer group while it is in use."""
+    PauseGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]  # type: ignore[assignment]
+    """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+    SeekGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.SeekGroupRequest, _admin_pb2.SeekGroupResponse]  # type: ignore[assignment]
+    """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
+    not at all; its receipt handles are refused.
+    """
+    SetFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetFilterRequest, _admin_pb2.SetFilterResponse]  # type: ignore[assignment]
+    """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+    ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
+    """Lists what a group could not handle, oldest first."""
+    RedriveDeadLetters: _aio.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
+    """Delivers dead letters to their group again, at their original place. Tells how far it is."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]  # type: ignore[assignment]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]  # type: ignore[assignment]
@@ -108,12 +140,20 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Tells a topic's settings and queues."""
 
     @_abc_1.abstractmethod
+    def UpdateTopic(
+        self,
+        request: _admin_pb2.UpdateTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdateTopicResponse, _abc.Awaitable[_admin_pb2.UpdateTopicResponse]]:
+        """Changes a topic while it is in use."""
+
+    @_abc_1.abstractmethod
     def DeleteTopic(
         self,
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]:
-        """Deletes a topic and its messages. Refused while half messages or leases refer to it."""
+        """Deletes a topic and its messages. Refused while half messages, scheduled messages or leases refer to it."""
 
     @_abc_1.abstractmethod
     def CreateGroup(
@@ -138,6 +178,56 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeGroupResponse, _abc.Awaitable[_admin_pb2.DescribeGroupResponse]]:
         """Tells a consumer group's settings and progress."""
+
+    @_abc_1.abstractmethod
+    def UpdateGroup(
+        self,
+        request: _admin_pb2.UpdateGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdateGroupResponse, _abc.Awaitable[_admin_pb2.UpdateGroupResponse]]:
+        """Changes a consumer group while it is in use."""
+
+    @_abc_1.abstractmethod
+    def PauseGroup(
+        self,
+        request: _admin_pb2.PauseGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PauseGroupResponse, _abc.Awaitable[_admin_pb2.PauseGroupResponse]]:
+        """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+
+    @_abc_1.abstractmethod
+    def SeekGroup(
+        self,
+        request: _admin_pb2.SeekGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SeekGroupResponse, _abc.Awaitable[_admin_pb2.SeekGroupResponse]]:
+        """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
+        not at all; its receipt handles are refused.
+        """
+
+    @_abc_1.abstractmethod
+    def SetFilter(
+        self,
+        request: _admin_pb2.SetFilterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetFilterResponse, _abc.Awaitable[_admin_pb2.SetFilterResponse]]:
+        """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+
+    @_abc_1.abstractmethod
+    def ListDeadLetters(
+        self,
+        request: _admin_pb2.ListDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListDeadLettersResponse, _abc.Awaitable[_admin_pb2.ListDeadLettersResponse]]:
+        """Lists what a group could not handle, oldest first."""
+
+    @_abc_1.abstractmethod
+    def RedriveDeadLetters(
+        self,
+        request: _admin_pb2.RedriveDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.RedriveDeadLettersResponse], _abc.AsyncIterator[_admin_pb2.RedriveDeadLettersResponse]]:
+        """Delivers dead letters to their group again, at their original place. Tells how far it is."""
 
     @_abc_1.abstractmethod
     def DeleteGroup(

@@ -129,10 +129,15 @@ class Subscribe(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
+    REPLACE_FILTERS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     consumer_group: _builtins.str
     """Its group. It must exist."""
     client_id: _builtins.str
     """Its own name, for logs and leases; empty: the broker makes one."""
+    replace_filters: _builtins.bool
+    """Gives the group these filters in the place of those it has."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics to read. They must exist."""
@@ -141,6 +146,16 @@ class Subscribe(_message.Message):
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long a delivery is its own without extension; unset: the broker's default."""
 
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFilter]:
+        """Which messages of a topic the group wants, where it does not want all. A filter belongs to the group: a consumer
+        that names another one than the group has is refused.
+        """
+
+    @_builtins.property
+    def start(self) -> _message_pb2.Position:
+        """Where to begin with topics that the group never read; unset: as the group is set."""
+
     def __init__(
         self,
         *,
@@ -148,14 +163,45 @@ class Subscribe(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         client_id: _builtins.str = ...,
         lease_duration: _duration_pb2.Duration | None = ...,
+        filters: _abc.Iterable[Global___TopicFilter] | None = ...,
+        replace_filters: _builtins.bool = ...,
+        start: _message_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "lease_duration", b"lease_duration", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "filters", b"filters", "lease_duration", b"lease_duration", "replace_filters", b"replace_filters", "start", b"start", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Subscribe: _TypeAlias = Subscribe  # noqa: Y015
+
+@_typing.final
+class TopicFilter(_message.Message):
+    """Which messages of a topic are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic."""
+    @_builtins.property
+    def filter(self) -> _message_pb2.Filter:
+        """The messages."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        filter: _message_pb2.Filter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicFilter: _TypeAlias = TopicFilter  # noqa: Y015
 
 @_typing.final
 class GrantCredits(_message.Message):
@@ -353,12 +399,17 @@ class PullRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
+    REPLACE_FILTERS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     consumer_group: _builtins.str
     """Group that pulls. It must exist."""
     max_messages: _builtins.int
     """At most this many; 0: 32."""
     client_id: _builtins.str
     """The caller's name, for logs and leases."""
+    replace_filters: _builtins.bool
+    """As in Subscribe."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics to read. They must exist."""
@@ -371,6 +422,14 @@ class PullRequest(_message.Message):
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long the messages are the caller's own; unset: the broker's default."""
 
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFilter]:
+        """As in Subscribe."""
+
+    @_builtins.property
+    def start(self) -> _message_pb2.Position:
+        """As in Subscribe."""
+
     def __init__(
         self,
         *,
@@ -380,10 +439,13 @@ class PullRequest(_message.Message):
         wait: _duration_pb2.Duration | None = ...,
         lease_duration: _duration_pb2.Duration | None = ...,
         client_id: _builtins.str = ...,
+        filters: _abc.Iterable[Global___TopicFilter] | None = ...,
+        replace_filters: _builtins.bool = ...,
+        start: _message_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "start", b"start", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "lease_duration", b"lease_duration", "max_messages", b"max_messages", "topics", b"topics", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "filters", b"filters", "lease_duration", b"lease_duration", "max_messages", b"max_messages", "replace_filters", b"replace_filters", "start", b"start", "topics", b"topics", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -588,6 +650,7 @@ class ReadQueueRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic. It must exist."""
     queue: _builtins.int
@@ -600,6 +663,10 @@ class ReadQueueRequest(_message.Message):
     def wait(self) -> _duration_pb2.Duration:
         """How long to wait for the first message when there is none; unset: do not wait."""
 
+    @_builtins.property
+    def filter(self) -> _message_pb2.Filter:
+        """Only these messages; the others are passed over, and do not count for max_messages."""
+
     def __init__(
         self,
         *,
@@ -608,10 +675,11 @@ class ReadQueueRequest(_message.Message):
         offset: _builtins.int = ...,
         max_messages: _builtins.int = ...,
         wait: _duration_pb2.Duration | None = ...,
+        filter: _message_pb2.Filter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "topic", b"topic", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "topic", b"topic", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -661,19 +729,25 @@ class QueueOffsetsRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic. It must exist."""
     consumer_group: _builtins.str
     """A group whose progress to tell; may be empty."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """A time to tell the offsets of; may be unset."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         consumer_group: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "time", b"time", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -714,6 +788,8 @@ class QueueOffset(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
     COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    LAG_TIME_FIELD_NUMBER: _builtins.int
+    OFFSET_AT_TIME_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     """Number of the queue within the topic."""
     min_offset: _builtins.int
@@ -724,6 +800,12 @@ class QueueOffset(_message.Message):
     """All messages below it are handled by the group; set when a group was named."""
     lag: _builtins.int
     """Messages that the group has not handled yet; set when a group was named."""
+    offset_at_time: _builtins.int
+    """Offset of the first message that became visible at the time asked for, or later; set when a time was named."""
+    @_builtins.property
+    def lag_time(self) -> _duration_pb2.Duration:
+        """How long ago the first message that the group has not handled became visible; set when there is one."""
+
     def __init__(
         self,
         *,
@@ -732,10 +814,12 @@ class QueueOffset(_message.Message):
         max_offset: _builtins.int = ...,
         committed_offset: _builtins.int = ...,
         lag: _builtins.int = ...,
+        lag_time: _duration_pb2.Duration | None = ...,
+        offset_at_time: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lag_time", b"lag_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "lag", b"lag", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "lag", b"lag", "lag_time", b"lag_time", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_at_time", b"offset_at_time", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,7 +99,8 @@ class ConsumerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic.
+        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
+        a message group, all later ones of its group go back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

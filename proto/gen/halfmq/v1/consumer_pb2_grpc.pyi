@@ -42,7 +42,9 @@ class ConsumerServiceStub:
     Ack: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.AckRequest, _consumer_pb2.AckResponse]
     """Marks messages as handled."""
     Nack: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.NackRequest, _consumer_pb2.NackResponse]
-    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic."""
+    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
+    a message group, all later ones of its group go back.
+    """
     ExtendLease: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.ExtendLeaseRequest, _consumer_pb2.ExtendLeaseResponse]
     """Keeps leases for longer."""
     ReadQueue: _grpc.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]
@@ -64,7 +66,9 @@ class ConsumerServiceAsyncStub(ConsumerServiceStub):
     Ack: _aio.UnaryUnaryMultiCallable[_consumer_pb2.AckRequest, _consumer_pb2.AckResponse]  # type: ignore[assignment]
     """Marks messages as handled."""
     Nack: _aio.UnaryUnaryMultiCallable[_consumer_pb2.NackRequest, _consumer_pb2.NackResponse]  # type: ignore[assignment]
-    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic."""
+    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
+    a message group, all later ones of its group go back.
+    """
     ExtendLease: _aio.UnaryUnaryMultiCallable[_consumer_pb2.ExtendLeaseRequest, _consumer_pb2.ExtendLeaseResponse]  # type: ignore[assignment]
     """Keeps leases for longer."""
     ReadQueue: _aio.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]  # type: ignore[assignment]
@@ -107,7 +111,9 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.NackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.NackResponse, _abc.Awaitable[_consumer_pb2.NackResponse]]:
-        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic."""
+        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
+        a message group, all later ones of its group go back.
+        """
 
     @_abc_1.abstractmethod
     def ExtendLease(

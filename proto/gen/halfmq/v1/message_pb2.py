@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17halfmq/v1/message.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\x01\n\x07Message\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x04\x62ody\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0c\n\x04keys\x18\x05 \x03(\t\x12\x36\n\nproperties\x18\x06 \x03(\x0b\x32\".halfmq.v1.Message.PropertiesEntry\x12\x15\n\rmessage_group\x18\x07 \x01(\t\x12\x12\n\nmessage_id\x18\x08 \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07\x63ontent\"O\n\x0bLogPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nmessage_id\x18\x04 \x01(\t\"\xf0\x02\n\nLogMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0b\n\x03tag\x18\x05 \x01(\t\x12\x0c\n\x04keys\x18\x06 \x03(\t\x12\x39\n\nproperties\x18\x07 \x03(\x0b\x32%.halfmq.v1.LogMessage.PropertiesEntry\x12\x15\n\rmessage_group\x18\x08 \x01(\t\x12\x12\n\nmessage_id\x18\t \x01(\t\x12\x16\n\x0etransaction_id\x18\n \x01(\t\x12+\n\x07\x62orn_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tstored_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\tItemError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17halfmq/v1/message.proto\x12\thalfmq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n\x07Message\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x04\x62ody\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0c\n\x04keys\x18\x05 \x03(\t\x12\x36\n\nproperties\x18\x06 \x03(\x0b\x32\".halfmq.v1.Message.PropertiesEntry\x12\x15\n\rmessage_group\x18\x07 \x01(\t\x12\x12\n\nmessage_id\x18\x08 \x01(\t\x12\x30\n\ndeliver_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x01\x12*\n\x05\x64\x65lay\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationH\x01\x12\x10\n\x08priority\x18\x0b \x01(\r\x12\x11\n\tdedup_key\x18\x0c \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07\x63ontentB\n\n\x08\x64\x65livery\"\xb2\x01\n\x0bLogPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x30\n\x0cscheduled_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brecalled_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc5\x03\n\nLogMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0b\n\x03tag\x18\x05 \x01(\t\x12\x0c\n\x04keys\x18\x06 \x03(\t\x12\x39\n\nproperties\x18\x07 \x03(\x0b\x32%.halfmq.v1.LogMessage.PropertiesEntry\x12\x15\n\rmessage_group\x18\x08 \x01(\t\x12\x12\n\nmessage_id\x18\t \x01(\t\x12\x16\n\x0etransaction_id\x18\n \x01(\t\x12+\n\x07\x62orn_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tstored_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08priority\x18\r \x01(\r\x12.\n\ndeliver_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tdedup_key\x18\x0f \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\x06\x46ilter\x12\x0e\n\x04tags\x18\x01 \x01(\tH\x00\x12\r\n\x03sql\x18\x02 \x01(\tH\x00\x42\x0c\n\nexpression\"}\n\x08Position\x12\'\n\x08\x62oundary\x18\x01 \x01(\x0e\x32\x13.halfmq.v1.BoundaryH\x00\x12*\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12\x10\n\x06offset\x18\x03 \x01(\x03H\x00\x42\n\n\x08position\"I\n\tItemError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t*P\n\x08\x42oundary\x12\x18\n\x14\x42OUNDARY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42OUNDARY_EARLIEST\x10\x01\x12\x13\n\x0f\x42OUNDARY_LATEST\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,16 +37,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_LOGMESSAGE_PROPERTIESENTRY']._loaded_options = None
   _globals['_LOGMESSAGE_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_MESSAGE']._serialized_start=72
-  _globals['_MESSAGE']._serialized_end=316
-  _globals['_MESSAGE_PROPERTIESENTRY']._serialized_start=256
-  _globals['_MESSAGE_PROPERTIESENTRY']._serialized_end=305
-  _globals['_LOGPOSITION']._serialized_start=318
-  _globals['_LOGPOSITION']._serialized_end=397
-  _globals['_LOGMESSAGE']._serialized_start=400
-  _globals['_LOGMESSAGE']._serialized_end=768
-  _globals['_LOGMESSAGE_PROPERTIESENTRY']._serialized_start=256
-  _globals['_LOGMESSAGE_PROPERTIESENTRY']._serialized_end=305
-  _globals['_ITEMERROR']._serialized_start=770
-  _globals['_ITEMERROR']._serialized_end=843
+  _globals['_BOUNDARY']._serialized_start=1387
+  _globals['_BOUNDARY']._serialized_end=1467
+  _globals['_MESSAGE']._serialized_start=104
+  _globals['_MESSAGE']._serialized_end=491
+  _globals['_MESSAGE_PROPERTIESENTRY']._serialized_start=419
+  _globals['_MESSAGE_PROPERTIESENTRY']._serialized_end=468
+  _globals['_LOGPOSITION']._serialized_start=494
+  _globals['_LOGPOSITION']._serialized_end=672
+  _globals['_LOGMESSAGE']._serialized_start=675
+  _globals['_LOGMESSAGE']._serialized_end=1128
+  _globals['_LOGMESSAGE_PROPERTIESENTRY']._serialized_start=419
+  _globals['_LOGMESSAGE_PROPERTIESENTRY']._serialized_end=468
+  _globals['_FILTER']._serialized_start=1130
+  _globals['_FILTER']._serialized_end=1183
+  _globals['_POSITION']._serialized_start=1185
+  _globals['_POSITION']._serialized_end=1310
+  _globals['_ITEMERROR']._serialized_start=1312
+  _globals['_ITEMERROR']._serialized_end=1385
 # @@protoc_insertion_point(module_scope)

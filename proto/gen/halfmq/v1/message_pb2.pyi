@@ -5,9 +5,11 @@ What every service of halfmq speaks about: messages, where they lie, and why an 
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +20,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Boundary:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BoundaryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Boundary.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BOUNDARY_UNSPECIFIED: _Boundary.ValueType  # 0
+    """Not set."""
+    BOUNDARY_EARLIEST: _Boundary.ValueType  # 1
+    """The first message kept."""
+    BOUNDARY_LATEST: _Boundary.ValueType  # 2
+    """Behind the last message."""
+
+class Boundary(_Boundary, metaclass=_BoundaryEnumTypeWrapper):
+    """An end of a queue."""
+
+BOUNDARY_UNSPECIFIED: Boundary.ValueType  # 0
+"""Not set."""
+BOUNDARY_EARLIEST: Boundary.ValueType  # 1
+"""The first message kept."""
+BOUNDARY_LATEST: Boundary.ValueType  # 2
+"""Behind the last message."""
+Global___Boundary: _TypeAlias = Boundary  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):
@@ -53,6 +79,10 @@ class Message(_message.Message):
     PROPERTIES_FIELD_NUMBER: _builtins.int
     MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    DEDUP_KEY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic that consumers will find it in. It must exist."""
     body: _builtins.bytes
@@ -62,12 +92,20 @@ class Message(_message.Message):
     tag: _builtins.str
     """A short label to filter by. No "|", no control characters."""
     message_group: _builtins.str
-    """Messages of one group always lie in the same queue, in the order of their release."""
+    """Messages of one group always lie in the same queue, in the order of their release, and each consumer group handles
+    them one after the other.
+    """
     message_id: _builtins.str
     """Identity of an ordinary message, a UUID (version 7 is best): sending the same id again has one effect.
     Empty: the broker makes one. Must be empty in Prepare: a transaction's id names its messages, and the broker
     fills this in when it shows them.
     """
+    priority: _builtins.int
+    """Messages of a higher priority are delivered first: 0, the default, up to the topic's priority_levels - 1. Not
+    together with message_group.
+    """
+    dedup_key: _builtins.str
+    """Business identity, up to 255 bytes: a topic takes in one message with the same key within its dedup_window."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Business keys to look the message up by."""
@@ -75,6 +113,14 @@ class Message(_message.Message):
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Headers of the application: 128 entries and 16 KiB in all by default."""
+
+    @_builtins.property
+    def deliver_at(self) -> _timestamp_pb2.Timestamp:
+        """Not before this time."""
+
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """Not before so long after the broker took it in."""
 
     def __init__(
         self,
@@ -87,14 +133,23 @@ class Message(_message.Message):
         properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         message_group: _builtins.str = ...,
         message_id: _builtins.str = ...,
+        deliver_at: _timestamp_pb2.Timestamp | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        priority: _builtins.int = ...,
+        dedup_key: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content", b"content", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content", b"content", "delay", b"delay", "deliver_at", b"deliver_at", "delivery", b"delivery", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content", b"content", "keys", b"keys", "message_group", b"message_group", "message_id", b"message_id", "properties", b"properties", "tag", b"tag", "text", b"text", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content", b"content", "dedup_key", b"dedup_key", "delay", b"delay", "deliver_at", b"deliver_at", "delivery", b"delivery", "keys", b"keys", "message_group", b"message_group", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "tag", b"tag", "text", b"text", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["body", "text"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    _WhichOneofReturnType_delivery: _TypeAlias = _typing.Literal["deliver_at", "delay"]  # noqa: Y015
+    _WhichOneofArgType_delivery: _TypeAlias = _typing.Literal["delivery", b"delivery"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_delivery) -> _WhichOneofReturnType_delivery | None: ...
 
 Global___Message: _TypeAlias = Message  # noqa: Y015
 
@@ -108,6 +163,8 @@ class LogPosition(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    SCHEDULED_AT_FIELD_NUMBER: _builtins.int
+    RECALLED_AT_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic of the queue."""
     queue: _builtins.int
@@ -116,6 +173,14 @@ class LogPosition(_message.Message):
     """Offset within the queue, from 0, without gaps."""
     message_id: _builtins.str
     """Identity of the message that lies there."""
+    @_builtins.property
+    def scheduled_at(self) -> _timestamp_pb2.Timestamp:
+        """Set while the message waits for this time: it has no queue and no offset yet."""
+
+    @_builtins.property
+    def recalled_at(self) -> _timestamp_pb2.Timestamp:
+        """Set when the message was recalled before its time: it never gets a place."""
+
     def __init__(
         self,
         *,
@@ -123,10 +188,12 @@ class LogPosition(_message.Message):
         queue: _builtins.int = ...,
         offset: _builtins.int = ...,
         message_id: _builtins.str = ...,
+        scheduled_at: _timestamp_pb2.Timestamp | None = ...,
+        recalled_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recalled_at", b"recalled_at", "scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "offset", b"offset", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "offset", b"offset", "queue", b"queue", "recalled_at", b"recalled_at", "scheduled_at", b"scheduled_at", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -170,6 +237,9 @@ class LogMessage(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     BORN_AT_FIELD_NUMBER: _builtins.int
     STORED_AT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_FIELD_NUMBER: _builtins.int
+    DEDUP_KEY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic it was released to."""
     queue: _builtins.int
@@ -186,6 +256,10 @@ class LogMessage(_message.Message):
     """Identity of the message: the transaction's id, and ".N" behind it for the N-th further message of a transaction."""
     transaction_id: _builtins.str
     """Transaction that released it; for an ordinary message, its own id."""
+    priority: _builtins.int
+    """Its priority."""
+    dedup_key: _builtins.str
+    """Business identity, when it has one."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Business keys."""
@@ -202,6 +276,10 @@ class LogMessage(_message.Message):
     def stored_at(self) -> _timestamp_pb2.Timestamp:
         """When it became visible to consumers (database time)."""
 
+    @_builtins.property
+    def deliver_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was to be delivered; unset: at once."""
+
     def __init__(
         self,
         *,
@@ -217,14 +295,81 @@ class LogMessage(_message.Message):
         transaction_id: _builtins.str = ...,
         born_at: _timestamp_pb2.Timestamp | None = ...,
         stored_at: _timestamp_pb2.Timestamp | None = ...,
+        priority: _builtins.int = ...,
+        deliver_at: _timestamp_pb2.Timestamp | None = ...,
+        dedup_key: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["born_at", b"born_at", "stored_at", b"stored_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["born_at", b"born_at", "deliver_at", b"deliver_at", "stored_at", b"stored_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "born_at", b"born_at", "keys", b"keys", "message_group", b"message_group", "message_id", b"message_id", "offset", b"offset", "properties", b"properties", "queue", b"queue", "stored_at", b"stored_at", "tag", b"tag", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "born_at", b"born_at", "dedup_key", b"dedup_key", "deliver_at", b"deliver_at", "keys", b"keys", "message_group", b"message_group", "message_id", b"message_id", "offset", b"offset", "priority", b"priority", "properties", b"properties", "queue", b"queue", "stored_at", b"stored_at", "tag", b"tag", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogMessage: _TypeAlias = LogMessage  # noqa: Y015
+
+@_typing.final
+class Filter(_message.Message):
+    """Tells which messages are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAGS_FIELD_NUMBER: _builtins.int
+    SQL_FIELD_NUMBER: _builtins.int
+    tags: _builtins.str
+    """Tags with "||" between them, such as "paid || refunded"; "*" stands for all messages."""
+    sql: _builtins.str
+    """A condition in the manner of SQL92 over properties and system fields, such as
+    "amount > 100 AND country IN ('CH', 'AT') AND halfmq.tag = 'paid'".
+    """
+    def __init__(
+        self,
+        *,
+        tags: _builtins.str = ...,
+        sql: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "sql", b"sql", "tags", b"tags"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "sql", b"sql", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_expression: _TypeAlias = _typing.Literal["tags", "sql"]  # noqa: Y015
+    _WhichOneofArgType_expression: _TypeAlias = _typing.Literal["expression", b"expression"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_expression) -> _WhichOneofReturnType_expression | None: ...
+
+Global___Filter: _TypeAlias = Filter  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    """A place to read queues from, whatever their offsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOUNDARY_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    boundary: Global___Boundary.ValueType
+    """An end of the queue."""
+    offset: _builtins.int
+    """This very offset; only where one queue is named."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The first message that became visible at this time or later."""
+
+    def __init__(
+        self,
+        *,
+        boundary: Global___Boundary.ValueType = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boundary", b"boundary", "offset", b"offset", "position", b"position", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundary", b"boundary", "offset", b"offset", "position", b"position", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_position: _TypeAlias = _typing.Literal["boundary", "time", "offset"]  # noqa: Y015
+    _WhichOneofArgType_position: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_position) -> _WhichOneofReturnType_position | None: ...
+
+Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
 class ItemError(_message.Message):

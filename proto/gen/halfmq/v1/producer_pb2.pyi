@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from halfmq.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
@@ -75,9 +76,12 @@ class SendResult(_message.Message):
 
     POSITION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    DUPLICATE_FIELD_NUMBER: _builtins.int
+    duplicate: _builtins.bool
+    """The topic took in a message with this dedup_key before; position tells of that one, and this one was dropped."""
     @_builtins.property
     def position(self) -> _message_pb2.LogPosition:
-        """Where the message lies; unset when it was refused."""
+        """Where the message lies, or when it will be delivered; unset when it was refused."""
 
     @_builtins.property
     def error(self) -> _message_pb2.ItemError:
@@ -88,11 +92,94 @@ class SendResult(_message.Message):
         *,
         position: _message_pb2.LogPosition | None = ...,
         error: _message_pb2.ItemError | None = ...,
+        duplicate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "error", b"error", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SendResult: _TypeAlias = SendResult  # noqa: Y015
+
+@_typing.final
+class RecallRequest(_message.Message):
+    """Asks to take back messages that wait for their time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their identities, as Send or Commit told them."""
+
+    def __init__(
+        self,
+        *,
+        message_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_ids", b"message_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallRequest: _TypeAlias = RecallRequest  # noqa: Y015
+
+@_typing.final
+class RecallResponse(_message.Message):
+    """Answers Recall."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecallResult]:
+        """One result per id, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___RecallResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015
+
+@_typing.final
+class RecallResult(_message.Message):
+    """What became of one message to recall."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    RECALLED_AT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """Identity of the message."""
+    @_builtins.property
+    def recalled_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was recalled (database time)."""
+
+    @_builtins.property
+    def error(self) -> _message_pb2.ItemError:
+        """Set when it could not be recalled."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        recalled_at: _timestamp_pb2.Timestamp | None = ...,
+        error: _message_pb2.ItemError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "recalled_at", b"recalled_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message_id", b"message_id", "recalled_at", b"recalled_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallResult: _TypeAlias = RecallResult  # noqa: Y015

@@ -40,6 +40,11 @@ class ProducerServiceStub:
                 request_serializer=halfmq_dot_v1_dot_producer__pb2.SendRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_producer__pb2.SendResponse.FromString,
                 _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/halfmq.v1.ProducerService/Recall',
+                request_serializer=halfmq_dot_v1_dot_producer__pb2.RecallRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_producer__pb2.RecallResponse.FromString,
+                _registered_method=True)
 
 
 class ProducerServiceServicer:
@@ -53,6 +58,14 @@ class ProducerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Recall(self, request, context):
+        """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
+        answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProducerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_ProducerServiceServicer_to_server(servicer, server):
                     servicer.Send,
                     request_deserializer=halfmq_dot_v1_dot_producer__pb2.SendRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_producer__pb2.SendResponse.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=halfmq_dot_v1_dot_producer__pb2.RecallRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_producer__pb2.RecallResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +108,33 @@ class ProducerService:
             '/halfmq.v1.ProducerService/Send',
             halfmq_dot_v1_dot_producer__pb2.SendRequest.SerializeToString,
             halfmq_dot_v1_dot_producer__pb2.SendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.ProducerService/Recall',
+            halfmq_dot_v1_dot_producer__pb2.RecallRequest.SerializeToString,
+            halfmq_dot_v1_dot_producer__pb2.RecallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class ProducerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ProducerServiceAsyncStub: ...
     Send: _grpc.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]
     """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+    Recall: _grpc.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]
+    """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
+    answer.
+    """
 
 @_typing.type_check_only
 class ProducerServiceAsyncStub(ProducerServiceStub):
@@ -43,6 +47,10 @@ class ProducerServiceAsyncStub(ProducerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Send: _aio.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]  # type: ignore[assignment]
     """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+    Recall: _aio.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]  # type: ignore[assignment]
+    """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
+    answer.
+    """
 
 class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Ordinary messages, outside of transactions."""
@@ -54,5 +62,15 @@ class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_producer_pb2.SendResponse, _abc.Awaitable[_producer_pb2.SendResponse]]:
         """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+
+    @_abc_1.abstractmethod
+    def Recall(
+        self,
+        request: _producer_pb2.RecallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_producer_pb2.RecallResponse, _abc.Awaitable[_producer_pb2.RecallResponse]]:
+        """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
+        answer.
+        """
 
 def add_ProducerServiceServicer_to_server(servicer: ProducerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""Between the wire and the domain. Pure functions."""

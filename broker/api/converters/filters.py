@@ -1,0 +1,108 @@
+"""Filters, and places to read from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.converters.times import SECOND
+from broker.domain.filters import Filter, FilterKind, compile_filter
+from broker.domain.group import EARLIEST, LATEST
+from broker.domain.limits import check_topic_name
+from broker.errors import InvalidArgument
+from halfmq.v1 import consumer_pb2, message_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
+
+_BOUNDARIES = {message_pb2.BOUNDARY_EARLIEST: EARLIEST, message_pb2.BOUNDARY_LATEST: LATEST}
+
+
+def filter_in(given: message_pb2.Filter, field: str) -> Filter | None:
+    """A filter as a client sent it; None: all messages.
+
+    Raises:
+        InvalidArgument: the expression is wrong; says where.
+    """
+    kind = given.WhichOneof("expression")
+    if kind is None:
+        return None
+    if kind == "sql":
+        return compile_filter(FilterKind.SQL, given.sql, f"{field}.sql")
+    found = compile_filter(FilterKind.TAG, given.tags, f"{field}.tags")
+    return None if found.expression == "*" else found
+
+
+def filter_out(found: Filter) -> message_pb2.Filter:
+    """A filter on its way to a client."""
+    if found.kind is FilterKind.SQL:
+        return message_pb2.Filter(sql=found.expression)
+    return message_pb2.Filter(tags=found.expression)
+
+
+def topic_filters_in(given: Iterable[consumer_pb2.TopicFilter]) -> dict[str, Filter]:
+    """Filters by the name of the topic.
+
+    Raises:
+        InvalidArgument: an expression is wrong, or a topic has two filters.
+    """
+    found: dict[str, Filter] = {}
+    for index, each in enumerate(given):
+        check_topic_name(each.topic, f"filters[{index}].topic")
+        if each.topic in found:
+            raise InvalidArgument(f"The topic {each.topic!r} has two filters.", field=f"filters[{index}].topic")
+        wanted = filter_in(each.filter, f"filters[{index}].filter")
+        if wanted is not None:
+            found[each.topic] = wanted
+    return found
+
+
+def add_topic_filters(
+    target: RepeatedCompositeContainer[consumer_pb2.TopicFilter], filters: Iterable[tuple[str, Filter]]
+) -> None:
+    """Adds filters to an answer."""
+    for topic, each in filters:
+        target.add(topic=topic, filter=filter_out(each))
+
+
+def place_in(given: message_pb2.Position, field: str) -> tuple[int | None, int | None]:
+    """A place to read from: EARLIEST, LATEST or a time in microseconds; or else an offset.
+
+    Raises:
+        InvalidArgument: it says nothing, or something that cannot be.
+    """
+    kind = given.WhichOneof("position")
+    if kind == "offset":
+        return None, given.offset
+    if kind == "time":
+        time = given.time.seconds * SECOND + given.time.nanos // 1000
+        if time <= 0:
+            raise InvalidArgument("A time lies after 1970.", field=f"{field}.time")
+        return time, None
+    if kind == "boundary" and given.boundary in _BOUNDARIES:
+        return _BOUNDARIES[given.boundary], None
+    raise InvalidArgument("Say where: boundary (BOUNDARY_EARLIEST or BOUNDARY_LATEST), time, or offset.", field=field)
+
+
+def start_in(given: message_pb2.Position, field: str) -> int:
+    """Where to begin: EARLIEST, LATEST, or a time in microseconds.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
+    to, _ = place_in(given, field)
+    if to is None:
+        raise InvalidArgument("A group begins at a boundary or a time; seek it to move it to an offset.", field=field)
+    return to
+
+
+def start_out(start_at: int) -> message_pb2.Position:
+    """Where a group begins."""
+    if start_at == EARLIEST:
+        return message_pb2.Position(boundary=message_pb2.BOUNDARY_EARLIEST)
+    if start_at == LATEST:
+        return message_pb2.Position(boundary=message_pb2.BOUNDARY_LATEST)
+    position = message_pb2.Position()
+    position.time.FromMicroseconds(start_at)
+    return position

@@ -1,0 +1,46 @@
+"""Topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.converters.times import micros, timestamp
+from broker.domain.topic import TopicChange
+from halfmq.v1 import admin_pb2
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+
+
+def topic(found: Topic) -> admin_pb2.Topic:
+    """A topic's settings."""
+    result = admin_pb2.Topic(
+        name=found.name,
+        queue_count=found.queue_count,
+        created_at=timestamp(found.created_at),
+        retention_bytes=found.retention_bytes,
+        priority_levels=found.priority_levels,
+    )
+    result.retention.FromMicroseconds(found.retention)
+    result.dedup_window.FromMicroseconds(found.dedup_window)
+    return result
+
+
+def new_topic(wanted: admin_pb2.Topic) -> TopicChange:
+    """What a topic to be created is to be like."""
+    return TopicChange(
+        queue_count=wanted.queue_count,
+        retention=micros(wanted.retention, "topic.retention"),
+        retention_bytes=wanted.retention_bytes,
+        dedup_window=micros(wanted.dedup_window, "topic.dedup_window"),
+    )
+
+
+def change(request: admin_pb2.UpdateTopicRequest) -> TopicChange:
+    """What is to be changed of a topic."""
+    return TopicChange(
+        queue_count=request.queue_count if request.HasField("queue_count") else None,
+        retention=micros(request.retention, "retention") if request.HasField("retention") else None,
+        retention_bytes=request.retention_bytes if request.HasField("retention_bytes") else None,
+        dedup_window=micros(request.dedup_window, "dedup_window") if request.HasField("dedup_window") else None,
+    )

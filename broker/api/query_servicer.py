@@ -1,0 +1,82 @@
+"""QueryService."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from broker.api.converters import messages, times
+from broker.domain.ids import parse_message_id
+from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
+
+if TYPE_CHECKING:
+    import grpc
+
+    from broker.services.queries import MessageQueries
+    from broker.services.timeline import TimelineEvent
+
+    _Context = grpc.aio.ServicerContext[object, object]
+
+
+class QueryServicer(query_pb2_grpc.QueryServiceServicer):
+    """Finding messages."""
+
+    def __init__(self, queries: MessageQueries) -> None:
+        """Takes the service it speaks for."""
+        self._queries = queries
+
+    async def GetMessage(self, request: query_pb2.GetMessageRequest, context: _Context) -> query_pb2.GetMessageResponse:
+        """Finds a message by its id."""
+        transaction_id, position = parse_message_id(request.message_id)
+        found = await self._queries.message(transaction_id, position)
+        response = query_pb2.GetMessageResponse(state=messages.state(found.state))
+        if found.message is not None:
+            messages.fill_log_message(response.message, found.message)
+        if found.waiting is not None:
+            response.waiting.CopyFrom(messages.half_out(request.message_id, found.waiting))
+        if found.scheduled_at is not None:
+            response.scheduled_at.CopyFrom(times.timestamp(found.scheduled_at))
+        if found.recalled_at is not None:
+            response.recalled_at.CopyFrom(times.timestamp(found.recalled_at))
+        return response
+
+    async def FindMessages(
+        self, request: query_pb2.FindMessagesRequest, context: _Context
+    ) -> query_pb2.FindMessagesResponse:
+        """Finds messages of a topic by key, by time, or both."""
+        # "from" is a word of Python's own.
+        since = getattr(request, "from") if request.HasField("from") else None
+        found, following = await self._queries.messages(
+            request.topic,
+            key=request.key,
+            since=None if since is None else times.micros_of_time(since, "from"),
+            until=times.micros_of_time(request.until, "until") if request.HasField("until") else None,
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        response = query_pb2.FindMessagesResponse(next_page_token=following)
+        for message in found:
+            messages.fill_log_message(response.messages.add(), message)
+        return response
+
+    async def GetTimeline(
+        self, request: query_pb2.GetTimelineRequest, context: _Context
+    ) -> query_pb2.GetTimelineResponse:
+        """Tells what happened to a message."""
+        response = query_pb2.GetTimelineResponse()
+        for event in await self._queries.timeline(*parse_message_id(request.message_id)):
+            await self._add(response, event, request.message_id)
+        return response
+
+    async def _add(self, response: query_pb2.GetTimelineResponse, event: TimelineEvent, message_id: str) -> None:
+        added = response.events.add(
+            type=cast("query_pb2.TimelineEventType.ValueType", int(event.kind)),
+            happened_at=times.timestamp(event.happened_at),
+            group=event.group,
+            client_id=event.client_id,
+            number=event.number,
+            verdict=cast("transaction_pb2.CheckVerdict.ValueType", int(event.verdict or 0)),
+            source=cast("transaction_pb2.VerdictSource.ValueType", int(event.source or 0)),
+            reason=event.reason,
+        )
+        if event.place is not None:
+            messages.fill_position(added.position, await self._queries.position(event.place, message_id))

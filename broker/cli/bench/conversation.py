@@ -1,0 +1,20 @@
+"""How a client process talks to the benchmark: a line of JSON in, a line of JSON out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+
+async def next_request() -> Any:
+    """The next request on the standard input; None when there will be no more."""
+    line = await asyncio.to_thread(sys.stdin.readline)
+    return json.loads(line) if line else None
+
+
+def answer(content: Any) -> None:
+    """Answers on the standard output."""
+    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,13 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="Server URL; a database of its own is made there. Default: embedded.")
+]
+Size = Annotated[int, typer.Option(min=8, max=4 * 1024 * 1024, help="Bytes of a body.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,39 @@
+"""Figures, printed as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def print_figures(command: str, figures: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what a command measured, by name."""
+    if as_json:
+        sys.stdout.write(json.dumps(figures) + "\n")
+        return
+    table = Table(title=f"halfmq bench {command}")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in figures.items():
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for part, content in parts:
+            shown = f"{content:,.3f}" if isinstance(content, float) else "" if content is None else str(content)
+            table.add_row(f"{name} {part}".rstrip(), shown)
+    Console().print(table)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value that so many percent of the values lie below; 0 where there is none."""
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)] if values else 0.0
+
+
+def micros_each(seconds: float, count: int) -> float:
+    """Microseconds for each of so many."""
+    return round(seconds * 1e6 / count, 1)

@@ -1,0 +1,63 @@
+"""Dead letters: messages that a group could not handle, and what is kept of where they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TOPIC, _QUEUE, _OFFSET = "halfmq.origin-topic", "halfmq.origin-queue", "halfmq.origin-offset"
+_ATTEMPTS, _REASON, _CLIENT = "halfmq.attempts", "halfmq.reason", "halfmq.client-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dead letter was delivered from, how often, and why it was given up.
+
+    Attributes:
+        client_id: in a broadcasting group, the consumer that could not handle it.
+    """
+
+    topic: str
+    queue_no: int
+    offset: int
+    attempts: int
+    reason: str
+    client_id: str = ""
+
+    def added_to(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Properties of a message with what tells its origin."""
+        told = {
+            **without_origin(properties),
+            _TOPIC: self.topic,
+            _QUEUE: str(self.queue_no),
+            _OFFSET: str(self.offset),
+            _ATTEMPTS: str(self.attempts),
+            _REASON: self.reason,
+        }
+        if self.client_id:
+            told[_CLIENT] = self.client_id
+        return told
+
+
+def origin_of(properties: Mapping[str, str]) -> Origin | None:
+    """Where a dead letter came from, as its properties tell; None for any other message."""
+    try:
+        return Origin(
+            properties[_TOPIC],
+            int(properties[_QUEUE]),
+            int(properties[_OFFSET]),
+            int(properties[_ATTEMPTS]),
+            properties[_REASON],
+            properties.get(_CLIENT, ""),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that a message had before it became a dead letter."""
+    own = {_TOPIC, _QUEUE, _OFFSET, _ATTEMPTS, _REASON, _CLIENT}
+    return {name: value for name, value in properties.items() if name not in own}

@@ -1,0 +1,81 @@
+"""Message filters: which messages of a topic a consumer wants.
+
+A filter is compiled once, when a consumer subscribes, and judges every message on the way. `Filter.matches` is made of
+functions inside functions and never fails: what cannot be compared is unknown, and unknown is no match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from broker.domain.filters.fault import BLANKS, Fault
+from broker.domain.filters.subject import Subject
+from broker.domain.filters.tags import compile_tags
+from broker.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MAX_FILTER", "Filter", "FilterKind", "Subject", "compile_filter"]
+
+MAX_FILTER = 4096
+"""Characters of an expression."""
+
+
+class FilterKind(IntEnum):
+    """The language of a filter."""
+
+    TAG = 1
+    SQL = 2
+
+
+_EXAMPLES = {FilterKind.TAG: "TagA || TagB", FilterKind.SQL: "color = 'red' AND price > 10"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filter:
+    """A compiled filter.
+
+    Attributes:
+        expression: as it was given, without blanks around it.
+        matches: tells whether a message passes. It never raises.
+    """
+
+    kind: FilterKind
+    expression: str
+    matches: Callable[[Subject], bool] = dataclasses.field(repr=False, compare=False)
+
+
+def compile_filter(kind: FilterKind, expression: str, field: str = "filter") -> Filter:
+    """Makes a filter from its text.
+
+    Raises:
+        InvalidArgument: the expression is not a filter. The text says what is wrong, at which character (from 1), and
+            shows a filter that is right. `field` is the field of the request that it names.
+    """
+    try:
+        matches = _compile(kind, expression)
+    except Fault as fault:
+        raise InvalidArgument(
+            f"The filter is wrong at character {fault.at + 1}: {fault.text}. This one is right: {_EXAMPLES[kind]}",
+            field=field,
+            reason="FILTER_INVALID",
+        ) from None
+    return Filter(kind, expression.strip(BLANKS), matches)
+
+
+def _compile(kind: FilterKind, expression: str) -> Callable[[Subject], bool]:
+    if len(expression) > MAX_FILTER:
+        raise Fault(MAX_FILTER, f"it has {len(expression)} characters, and {MAX_FILTER} are allowed")
+    if not expression.strip(BLANKS):
+        raise Fault(0, "it is empty")
+    if kind == FilterKind.TAG:
+        return compile_tags(expression)
+    from broker.domain.filters.sql import compile_sql  # noqa: PLC0415 - heavy, and many brokers never need it
+
+    try:
+        return compile_sql(expression)
+    except RecursionError:
+        raise Fault(0, "it is nested too deep; use fewer parentheses") from None

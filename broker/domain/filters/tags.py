@@ -1,0 +1,54 @@
+"""Filters by tag, in RocketMQ's form: `*`, or `A || B || C`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from broker.domain.filters.fault import BLANKS, Fault
+from broker.domain.limits import MAX_TAG_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.domain.filters.subject import Subject
+
+EVERYTHING = "*"
+_SEPARATOR = "||"
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f|]")
+
+
+def compile_tags(expression: str) -> Callable[[Subject], bool]:
+    """A function that tells whether a message has one of the tags.
+
+    Raises:
+        Fault: the expression is not `*` and not a list of tags.
+    """
+    if expression.strip(BLANKS) == EVERYTHING:
+        return lambda _: True
+    tags = set()
+    at = 0
+    for piece in expression.split(_SEPARATOR):
+        tags.add(_tag(piece, at))
+        at += len(piece) + len(_SEPARATOR)
+    wanted = frozenset(tags)
+    return lambda subject: subject.tag in wanted
+
+
+def _tag(piece: str, at: int) -> str:
+    tag = piece.strip(BLANKS)
+    if not tag:
+        raise Fault(at, "a tag is missing")
+    at += piece.index(tag)
+    forbidden = _FORBIDDEN.search(tag)
+    if forbidden and forbidden[0] == "|":
+        raise Fault(at + forbidden.start(), "tags are separated by '||', and none contains a '|'")
+    if forbidden:
+        raise Fault(at + forbidden.start(), f"the control character {forbidden[0]!r} cannot be in a tag")
+    if tag == EVERYTHING:
+        raise Fault(at, "'*' stands alone, for all messages; it cannot be one of several tags")
+    # A text from Python may hold halves of surrogate pairs, which have no encoding.
+    size = len(tag.encode(errors="surrogatepass"))
+    if size > MAX_TAG_BYTES:
+        raise Fault(at, f"this tag has {size} bytes; {MAX_TAG_BYTES} are allowed")
+    return tag

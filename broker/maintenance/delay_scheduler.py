@@ -1,0 +1,92 @@
+"""Releasing scheduled messages when their time has come.
+
+Every broker knows the times of the messages that it took in itself, and wakes for them exactly. What others took in,
+who may have died since, it learns from one cheap look a second. Who moves what is due is settled by a lock of the
+database; the others find nothing left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from broker.maintenance.loop import Loop
+
+if TYPE_CHECKING:
+    from broker.domain.clock import Clock
+    from broker.services.ports import Moved
+    from broker.services.wakeups import Wakeups
+
+logger = logging.getLogger("halfmq.scheduler")
+
+LOOK_INTERVAL = 1.0
+PAUSE = 0.01
+"""Seconds between two moves: what comes due meanwhile goes together."""
+BUSY_PAUSE = 0.05
+
+
+class ScheduleStore(Protocol):
+    """What the scheduler asks of the storage."""
+
+    async def move_due(self, *, known: bool = False) -> Moved:
+        """Moves scheduled messages whose time has come into the log, as many as go in one transaction."""
+        ...
+
+
+class DelayScheduler(Loop):
+    """Moves scheduled messages into the log when they are due, and wakes who waits for them."""
+
+    name = "delay scheduler"
+
+    def __init__(
+        self, store: ScheduleStore, wakeups: Wakeups, clock: Clock, look_interval: float = LOOK_INTERVAL
+    ) -> None:
+        """Takes the storage, who waits, the database's clock, and the seconds between two looks."""
+        super().__init__(look_interval)
+        self._store = store
+        self._wakeups = wakeups
+        self._clock = clock
+        self._look_interval = look_interval
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0
+
+    def expect(self, due: int) -> None:
+        """This broker took in a message that is due at this time (microseconds)."""
+        if self._timer is None or due < self._timer_due:
+            self._wake_at(due)
+
+    async def run_once(self) -> None:
+        """Moves what is due, then sets the time of the next round."""
+        known = False
+        while True:
+            moved = await self._store.move_due(known=known)
+            known = True
+            self._wakeups.released(moved.heads)
+            if moved.dropped:
+                logger.warning("%d scheduled messages were dropped: their topic was deleted", moved.dropped)
+            if moved.busy or moved.next_due is None or moved.next_due > self._clock.now():
+                break
+        self.interval = BUSY_PAUSE if moved.busy else self._look_interval
+        if moved.next_due is not None:
+            self._wake_at(moved.next_due)
+
+    async def stop(self) -> None:
+        """Ends; a move that is under way takes place, or does not."""
+        self._cancel_timer()
+        await super().stop()
+
+    def _wake_at(self, due: int) -> None:
+        self._cancel_timer()
+        left = max(PAUSE, (due - self._clock.now()) / 1_000_000)
+        self._timer_due = due
+        self._timer = asyncio.get_running_loop().call_later(left, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.poke()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,191 @@
+"""Consumer groups as operators handle them: settings, pausing, seeking, filters, progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.group import check_settings
+from broker.domain.limits import MAX_RECEIPTS, check_count, check_group_name, check_reason
+from broker.errors import InvalidArgument, NotFound
+from broker.services.catalog import page_limit
+from broker.services.ports import DeadLetterSearch, Redriven
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import QueueState
+    from broker.services.catalog import Catalog
+    from broker.services.ports import FoundDeadLetter, Storage
+    from broker.services.wakeups import Wakeups
+
+_Filters = list[tuple[str, "Filter"]]
+
+
+class GroupService:
+    """Looks at groups, changes and deletes them, also while their consumers are at work."""
+
+    def __init__(self, store: Storage, catalog: Catalog, wakeups: Wakeups) -> None:
+        """Takes the storage, the names, and who waits for messages."""
+        self._store = store
+        self._catalog = catalog
+        self._wakeups = wakeups
+
+    async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
+        """A page of consumer groups by name, and the token of the next page (empty at the end)."""
+        size = page_limit(page_size)
+        if page_token:
+            check_group_name(page_token, "page_token")
+        found = await self._store.list_groups(page_token, size + 1)
+        return found[:size], found[size - 1].name if len(found) > size else ""
+
+    async def progress(self, name: str) -> tuple[ConsumerGroup, _Filters, Sequence[QueueState]]:
+        """A group, its filters by topic, and how far it has come in every queue it joined.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._find(name)
+        return group, await self._store.filters_of(group), await self._store.group_progress(group)
+
+    async def update(self, name: str, changes: dict[str, Any]) -> tuple[ConsumerGroup, _Filters]:
+        """Changes settings, by the names of GroupSettings; those left out stay as they are.
+
+        Raises:
+            NotFound: there is no such group.
+            InvalidArgument: a setting is out of bounds.
+        """
+        group = await self._find(name)
+        check_settings(changes)
+        return await self._changed(await self._store.update_group(group, changes))
+
+    async def pause(self, name: str, *, paused: bool, reason: str) -> tuple[ConsumerGroup, _Filters]:
+        """Stops handing out messages to a group, or goes on. What was handed out may still be settled.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._find(name)
+        reason = check_reason(reason) if paused else ""
+        return await self._changed(await self._store.pause_group(group, paused=paused, reason=reason))
+
+    async def set_filter(self, name: str, topic: str, wanted: Filter | None) -> tuple[ConsumerGroup, _Filters]:
+        """Sets a group's filter of a topic, or takes it away.
+
+        Raises:
+            NotFound: there is no such group or topic.
+        """
+        group = await self._find(name)
+        found = await self._catalog.topic(topic, "filter.topic")
+        return await self._changed(await self._store.set_filter(group, found, wanted))
+
+    async def seek(
+        self, name: str, topic: str, queue_no: int | None, *, to: int | None, offset: int | None
+    ) -> list[QueueState]:
+        """Moves a group to another place of a topic, also while its consumers are at work.
+
+        Args:
+            name: the group.
+            topic: the topic.
+            queue_no: only this queue; None: all of them.
+            to: EARLIEST, LATEST, or a time in microseconds.
+            offset: an offset, in the place of `to`; only with a queue.
+
+        Returns:
+            How far the group has come in the topic now.
+
+        Raises:
+            NotFound: there is no such group or topic, or the group never read it.
+            InvalidArgument: the queue or the offset cannot be.
+        """
+        group = await self._find(name)
+        found = await self._catalog.topic(topic)
+        if queue_no is not None and queue_no >= len(found.queue_ids):
+            raise InvalidArgument(
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, numbered from 0; there is no queue {queue_no}.",
+                field="queue",
+            )
+        if offset is not None and (queue_no is None or offset < 0):
+            raise InvalidArgument(
+                "An offset cannot be negative, and belongs to one queue: name it.",
+                field="to.offset" if queue_no is not None else "queue",
+            )
+        queue_ids = found.queue_ids if queue_no is None else [found.queue_ids[queue_no]]
+        await self._store.seek_group(group, queue_ids, to=to, offset=offset)
+        self._noticed(name)
+        return [state for state in await self._store.group_progress(group) if state.topic == topic]
+
+    async def dead_letters(
+        self, name: str, wanted: Filter | None, page_token: str, page_size: int
+    ) -> tuple[list[FoundDeadLetter], str]:
+        """A page of what a group could not handle, oldest first, and the token of the next page (empty at the end).
+
+        Raises:
+            NotFound: there is no such group, or its dead letter topic was deleted.
+        """
+        group = await self._find(name)
+        if page_token and not (page_token.isascii() and page_token.isdigit() and int(page_token) < 1 << 63):
+            raise InvalidArgument("This is no page token; use next_page_token of the page before.", field="page_token")
+        search = DeadLetterSearch(group, int(page_token or 0), wanted, limit=page_limit(page_size))
+        page = await self._store.find_dead_letters(search)
+        return page.entries, "" if page.following is None else str(page.following)
+
+    async def redrive(
+        self, name: str, wanted: Filter | None, offsets: Sequence[int], *, republish: bool
+    ) -> AsyncIterator[tuple[Redriven, bool]]:
+        """Delivers dead letters to their group again; how far it is after each step, and whether that was the last.
+
+        Raises:
+            NotFound: there is no such group, or its dead letter topic was deleted.
+            InvalidArgument: an offset cannot be, or there are too many.
+        """
+        group = await self._find(name)
+        if offsets:
+            check_count(len(offsets), MAX_RECEIPTS, "offsets")
+            if min(offsets) < 0:
+                raise InvalidArgument("An offset cannot be negative.", field="offsets")
+        search = DeadLetterSearch(group, min(offsets, default=0), wanted, frozenset(offsets) or None)
+        so_far = Redriven()
+        while True:
+            step = await self._store.redrive(search, republish=republish)
+            so_far.examined += step.examined
+            so_far.redriven += step.redriven
+            so_far.republished += step.republished
+            so_far.left += step.left
+            so_far.total = max(so_far.total, step.total)
+            if step.redriven:
+                self._wakeups.leases_free([group.group_id])
+            last = step.following is None or bool(offsets and step.following > max(offsets))
+            yield so_far, last
+            if last:
+                return
+            search = replace(search, first=step.following or 0)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a consumer group with its progress and leases; its dead letter topic stays.
+
+        Raises:
+            NotFound: there is none.
+        """
+        group = await self._find(name)
+        await self._store.delete_group(group)
+        self._noticed(name)
+
+    async def _find(self, name: str) -> ConsumerGroup:
+        check_group_name(name, "group")
+        self._catalog.forget(name, ())
+        group = await self._store.find_group(name)
+        if group is None:
+            raise NotFound(f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="group")
+        return group
+
+    async def _changed(self, group: ConsumerGroup) -> tuple[ConsumerGroup, _Filters]:
+        self._noticed(group.name)
+        return group, await self._store.filters_of(group)
+
+    def _noticed(self, name: str) -> None:
+        """Has this broker's consumers notice a change now; those of other brokers do within a moment."""
+        self._catalog.forget(name, ())
+        self._wakeups.wake_all()

@@ -1,0 +1,95 @@
+"""Finding messages by identity, by key and by time, and what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import message_id
+from broker.domain.limits import check_search_key
+from broker.domain.message import LogPosition
+from broker.errors import InvalidArgument, NotFound
+from broker.services.catalog import page_limit
+from broker.services.ports import SCHEDULED, MessageSearch
+from broker.services.timeline import transaction_events
+
+if TYPE_CHECKING:
+    from broker.domain.message import LogMessage
+    from broker.services.catalog import Catalog
+    from broker.services.ports import FoundMessage, Place, Storage
+    from broker.services.timeline import TimelineEvent
+
+
+class MessageQueries:
+    """Looks messages up."""
+
+    def __init__(self, store: Storage, catalog: Catalog) -> None:
+        """Takes the storage and the names."""
+        self._store = store
+        self._catalog = catalog
+
+    async def message(self, transaction_id: bytes, position: int) -> FoundMessage:
+        """A message by its identity, wherever it is.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        found = await self._store.find_message(transaction_id, position)
+        if found is None:
+            raise NotFound(
+                f"There is no message {message_id(transaction_id, position)}: it never came here, or its op record is"
+                " past retention.",
+                reason="MESSAGE_NOT_FOUND",
+                field="message_id",
+            )
+        return found
+
+    async def messages(
+        self, topic: str, *, key: str, since: int | None, until: int | None, page_size: int, page_token: str
+    ) -> tuple[list[LogMessage], str]:
+        """A page of messages by key, by time (microseconds), or both; and the token of the next page."""
+        size = page_limit(page_size)
+        if key:
+            check_search_key(key)
+        search = MessageSearch(await self._catalog.topic(topic), key, since, until, _parse_page(page_token), size)
+        page = await self._store.find_messages(search)
+        if page.following is None:
+            return page.messages, ""
+        queue_no, offset = page.following
+        return page.messages, f"{queue_no:x}.{offset:x}"
+
+    async def position(self, place: Place, own_id: str) -> LogPosition:
+        """A place as clients name it."""
+        queue_id, offset = place
+        if queue_id == SCHEDULED:
+            return LogPosition("", 0, 0, own_id, scheduled_at=offset)
+        found = await self._store.find_topic_of_queue(queue_id)
+        topic, queue_no = found or (None, 0)
+        return LogPosition(topic.name if topic else "", queue_no, offset, own_id)
+
+    async def timeline(self, transaction_id: bytes, position: int) -> list[TimelineEvent]:
+        """What happened to a message, in order.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        found = await self.message(transaction_id, position)
+        detail = await self._store.transaction(transaction_id)
+        events = transaction_events(detail, position, found.message) if detail is not None else []
+        return events + await self._deliveries(found)
+
+    async def _deliveries(self, found: FoundMessage) -> list[TimelineEvent]:
+        return []
+
+
+def _parse_page(token: str) -> tuple[int, int]:
+    if not token:
+        return 0, 0
+    try:
+        queue_no, offset = (int(part, 16) for part in token.split("."))
+        if not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
+            raise ValueError(token)
+    except ValueError:
+        raise InvalidArgument(
+            "This is no page token; use next_page_token of the page before.", field="page_token"
+        ) from None
+    return queue_no, offset

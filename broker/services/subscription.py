@@ -1,0 +1,197 @@
+"""One consumer's membership of a group: it takes messages as its credits allow, and waits where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.errors import BrokerError, NotFound, StorageUnavailable
+from broker.services.ports import ClaimWork, NackWork
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
+    from contextlib import AbstractContextManager
+
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
+    from broker.services.delivery import DeliveryService
+    from broker.services.ports import Claimed, Delivered, Receipt, Storage
+
+    _Listening = AbstractContextManager[asyncio.Event]
+
+# Whoever waits is woken by what happens, here and on other brokers; this is only in case that fails.
+LONGEST_SLEEP = 600.0
+RETRY_PAUSE = 0.5
+# Another broker hands out the queue; it is done in a few milliseconds.
+BUSY_PAUSE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a consumer asks for; times in microseconds.
+
+    Attributes:
+        lease_time: how long a delivery is its own; None: the broker's default.
+        filters: which messages, by the name of a topic.
+        start_at: where to begin in topics that the group never read; None: as the group is set.
+        named: whether the consumer chose its client id.
+    """
+
+    group: str
+    topics: Sequence[str]
+    client_id: str = ""
+    lease_time: int | None = None
+    filters: dict[str, Filter] = field(default_factory=dict)
+    replace_filters: bool = False
+    start_at: int | None = None
+    named: bool = False
+
+
+class Subscription:
+    """One consumer's membership of a group: it takes messages as its credits allow."""
+
+    def __init__(
+        self,
+        service: DeliveryService,
+        store: Storage,
+        wish: Wish,
+        group: ConsumerGroup,
+        topics: Sequence[Topic],
+    ) -> None:
+        """Made by DeliveryService.subscribe."""
+        self._service = service
+        self._store = store
+        self._wish = wish
+        self._group = group
+        self._topics = topics
+        self.client_id = wish.client_id
+        self.lease_time = wish.lease_time or service.config.lease_time
+        self._listening: tuple[int, list[int]] = (0, [])
+        self._credits = 0
+        self._granted = asyncio.Event()
+
+    def grant(self, messages: int) -> None:
+        """Allows `messages` more."""
+        self._credits += messages
+        self._granted.set()
+
+    async def take(self, limit: int) -> Claimed:
+        """Up to `limit` messages that are there now.
+
+        Raises:
+            NotFound: the group or a topic was deleted.
+        """
+        try:
+            return await self._take(limit)
+        except NotFound:
+            # Deleted, and perhaps made anew.
+            self._group, self._topics = await self._service.join(self._wish)
+            return await self._take(limit)
+
+    async def _take(self, limit: int) -> Claimed:
+        config = self._service.config
+        work = ClaimWork(
+            self._group,
+            self._topics,
+            self.client_id,
+            min(limit, config.batch_messages),
+            config.batch_bytes,
+            self.lease_time,
+        )
+        claiming = asyncio.ensure_future(self._store.claim([work]))
+        try:
+            outcome = (await asyncio.shield(claiming))[0]
+        except asyncio.CancelledError:
+            # The consumer left in the meantime; what was taken for it must not wait for its lease to expire.
+            _spawn(self._give_back_when_claimed(claiming))
+            raise
+        if isinstance(outcome, BrokerError):
+            raise outcome
+        return outcome
+
+    async def give_back(self, receipts: Sequence[Sequence[Receipt]]) -> None:
+        """Returns messages that never reached the consumer, for the next one; receipts by lease."""
+        with suppress(BrokerError):
+            await self._store.settle([NackWork(receipt, untried=True) for lease in receipts for receipt in lease])
+            self._service.wakeups.leases_free([self._group.group_id])
+
+    async def _give_back_when_claimed(self, claiming: asyncio.Future[list[Claimed | BrokerError]]) -> None:
+        with suppress(BrokerError):
+            outcome = (await claiming)[0]
+            if not isinstance(outcome, BrokerError):
+                await self.give_back([part.receipts() for part in outcome.parts])
+
+    async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
+        """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
+        until = asyncio.get_running_loop().time() + self._service.seconds_to_wait(wait)
+        while True:
+            with self._listen() as event:
+                while self._listens():
+                    event.clear()
+                    claimed = await self.take(limit)
+                    if claimed.parts or self._service.draining:
+                        return claimed.parts
+                    now = asyncio.get_running_loop().time()
+                    if now >= until:
+                        return []
+                    await signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
+
+    async def batches(self) -> AsyncGenerator[list[Delivered]]:
+        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes."""
+        while True:
+            with self._listen() as event:
+                while self._listens():
+                    await self._credited()
+                    event.clear()
+                    try:
+                        claimed = await self.take(self._credits)
+                    except StorageUnavailable:
+                        # The stream outlives the database's absence; what is due is delivered when it is back.
+                        await asyncio.sleep(RETRY_PAUSE)
+                        continue
+                    if claimed.parts:
+                        self._credits -= sum(len(part.messages) for part in claimed.parts)
+                        yield claimed.parts
+                        if claimed.more:
+                            continue
+                    pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
+                    await signal(event, asyncio.get_running_loop().time() + pause)
+
+    async def _credited(self) -> None:
+        while self._credits <= 0:
+            self._granted.clear()
+            await self._granted.wait()
+
+    def _listen(self) -> _Listening:
+        self._listening = (self._group.group_id, [topic.topic_id for topic in self._topics])
+        group_id, topic_ids = self._listening
+        return self._service.wakeups.listen(topic_ids, group_id)
+
+    def _listens(self) -> bool:
+        """Whether the wake-ups are still those of this consumer's group and topics: they may have been made anew."""
+        return self._listening == (self._group.group_id, [topic.topic_id for topic in self._topics])
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+def _spawn(work: Coroutine[object, object, None]) -> None:
+    task = asyncio.create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+async def signal(event: asyncio.Event, until: float) -> bool:
+    """Waits for an event until a time of the loop; whether it came."""
+    left = until - asyncio.get_running_loop().time()
+    if left <= 0:
+        return False
+    try:
+        async with asyncio.timeout(left):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

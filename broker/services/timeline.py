@@ -1,0 +1,121 @@
+"""What happened to a message, in order: as far as its transaction tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from broker.domain.message import DELIVER_AT
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.services.ports import RECALLED, SCHEDULED
+
+if TYPE_CHECKING:
+    from broker.domain.message import LogMessage
+    from broker.domain.transaction import CheckVerdict
+    from broker.services.ports import CheckEntry, Place, TransactionDetail
+
+
+class TimelineKind(IntEnum):
+    """As TimelineEventType of the protocol."""
+
+    PREPARED = 1
+    CHECK_SENT = 2
+    CHECK_ANSWERED = 3
+    PARKED = 4
+    OPERATOR_ACTED = 5
+    COMMITTED = 6
+    ROLLED_BACK = 7
+    SCHEDULED = 8
+    RECALLED = 9
+    RELEASED = 10
+    DELIVERED = 11
+    ACKED = 12
+    NACKED = 13
+    DEAD_LETTERED = 14
+    REDRIVEN = 15
+
+
+@dataclass(slots=True)
+class TimelineEvent:
+    """Something that happened to a message; time in microseconds.
+
+    Attributes:
+        group: producer group or consumer group that it concerns.
+        client_id: producer, consumer or operator that it concerns.
+        number: of the check, or of the delivery.
+        place: where the message lies, or the time it waits for.
+    """
+
+    kind: TimelineKind
+    happened_at: int
+    group: str = ""
+    client_id: str = ""
+    number: int = 0
+    verdict: CheckVerdict | None = None
+    source: VerdictSource | None = None
+    place: Place | None = None
+    reason: str = ""
+
+
+def transaction_events(detail: TransactionDetail, position: int, message: LogMessage | None) -> list[TimelineEvent]:
+    """What happened up to the moment when consumers could get the message, in order.
+
+    Args:
+        detail: the message's transaction.
+        position: of the message in it.
+        message: as the log holds it, if it does.
+    """
+    summary, op = detail.summary, detail.op
+    events = []
+    if op is None or op.source is not VerdictSource.SEND:
+        events.append(TimelineEvent(TimelineKind.PREPARED, summary.prepared_at, summary.producer_group))
+    for check in detail.checks:
+        events += _check_events(check, summary.producer_group)
+    for action in detail.operator_actions:
+        reason = f"{action.action}: {action.reason}"
+        events.append(
+            TimelineEvent(TimelineKind.OPERATOR_ACTED, action.acted_at, client_id=action.operator, reason=reason)
+        )
+    if summary.parked_at is not None:
+        events.append(TimelineEvent(TimelineKind.PARKED, summary.parked_at, summary.producer_group))
+    if op is not None:
+        kind = TimelineKind.COMMITTED if op.state is TransactionState.COMMITTED else TimelineKind.ROLLED_BACK
+        events.append(
+            TimelineEvent(kind, op.decided_at, summary.producer_group, source=op.source, reason=op.reason or "")
+        )
+        if position < len(op.released):
+            events += _release_events(op.released[position], op.decided_at, message)
+    return sorted(events, key=lambda event: (event.happened_at, event.kind))
+
+
+def _check_events(check: CheckEntry, group: str) -> list[TimelineEvent]:
+    sent = TimelineEvent(TimelineKind.CHECK_SENT, check.sent_at, group, check.client_id, check.check_number)
+    if check.answered_at is None:
+        return [sent]
+    answered = TimelineEvent(
+        TimelineKind.CHECK_ANSWERED,
+        check.answered_at,
+        group,
+        check.client_id,
+        check.check_number,
+        verdict=check.verdict,
+        reason=check.reason or "",
+    )
+    return [sent, answered]
+
+
+def _release_events(place: Place, decided_at: int, message: LogMessage | None) -> list[TimelineEvent]:
+    queue_id, time = place
+    if queue_id == SCHEDULED:
+        return [TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=place)]
+    if queue_id == RECALLED:
+        return [TimelineEvent(TimelineKind.RECALLED, time)]
+    events = []
+    if message is not None and int(message.properties.get(DELIVER_AT, 0)) > decided_at:
+        due = (SCHEDULED, int(message.properties[DELIVER_AT]))
+        events.append(TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=due))
+    # What retention took tells its time no more; at once is what it mostly was.
+    released_at = decided_at if message is None else message.stored_at
+    events.append(TimelineEvent(TimelineKind.RELEASED, released_at, place=place))
+    return events

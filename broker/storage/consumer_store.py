@@ -1,0 +1,208 @@
+"""The part of the store that serves consumers: claims, receipts, groups and their progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.storage import claims, groups, history, joining, progress, reading, receipts, redrive
+from broker.storage.access import Access
+from broker.storage.group_commit import Lane, LaneConfig
+from broker.storage.groups import GroupMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup, GroupSettings
+    from broker.domain.topic import QueueState, Topic, TopicSettings
+    from broker.errors import BrokerError
+    from broker.services.ports import (
+        AckWork,
+        Claimed,
+        ClaimWork,
+        DeadLetterPage,
+        DeadLetterSearch,
+        ExtendWork,
+        GroupNews,
+        JoinWork,
+        NackWork,
+        Queue,
+        QueueSlice,
+        ReceiptOutcome,
+        Redriven,
+    )
+    from broker.storage.clock import DatabaseClock
+    from broker.storage.engine import Database
+    from broker.storage.session import Session
+
+    _Settling = AckWork | NackWork | ExtendWork
+
+
+class ConsumerStore(Access):
+    """Implements LogReader, LeaseStore and GroupStore on a database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        broker_id: str,
+        lanes: LaneConfig | None = None,
+        clock: DatabaseClock | None = None,
+        keep_history: bool = True,
+    ) -> None:
+        """Makes the lanes of consumers; `keep_history`: record what is delivered and settled."""
+        super().__init__(database, broker_id=broker_id, lanes=lanes, clock=clock)
+        self.groups = GroupMemory()
+        self._keep_history = keep_history
+        self._claims: Lane[ClaimWork, Claimed] = Lane(
+            "claim", database, self._claim, redo=self._claim_again, config=self._lanes
+        )
+        self._receipts: Lane[_Settling, ReceiptOutcome] = Lane(
+            "receipt",
+            database,
+            self._settle,
+            redo=self._settle_again,
+            config=LaneConfig(max_items=8192, patience=self._lanes.patience),
+        )
+
+    async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        """Hands out messages; what each consumer got."""
+        return await self._claims.submit(work)
+
+    async def settle(self, work: Sequence[_Settling]) -> list[ReceiptOutcome | BrokerError]:
+        """Applies acks, nacks and extensions; one outcome per item."""
+        return await self._receipts.submit(work)
+
+    async def join(self, work: JoinWork) -> ConsumerGroup:
+        """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
+        now = self.clock.now()
+        return await self._write(lambda session: joining.join_group(session, work, now))
+
+    async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
+        """What consumers of some groups should know; groups that were deleted are left out."""
+        now = self.clock.now()
+        return await self._read(lambda session: claims.news_of(session, group_ids, now))
+
+    async def read_queue(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice:
+        """Reads messages from an offset; what a filter does not want is passed over."""
+        return await self._read(
+            lambda session: reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
+        )
+
+    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
+        """Where the queues of a topic begin and end, and how far a group has come."""
+        return await self._read(lambda session: progress.topic_states(session, topic, group, self.directory))
+
+    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
+        """For each queue of a topic the first offset that became visible at a time or later."""
+        return await self._read(lambda session: reading.offsets_at(session, topic, time))
+
+    async def queue_heads(self) -> dict[Queue, int]:
+        """Where each queue ends: its next offset."""
+        return await self._read(reading.queue_heads)
+
+    async def find_group(self, name: str) -> ConsumerGroup | None:
+        """A consumer group by name."""
+        return await self._read(lambda session: groups.find_group(session, name))
+
+    async def create_group(self, name: str, settings: GroupSettings, dead_letters: TopicSettings) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic."""
+        now = self.clock.now()
+
+        def create(session: Session) -> ConsumerGroup:
+            return groups.create_group(session, name, settings, dead_letters, now, self.directory)
+
+        def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
+            return before if groups.find_group(session, name) == before else create(session)
+
+        return await self._write(create, redo=again)
+
+    async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
+        """Changes settings, by the names of GroupSettings."""
+        return await self._write(lambda session: groups.update_group(session, group, changes))
+
+    async def pause_group(self, group: ConsumerGroup, *, paused: bool, reason: str) -> ConsumerGroup:
+        """Stops handing out messages, or goes on."""
+        paused_at = self.clock.now() if paused else None
+        return await self._write(lambda session: groups.pause_group(session, group, paused_at, reason or None))
+
+    async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
+        """Sets or takes away the group's filter of a topic."""
+        return await self._write(lambda session: groups.set_filter(session, group, topic, wanted))
+
+    async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
+        """The filters of a group, by the name of the topic."""
+
+        def read(session: Session) -> list[tuple[str, Filter]]:
+            found = groups.filters_of(session, group)
+            topics = self.directory.by_ids(session, found)
+            return sorted((topics[i].name, each) for i, each in found.items() if i in topics)
+
+        return await self._read(read)
+
+    async def seek_group(
+        self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
+    ) -> None:
+        """Moves a group to another place of some queues, and forgets what was handed out there."""
+        await self._write(lambda session: progress.seek(session, group, queue_ids, to=to, offset=offset))
+
+    async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
+        """Dead letters of a group, oldest first."""
+        return await self._read(lambda session: redrive.find(session, search, self.directory))
+
+    async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
+        """Delivers some dead letters to their group again."""
+        now = self.clock.now()
+        return await self._write(
+            lambda session: redrive.redrive(session, search, now, self.directory, republish=republish)
+        )
+
+    async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
+        """Consumer groups by name."""
+        return await self._read(lambda session: groups.list_groups(session, after, limit))
+
+    async def delete_group(self, group: ConsumerGroup) -> None:
+        """Deletes a consumer group with its progress and leases."""
+        await self._write(lambda session: groups.delete_group(session, group))
+
+    async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
+        """How far a group has come in every queue it joined."""
+        return await self._read(lambda session: progress.group_states(session, group, self.directory))
+
+    async def forget_members(self, unseen: int, limit: int) -> int:
+        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
+        before = self.clock.now() - unseen
+        return await self._write(lambda session: groups.forget_members(session, before, limit))
+
+    async def trim_events(self, kept: int) -> int:
+        """Deletes some records of deliveries older than `kept` microseconds; how many."""
+        before = self.clock.now() - kept
+        return await self._write(lambda session: history.trim_events(session, before))
+
+    def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        return claims.claim(
+            session,
+            work,
+            self.clock.now(),
+            self.directory,
+            self.groups,
+            next(self._turns),
+            keep_history=self._keep_history,
+        )
+
+    def _claim_again(
+        self, session: Session, work: Sequence[ClaimWork], before: list[Claimed | BrokerError]
+    ) -> list[Claimed | BrokerError]:
+        return before if claims.were_made(session, before) else self._claim(session, work)
+
+    def _settle(self, session: Session, work: Sequence[_Settling]) -> list[ReceiptOutcome | BrokerError]:
+        return receipts.settle(
+            session, work, self.clock.now(), self.directory, self.groups, keep_history=self._keep_history
+        )
+
+    def _settle_again(
+        self, session: Session, work: Sequence[_Settling], before: list[ReceiptOutcome | BrokerError]
+    ) -> list[ReceiptOutcome | BrokerError]:
+        return receipts.still_true(before, self._settle(session, work), self.clock.now())

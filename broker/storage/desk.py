@@ -1,0 +1,86 @@
+"""What handing out works with: the group, its queues, the transaction, and the room that a consumer has left."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.storage.history import Event, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.lease import Lease
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import Topic
+    from broker.services.ports import Delivered
+    from broker.storage.directory import Directory
+    from broker.storage.groups import GroupView
+    from broker.storage.session import Session
+
+Place: TypeAlias = "tuple[Topic, int]"
+"""Topic and queue number of a queue."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """A consumer group as one database transaction serves it; time in microseconds.
+
+    Attributes:
+        freed: a message group's next lease can be taken since the look at what is due.
+    """
+
+    session: Session
+    view: GroupView
+    places: dict[int, Place]
+    directory: Directory
+    now: int
+    events: list[Event] = field(default_factory=list)
+    freed: bool = False
+
+    def delivered(self, lease: Lease, messages: Sequence[LogMessage]) -> None:
+        """Notes for the history that messages were handed out."""
+        offsets = [message.offset for message in messages]
+        # Behind its head, the messages of a group are handed out for the first time.
+        first = 1 if lease.message_group is not None else len(offsets)
+        for some, attempt in ((offsets[:first], lease.attempt), (offsets[first:], 1)):
+            if some:
+                self.events.append(
+                    Event.at(
+                        EventKind.DELIVERED,
+                        lease.group_id,
+                        lease.queue_id,
+                        some,
+                        attempt=attempt,
+                        client_id=lease.owner,
+                        happened_at=self.now,
+                    )
+                )
+
+
+@dataclass(slots=True)
+class Room:
+    """What a consumer still has room for."""
+
+    messages: int
+    size: int
+
+    def take(self, delivered: Delivered) -> None:
+        """Takes the room of what is delivered."""
+        self.messages -= len(delivered.messages)
+        self.size -= sum([len(message.body) for message in delivered.messages])
+
+    def fitting(self, messages: Sequence[LogMessage]) -> int:
+        """How many of these there is room for; at least one."""
+        sizes = itertools.accumulate(len(message.body) for message in messages[: self.messages])
+        return max(1, sum(1 for size in sizes if size <= self.size))
+
+    def close(self) -> None:
+        """Takes no more: the next message does not fit."""
+        self.size = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether there is room for another one."""
+        return self.messages > 0 and self.size > 0

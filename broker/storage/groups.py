@@ -1,0 +1,288 @@
+"""Consumer groups: creating, changing, listing, deleting; and a memory of them that notices every change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.filters import FilterKind, compile_filter
+from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
+from broker.domain.retry import dead_letter_topic
+from broker.errors import AlreadyExists, NotFound, Refused
+from broker.storage.session import Session, Statement
+from broker.storage.topics import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.topic import Topic, TopicSettings
+    from broker.storage.directory import Directory
+
+# A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
+_SELECT = (
+    "SELECT m.group_id, g.name, m.created_at, g.max_attempts, g.retry_delays, g.when_exhausted, g.mode, g.start_at,"
+    " g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
+    " FROM consumer_group m JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
+)
+_INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at"
+_FILTERS = "SELECT topic_id, kind, expression FROM group_filter WHERE group_id = ?"
+SEEN_EVERY = 3600 * 1_000_000
+
+
+def _from_row(row: Sequence[Any]) -> ConsumerGroup:
+    group_id, name, created, attempts, delays, exhausted, mode, start, epoch, paused, reason, parent_id, own_name = row
+    settings = GroupSettings(
+        attempts, tuple(json.loads(delays)) if delays else (), ExhaustedPolicy(exhausted), GroupMode(mode), start
+    )
+    client_id = own_name[len(name) + 1 :] if parent_id else ""
+    return ConsumerGroup(group_id, name, created, settings, epoch, paused, reason, parent_id, client_id)
+
+
+def find_group(session: Session, name: str) -> ConsumerGroup | None:
+    """A consumer group by name."""
+    row = session.fetch_one(f"{_SELECT} WHERE m.name = ?", (name,))
+    return _from_row(row) if row else None
+
+
+def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
+    """Consumer groups by name, from behind `after` on; members of broadcasting groups are not among them."""
+    found = session.fetch(f"{_SELECT} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit))
+    return [_from_row(row) for row in found]
+
+
+def members(session: Session, group: ConsumerGroup) -> list[ConsumerGroup]:
+    """The members of a broadcasting group. Uses group_members."""
+    return [_from_row(row) for row in session.fetch(f"{_SELECT} WHERE m.parent_id = ?", (group.group_id,))]
+
+
+def create_group(
+    session: Session, name: str, settings: GroupSettings, dead_letters: TopicSettings, now: int, directory: Directory
+) -> ConsumerGroup:
+    """Creates a consumer group, and its dead letter topic.
+
+    Raises:
+        AlreadyExists: the name is taken.
+    """
+    values = (
+        name,
+        settings.max_attempts,
+        now,
+        _encode_delays(settings.retry_delays),
+        int(settings.when_exhausted),
+        int(settings.mode),
+        settings.start_at,
+    )
+    if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
+        raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
+    if directory.by_name(session, dead_letter_topic(name)) is None:
+        create_topic(session, dead_letter_topic(name), dead_letters, now)
+    return _must_find(session, name)
+
+
+def _encode_delays(delays: tuple[int, ...]) -> str | None:
+    return json.dumps(delays) if delays else None
+
+
+def _must_find(session: Session, name: str) -> ConsumerGroup:
+    group = find_group(session, name)
+    if group is None:
+        raise NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group")
+    return group
+
+
+def update_group(session: Session, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
+    """Changes settings, by the names of GroupSettings.
+
+    Raises:
+        NotFound: it was deleted.
+    """
+    values = dict(changes)
+    if "retry_delays" in values:
+        values["retry_delays"] = _encode_delays(values["retry_delays"])
+    return _change(session, group, values)
+
+
+def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, reason: str | None) -> ConsumerGroup:
+    """Stops handing out messages, or goes on (None as time); pausing again keeps the first time.
+
+    Raises:
+        NotFound: it was deleted.
+    """
+    before = _must_find(session, group.name)
+    if paused_at is not None and before.paused_at is not None:
+        paused_at = before.paused_at
+    return _change(session, group, {"paused_at": paused_at, "pause_reason": reason})
+
+
+def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
+    """Sets or takes away the group's filter of a topic.
+
+    Raises:
+        NotFound: the group was deleted.
+    """
+    changed = _change(session, group, {})
+    session.run("DELETE FROM group_filter WHERE group_id = ? AND topic_id = ?", (group.group_id, topic.topic_id))
+    if wanted is not None:
+        values = (group.group_id, topic.topic_id, int(wanted.kind), wanted.expression)
+        session.insert("group_filter", "group_id, topic_id, kind, expression", [values])
+    return changed
+
+
+def agree_on_filters(
+    session: Session, group: ConsumerGroup, wanted: dict[Topic, Filter], *, replace_others: bool, fresh: set[int]
+) -> None:
+    """Gives a group the filters that a consumer names.
+
+    Args:
+        session: a transaction.
+        group: the group (of a member, the one it belongs to).
+        wanted: filter by topic.
+        replace_others: also in the place of another filter.
+        fresh: ids of the topics that the group did not read before: they may get a filter.
+
+    Raises:
+        Refused: the group has another filter, or wanted all messages so far.
+    """
+    known = {row[0]: (row[1], row[2]) for row in session.fetch(_FILTERS, (group.group_id,))}
+    for topic, each in wanted.items():
+        before = known.get(topic.topic_id)
+        if before == (each.kind, each.expression):
+            continue
+        if not replace_others and (before is not None or topic.topic_id not in fresh):
+            reads = f"reads {topic.name!r} with the filter {before[1]!r}" if before else f"wants all of {topic.name!r}"
+            raise Refused(
+                f"The group {group.name!r} {reads}; set replace_filters, or change it with SetFilter: a filter is the"
+                " group's, what it passes over counts as handled.",
+                reason="FILTER_CONFLICT",
+                field="filters",
+            )
+        set_filter(session, group, topic, each)
+
+
+def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
+    """The filters of a group (of a member, of the group it belongs to) by topic id."""
+    found = session.fetch(_FILTERS, (group.parent_id or group.group_id,))
+    return {topic_id: compile_filter(FilterKind(kind), expression) for topic_id, kind, expression in found}
+
+
+def _change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
+    names = "".join(f"{name} = ?, " for name in values)
+    session.run(
+        f"UPDATE consumer_group SET {names}epoch = epoch + 1 WHERE group_id = ?", (*values.values(), group.group_id)
+    )
+    return _must_find(session, group.name)
+
+
+def touch(session: Session, group: ConsumerGroup) -> None:
+    """Notes a change that consumers must see: brokers look at everything anew."""
+    session.run("UPDATE consumer_group SET epoch = epoch + 1 WHERE group_id = ?", (group.group_id,))
+
+
+def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: int) -> ConsumerGroup:
+    """The member of a broadcasting group that a consumer is; made when new.
+
+    Raises:
+        NotFound: the group was deleted.
+    """
+    locking = session.dialect.for_update
+    if not session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + locking, (group.group_id,)):
+        raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group")
+    name = f"{group.name}/{client_id}"
+    session.insert(
+        "consumer_group",
+        "name, max_attempts, created_at, parent_id, seen_at",
+        [(name, group.settings.max_attempts, now, group.group_id, now)],
+        keep_existing="name",
+    )
+    session.run("UPDATE consumer_group SET seen_at = ? WHERE name = ?", (now, name))
+    return replace(_must_find(session, name), client_id=client_id)
+
+
+def delete_group(session: Session, group: ConsumerGroup) -> None:
+    """Deletes a consumer group with its members, progress and leases; its dead letter topic stays."""
+    # First the group: who joins it holds it.
+    session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,))
+    for member in members(session, group):
+        _delete(session, member.group_id)
+    session.run("DELETE FROM group_filter WHERE group_id = ?", (group.group_id,))
+    _delete(session, group.group_id)
+
+
+def _delete(session: Session, group_id: int) -> None:
+    # First the progress: a pull holds it while it adds its lease.
+    session.run("DELETE FROM group_progress WHERE group_id = ?", (group_id,))
+    session.run("DELETE FROM lease WHERE group_id = ?", (group_id,))
+    session.run("DELETE FROM consumer_group WHERE group_id = ?", (group_id,))
+
+
+def forget_members(session: Session, before: int, limit: int) -> int:
+    """Deletes some members of broadcasting groups that were not here since a time; how many."""
+    found = session.fetch(
+        "SELECT group_id FROM consumer_group WHERE parent_id IS NOT NULL AND seen_at < ? ORDER BY group_id LIMIT ?",
+        (before, limit),
+    )
+    for (group_id,) in found:
+        _delete(session, group_id)
+    return len(found)
+
+
+def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, bool]]:
+    """Epoch of groups and members, and whether they are paused; those that were deleted are left out."""
+    found = session.fetch_in(
+        "SELECT c.group_id, g.epoch, g.paused_at IS NOT NULL FROM consumer_group c"
+        " JOIN consumer_group g ON g.group_id = COALESCE(c.parent_id, c.group_id) WHERE c.group_id",
+        group_ids,
+    )
+    return {group_id: (epoch, bool(paused)) for group_id, epoch, paused in found}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as consumers are to be served now: `filters` by topic id."""
+
+    group: ConsumerGroup
+    filters: dict[int, Filter] = field(default_factory=dict)
+
+
+class GroupMemory:
+    """Groups by id, remembered for as long as their epoch stands; used by every lane's thread."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._views: dict[int, GroupView] = {}
+
+    @staticmethod
+    def look(group_id: int) -> Statement:
+        """Asks for a group's epoch: two rows by primary key."""
+        return Statement(
+            "SELECT g.epoch, m.seen_at FROM consumer_group m"
+            " JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id) WHERE m.group_id = ?",
+            (group_id,),
+        )
+
+    def view(self, session: Session, group_id: int, seen: Sequence[Sequence[Any]], now: int) -> GroupView | None:
+        """A group, given the rows of `look`; None when it was deleted."""
+        if not seen:
+            self._views.pop(group_id, None)
+            return None
+        epoch, seen_at = seen[0]
+        if seen_at is not None and seen_at < now - SEEN_EVERY:
+            session.run("UPDATE consumer_group SET seen_at = ? WHERE group_id = ?", (now, group_id))
+        known = self._views.get(group_id)
+        return known if known is not None and known.group.epoch == epoch else self._load(session, group_id)
+
+    def by_id(self, session: Session, group_id: int) -> GroupView | None:
+        """A group by id, as it is now."""
+        return self.view(
+            session, group_id, [(row[0], None) for row in session.together([self.look(group_id)])[0].rows], 0
+        )
+
+    def _load(self, session: Session, group_id: int) -> GroupView | None:
+        row = session.fetch_one(f"{_SELECT} WHERE m.group_id = ?", (group_id,))
+        if row is None:
+            return None
+        group = _from_row(row)
+        view = self._views[group_id] = GroupView(group, filters_of(session, group))
+        return view

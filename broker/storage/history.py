@@ -1,0 +1,115 @@
+"""What consumers did with messages: one record for each batch handed out or settled, for the timeline of a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from broker.storage import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.storage.session import Session, Statement
+
+CHUNK = 1000
+_COLUMNS = "queue_id, first_offset, message_count, offsets, group_id, kind, attempt, client_id, happened_at, reason"
+
+
+class EventKind(IntEnum):
+    """As TimelineEventType of the protocol."""
+
+    DELIVERED = 11
+    ACKED = 12
+    NACKED = 13
+    DEAD_LETTERED = 14
+    REDRIVEN = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The same thing happening to some messages of a queue; `bits` tells which of the span."""
+
+    kind: EventKind
+    group_id: int
+    queue_id: int
+    first: int
+    count: int
+    bits: int
+    attempt: int
+    client_id: str | None
+    happened_at: int
+    reason: str | None = None
+
+    @classmethod
+    def at(cls, kind: EventKind, group_id: int, queue_id: int, offsets: Sequence[int], **others: object) -> Event:
+        """An event of some ascending offsets."""
+        first = offsets[0]
+        bits = 0
+        for offset in offsets:
+            bits |= 1 << offset - first
+        return cls(kind, group_id, queue_id, first, offsets[-1] - first + 1, bits, **others)  # type: ignore[arg-type]
+
+
+def recording(session: Session, events: Sequence[Event]) -> list[Statement]:
+    """Statements that keep events."""
+    if not events:
+        return []
+    return session.insertion(
+        "delivery_event",
+        _COLUMNS,
+        [
+            (
+                event.queue_id,
+                event.first,
+                event.count,
+                None if event.bits == (1 << event.count) - 1 else rows.encode_bits(event.bits, event.count),
+                event.group_id,
+                int(event.kind),
+                event.attempt,
+                event.client_id,
+                event.happened_at,
+                event.reason,
+            )
+            for event in events
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryEntry:
+    """What a consumer did with a message; time in microseconds."""
+
+    kind: EventKind
+    group: str
+    client_id: str
+    attempt: int
+    happened_at: int
+    reason: str
+
+
+def events_of(session: Session, queue_id: int, offset: int, longest: int) -> list[DeliveryEntry]:
+    """What happened to a message, in order. Range of event_place; `longest` is the largest span of an event."""
+    found = session.fetch(
+        "SELECT e.kind, COALESCE(g.name, ''), e.client_id, e.attempt, e.happened_at, e.reason, e.first_offset,"
+        " e.message_count, e.offsets FROM delivery_event e LEFT JOIN consumer_group g ON g.group_id = e.group_id"
+        " WHERE e.queue_id = ? AND e.first_offset > ? AND e.first_offset <= ? ORDER BY e.happened_at, e.event_id",
+        (queue_id, offset - longest, offset),
+    )
+    entries = []
+    for kind, group, client_id, attempt, happened_at, reason, first, count, offsets in found:
+        index = offset - first
+        if index >= count or (offsets is not None and not int.from_bytes(offsets, "little") >> index & 1):
+            continue
+        entries.append(DeliveryEntry(EventKind(kind), group, client_id or "", attempt, happened_at, reason or ""))
+    return entries
+
+
+def trim_events(session: Session, before: int) -> int:
+    """Deletes up to CHUNK of the oldest events, as far as they happened before a time; how many. By primary key."""
+    found = session.fetch("SELECT event_id, happened_at FROM delivery_event ORDER BY event_id LIMIT ?", (CHUNK,))
+    last = max((event_id for event_id, happened_at in found if happened_at < before), default=None)
+    if last is None:
+        return 0
+    return session.run("DELETE FROM delivery_event WHERE event_id <= ?", (last,))

@@ -1,0 +1,205 @@
+"""Reading the log: ranges of a queue, what is known of messages without their bodies, and finding offsets by time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.message import Candidate
+from broker.errors import NotFound
+from broker.services.ports import QueueSlice
+from broker.storage import rows
+from broker.storage.session import Session, Statement, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import Topic
+    from broker.services.ports import Queue
+
+EXAMINED_AT_ONCE = 1024
+_EXAMINED_PER_CALL = 16
+_SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
+_CANDIDATE_COLUMNS = (
+    "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
+)
+
+
+def sizes_of(queue_id: int, first: int, count: int) -> Statement:
+    """One row: the sum of the sizes of some messages, and how many have a message group. Range of the primary key."""
+    return Statement(f"SELECT SUM(size), COUNT(message_group) {_SPAN}", (queue_id, first, first + count))
+
+
+def range_of(queue_id: int, first: int, count: int) -> Statement:
+    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key."""
+    return Statement(f"SELECT {rows.READ_COLUMNS} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
+    """The messages at some ascending offsets that are still kept, by offset. By primary key."""
+    if offsets[-1] - offsets[0] + 1 == len(offsets):
+        return range_of(queue_id, offsets[0], len(offsets))
+    return Statement(
+        f"SELECT {rows.READ_COLUMNS} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)})"
+        " ORDER BY log_offset",
+        (queue_id, *offsets),
+    )
+
+
+def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
+    """The messages in the rows of `range_of` and `messages_at`."""
+    return [rows.log_message(topic, queue_no, row) for row in found]
+
+
+def candidates_in(queue_id: int, first: int, count: int) -> Statement:
+    """What is known of the messages at [first, first + count) without their bodies. Range of the primary key."""
+    return Statement(f"SELECT {_CANDIDATE_COLUMNS} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def candidates(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[Candidate]:
+    """The rows of `candidates_in`."""
+    return [
+        Candidate(
+            topic,
+            queue_no,
+            offset,
+            transaction_id,
+            position,
+            size,
+            tag,
+            json.loads(keys) if keys else (),
+            json.loads(properties) if properties else {},
+            group,
+            born_at,
+            stored_at,
+        )
+        for offset, transaction_id, position, size, tag, keys, group, properties, born_at, stored_at in found
+    ]
+
+
+def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> int:
+    """How many of the offsets from `first` on fit into `max_bytes`; at least one. Range of the primary key.
+
+    The sum of all is asked for first: mostly it fits, and a running sum in the database reads every row four times.
+    """
+    if (session.together([sizes_of(queue_id, first, count)])[0].rows[0][0] or 0) <= max_bytes:
+        return count
+    total = 0
+    span = (queue_id, first, first + count)
+    for offset, size in session.fetch(f"SELECT log_offset, size {_SPAN} ORDER BY log_offset", span):
+        total += size
+        if total > max_bytes:
+            return max(1, int(offset) - first)
+    return count
+
+
+def read_offsets(
+    session: Session, topic: str, queue_no: int, queue_id: int, offsets: Sequence[int]
+) -> list[LogMessage]:
+    """The messages at some ascending offsets that are still kept, by offset."""
+    return log_messages(topic, queue_no, session.together([messages_at(queue_id, offsets)])[0].rows)
+
+
+def read_queue(
+    session: Session,
+    topic: Topic,
+    queue_no: int,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    wanted: Filter | None = None,
+) -> QueueSlice:
+    """Reads from an offset on, or from the first one kept; what a filter does not want is passed over."""
+    queue_id = topic.queue_ids[queue_no]
+    row = session.fetch_one(
+        "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,)
+    )
+    if row is None:
+        raise NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+    min_offset, max_offset = row
+    first = max(offset, min_offset)
+    if wanted is not None:
+        return _read_wanted(session, topic, queue_no, (first, min_offset, max_offset), limit, max_bytes, wanted)
+    count = min(limit, max_offset - first)
+    if count <= 0:
+        return QueueSlice([], min_offset, max_offset, first)
+    count = fitting(session, queue_id, first, count, max_bytes)
+    found = session.together([range_of(queue_id, first, count)])[0].rows
+    return QueueSlice(log_messages(topic.name, queue_no, found), min_offset, max_offset, first + count)
+
+
+def _read_wanted(
+    session: Session,
+    topic: Topic,
+    queue_no: int,
+    bounds: tuple[int, int, int],
+    limit: int,
+    max_bytes: int,
+    wanted: Filter,
+) -> QueueSlice:
+    first, min_offset, max_offset = bounds
+    queue_id = topic.queue_ids[queue_no]
+    # Bounded, so that a filter that nothing passes does not hold up the others for long.
+    end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
+    chosen: list[int] = []
+    size = 0
+    following = first
+    while following < end and len(chosen) < limit:
+        count = min(EXAMINED_AT_ONCE, end - following)
+        found = session.together([candidates_in(queue_id, following, count)])[0].rows
+        following += count
+        for candidate in candidates(topic.name, queue_no, found):
+            if not wanted.matches(candidate):
+                continue
+            size += candidate.size
+            if chosen and (size > max_bytes or len(chosen) == limit):
+                messages = read_offsets(session, topic.name, queue_no, queue_id, chosen)
+                return QueueSlice(messages, min_offset, max_offset, candidate.offset)
+            chosen.append(candidate.offset)
+    messages = read_offsets(session, topic.name, queue_no, queue_id, chosen) if chosen else []
+    return QueueSlice(messages, min_offset, max_offset, max(following, first))
+
+
+def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -> int:
+    """The first offset in [low, high) that became visible at a time or later; `high` where there is none.
+
+    Halves the range by primary key: offsets are dense, and what lies behind was stored later (up to the difference of
+    two brokers' clocks).
+    """
+    while low < high:
+        middle = (low + high) // 2
+        row = session.fetch_one(
+            "SELECT log_offset, stored_at FROM message WHERE queue_id = ? AND log_offset >= ?"
+            " ORDER BY log_offset LIMIT 1",
+            (queue_id, middle),
+        )
+        if row is None or row[0] >= high:
+            high = middle  # Retention took what was there.
+        elif row[1] >= time:
+            high = middle
+        else:
+            low = row[0] + 1
+    return low
+
+
+def offsets_at(session: Session, topic: Topic, time: int) -> list[int]:
+    """For each queue of a topic the first offset that became visible at a time or later."""
+    bounds = {
+        row[0]: (row[1], row[2])
+        for row in session.fetch(
+            f"SELECT queue_id, min_offset, next_offset FROM queue WHERE queue_id IN ({marks(topic.queue_ids)})",
+            topic.queue_ids,
+        )
+    }
+    return [
+        offset_at(session, queue_id, time, *bounds[queue_id]) if queue_id in bounds else 0
+        for queue_id in topic.queue_ids
+    ]
+
+
+def queue_heads(session: Session) -> dict[Queue, int]:
+    """Where each queue ends. Reads the small table `queue`."""
+    found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue")
+    return {(topic_id, queue_id): head for topic_id, queue_id, head in found}

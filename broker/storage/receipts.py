@@ -1,0 +1,244 @@
+"""Receipts: acks, nacks and extensions of leases.
+
+Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own. The lease of
+a message group goes back as a whole, so that its messages keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import Lease, receipt_gone, runs
+from broker.errors import BrokerError, StaleReceipt
+from broker.services.ports import AckWork, ExtendWork, NackWork, Receipt, ReceiptOutcome
+from broker.storage import dead_letters, history, leases
+from broker.storage.history import Event, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.group import ConsumerGroup
+    from broker.storage.directory import Directory
+    from broker.storage.groups import GroupMemory
+    from broker.storage.session import Session
+
+Work = AckWork | NackWork | ExtendWork
+Outcomes = list[ReceiptOutcome | BrokerError]
+
+
+def settle(
+    session: Session,
+    work: Sequence[Work],
+    now: int,
+    directory: Directory,
+    groups: GroupMemory,
+    *,
+    keep_history: bool = True,
+) -> Outcomes:
+    """Applies acks, nacks and extensions; one outcome per item, in their order."""
+    found = leases.lock(session, {item.receipt.lease_id for item in work})
+    settling = _Settling(session, found, now, directory, groups, [ReceiptOutcome() for _ in work])
+    acked: dict[int, int] = defaultdict(int)
+    nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
+    for index, item in enumerate(work):
+        receipt = item.receipt
+        lease = settling.leases.get(receipt.lease_id)
+        refusal = _refusal(lease, receipt)
+        if lease is None or refusal is not None:
+            settling.outcomes[index] = refusal or receipt_gone()
+            continue
+        settling.outcomes[index] = ReceiptOutcome(held_until=lease.available_at)
+        if isinstance(item, AckWork):
+            acked[lease.lease_id] |= 1 << receipt.offset - lease.first
+        elif isinstance(item, NackWork):
+            nacks[lease.lease_id].append((index, item))
+        else:
+            until = now + item.lease_time
+            settling.leases[lease.lease_id] = replace(lease, available_at=until)
+            settling.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
+    for lease_id, bits in acked.items():
+        settling.ack(lease_id, bits)
+    for lease_id, items in nacks.items():
+        settling.give_back(lease_id, items)
+    settling.store(found, keep_history=keep_history)
+    return settling.outcomes
+
+
+def still_true(before: Sequence[ReceiptOutcome | BrokerError], again: Outcomes, now: int) -> Outcomes:
+    """What to say after a COMMIT that got no answer; `before` is what was to be said then, `again` what is found now.
+
+    A receipt that was good then and is stale now was settled by that COMMIT, as long as its lease has not run out:
+    nobody else can have taken the message since.
+    """
+    return [
+        first
+        if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until
+        else second
+        for first, second in zip(before, again, strict=True)
+    ]
+
+
+def _refusal(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
+    if lease is None:
+        return receipt_gone()
+    try:
+        lease.check_receipt(receipt.token, receipt.offset)
+    except StaleReceipt as stale:
+        return stale
+    return None
+
+
+@dataclass(slots=True)
+class _Settling:
+    """Leases on their way from what they were to what they become; `back` are new leases of what was given back."""
+
+    session: Session
+    leases: dict[int, Lease]
+    now: int
+    directory: Directory
+    groups: GroupMemory
+    outcomes: Outcomes
+    back: list[Lease] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    freed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.leases = dict(self.leases)
+
+    def ack(self, lease_id: int, bits: int) -> None:
+        lease = self.leases[lease_id]
+        new = bits & ~lease.settled
+        if new:
+            self._note(EventKind.ACKED, lease, [lease.first + i for i in range(lease.count) if new >> i & 1])
+        self.leases[lease_id] = lease.acked(bits)
+
+    def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
+        lease = self.leases[lease_id]
+        view = self.groups.by_id(self.session, lease.group_id)
+        if view is None:
+            return  # The group was deleted; nobody gets it again.
+        # What is handled (or given back) in this very batch, or was before, stays so.
+        open_items = [
+            (index, item) for index, item in items if not lease.settled >> item.receipt.offset - lease.first & 1
+        ]
+        if lease.message_group is None:
+            self.leases[lease_id] = self._give_back_loose(view.group, lease, open_items)
+        else:
+            self.leases[lease_id] = self._give_back_ordered(view.group, lease, open_items)
+
+    def _give_back_loose(self, group: ConsumerGroup, lease: Lease, items: Sequence[tuple[int, NackWork]]) -> Lease:
+        """Moves messages out of a lease: into waiting leases, or to the dead letter topic."""
+        policy = group.retry_policy
+        waiting: dict[tuple[int, int, str | None], list[int]] = defaultdict(list)
+        lost: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for index, item in items:
+            offset = item.receipt.offset
+            if lease.settled >> offset - lease.first & 1:
+                continue  # Given back twice in this batch.
+            lease = lease.move_out([offset])
+            reason = item.reason or lease.last_error
+            if item.untried:
+                waiting[(self.now, lease.attempt - 1, lease.last_error)].append(offset)
+                self.freed.add(lease.group_id)
+            elif policy.exhausted(lease.attempt):
+                lost[reason or "given back"].append((index, offset))
+            else:
+                delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
+                waiting[(self.now + delay, lease.attempt, reason)].append(offset)
+                if not delay:
+                    self.freed.add(lease.group_id)
+        for reason, entries in lost.items():
+            self._bury(group, lease, entries, reason)
+        for (available_at, attempt, last_error), offsets in waiting.items():
+            offsets.sort()
+            self._note(EventKind.NACKED, lease, offsets, last_error)
+            self.back += [
+                Lease(
+                    0,
+                    lease.group_id,
+                    lease.queue_id,
+                    first,
+                    count,
+                    leases.new_token(),
+                    attempt,
+                    available_at,
+                    last_error=last_error,
+                )
+                for first, count in runs(offsets)
+            ]
+        return lease
+
+    def _give_back_ordered(self, group: ConsumerGroup, lease: Lease, items: Sequence[tuple[int, NackWork]]) -> Lease:
+        """Gives the lease of a message group back; a head that was tried often enough is taken out before."""
+        policy = group.retry_policy
+        for index, item in sorted(items, key=lambda entry: (entry[1].receipt.offset, entry[1].untried)):
+            offset = item.receipt.offset
+            if lease.settled >> offset - lease.first & 1:
+                continue
+            reason = item.reason or lease.last_error
+            if not item.untried and offset == lease.head and policy.exhausted(lease.attempt):
+                self._bury(group, lease, [(index, offset)], reason or "given back")
+                lease = lease.acked(1 << offset - lease.first)
+                continue
+            delay = 0
+            if not item.untried:
+                delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
+            self._note(EventKind.NACKED, lease, [offset], lease.last_error if item.untried else reason)
+            if not delay:
+                self.freed.add(lease.group_id)
+            return lease.back(
+                token=leases.new_token(), available_at=self.now + delay, untried=item.untried, reason=reason
+            )
+        return lease
+
+    def _bury(self, group: ConsumerGroup, lease: Lease, entries: Sequence[tuple[int, int]], reason: str) -> None:
+        offsets = sorted(offset for _, offset in entries)
+        places = dead_letters.move(self.session, group, lease, offsets, reason, self.now, self.directory)
+        self._note(EventKind.DEAD_LETTERED, lease, offsets, reason)
+        for index, offset in entries:
+            if offset in places:
+                place = places[offset]
+                self.outcomes[index] = ReceiptOutcome(
+                    dead_letter=(place.queue_id, place.offset),
+                    dead_letter_message_id=place.message_id,
+                    held_until=lease.available_at,
+                )
+
+    def _note(self, kind: EventKind, lease: Lease, offsets: Sequence[int], reason: str | None = None) -> None:
+        self.events.append(
+            Event.at(
+                kind,
+                lease.group_id,
+                lease.queue_id,
+                offsets,
+                attempt=lease.attempt,
+                client_id=lease.owner,
+                happened_at=self.now,
+                reason=reason,
+            )
+        )
+
+    def store(self, before: dict[int, Lease], *, keep_history: bool) -> None:
+        """Writes what changed."""
+        session = self.session
+        done = [lease for lease in self.leases.values() if lease.done]
+        changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
+        plain = sorted(lease.lease_id for lease in done if lease.message_group is None)
+        statements = [
+            *session.deletion("lease", "lease_id", plain),
+            *[leases.storing(lease) for lease in changed],
+        ]
+        if self.back:
+            statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(each) for each in self.back])
+        if keep_history:
+            statements += history.recording(session, self.events)
+        session.together(statements)
+        ordered = [lease for lease in done if lease.message_group is not None]
+        if ordered and leases.end(session, ordered, self.now):
+            self.freed.update(lease.group_id for lease in ordered)
+        if self.freed:
+            # Whoever asked for it: what matters is that this broker's consumers are woken after the COMMIT.
+            told = next(outcome for outcome in self.outcomes if isinstance(outcome, ReceiptOutcome))
+            told.frees = tuple(self.freed)

@@ -1,0 +1,110 @@
+"""Taking over: leases whose time has come, because they expired or what was given back is to be tried again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import NEVER, Lease
+from broker.services.ports import Claimed, ClaimWork, Delivered
+from broker.storage import dead_letters, leases, rows
+from broker.storage.history import Event, EventKind
+from broker.storage.reading import read_offsets
+from broker.storage.session import marks
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from broker.storage.desk import Desk, Room
+
+
+def take_over(desk: Desk, item: ClaimWork, due: deque[int], room: Room, claimed: Claimed) -> None:
+    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up."""
+    found = desk.session.fetch(
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease{desk.session.dialect.by_key}"
+        f" WHERE lease_id IN ({marks(due)}) AND available_at <= ?"
+        " ORDER BY lease_id" + desk.session.dialect.skip_locked,
+        (*sorted(due), desk.now),
+    )
+    due.clear()
+    ready = sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id))
+    for index, lease in enumerate(ready):
+        if not room.left:
+            due.extend(each.lease_id for each in ready[index:])
+            return
+        _take_over_one(desk, item, lease, room, claimed)
+
+
+def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claimed: Claimed) -> None:
+    if desk.view.group.retry_policy.exhausted(lease.attempt):
+        remaining = _give_up(desk, lease)
+        if remaining is None:
+            return
+        lease = remaining
+    topic, queue_no = desk.places[lease.queue_id]
+    offsets = list(lease.open_offsets())
+    kept = read_offsets(desk.session, topic.name, queue_no, lease.queue_id, offsets)
+    if not kept:
+        desk.freed |= leases.end(desk.session, [lease], desk.now)
+        return
+    taking = room.fitting(kept)
+    taken = lease.take_over(owner=item.owner, token=leases.new_token(), until=desk.now + item.lease_time)
+    if taking < len(kept):
+        taken = _leave_rest(desk, lease, taken, kept[taking].offset)
+        kept = kept[:taking]
+    if taken.lease_id:
+        desk.session.together([leases.storing(taken)])
+    else:
+        made = desk.session.together([leases.insertion(taken)])[0]
+        taken = replace(taken, lease_id=made.last_id)
+    ordered = taken.message_group is not None
+    delivered = Delivered(
+        taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept, ordered
+    )
+    room.take(delivered)
+    claimed.parts.append(delivered)
+    desk.delivered(taken, kept)
+
+
+def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
+    """Splits a lease that the consumer has no room for; the part that it takes."""
+    end = lease.first + lease.count
+    if lease.message_group is None:
+        # The rest keeps its lease, due, so that late acks of it still count.
+        desk.session.together([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
+        return taken.cut(lease.first, rest)
+    # The rest waits for its turn.
+    behind = replace(
+        lease.cut(rest, end), token=leases.new_token(), attempt=0, available_at=NEVER, owner=None, last_error=None
+    )
+    desk.session.together([leases.insertion(behind)])
+    return replace(taken.cut(lease.first, rest), lease_id=lease.lease_id)
+
+
+def _give_up(desk: Desk, lease: Lease) -> Lease | None:
+    """Moves to the dead letters what was tried often enough; what is left of the lease, to be tried for the first time.
+
+    Of a message group that is the head; those behind it were not tried.
+    """
+    offsets = list(lease.open_offsets())
+    if lease.message_group is not None:
+        offsets = offsets[:1]
+    reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
+    dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
+    desk.events.append(
+        Event.at(
+            EventKind.DEAD_LETTERED,
+            lease.group_id,
+            lease.queue_id,
+            offsets,
+            attempt=lease.attempt,
+            client_id=lease.owner,
+            happened_at=desk.now,
+            reason=reason,
+        )
+    )
+    left = replace(lease.settle(offsets), attempt=0, last_error=None)
+    if left.done:
+        desk.freed |= leases.end(desk.session, [left], desk.now)
+        return None
+    return left

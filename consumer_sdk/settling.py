@@ -1,0 +1,126 @@
+"""How messages are settled: which words share a request, and which must keep their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumer_sdk.leases import LOST_REASONS, lease_of
+from consumer_sdk.receipts import Nack, ReceiptLane
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from consumer_sdk.fifo import FifoLeases
+    from halfmq.v1 import consumer_pb2 as pb
+    from producer_sdk.connection import RetryConfig
+
+__all__ = ["Settling"]
+
+_HANDLES_PER_REQUEST = 1024
+
+
+class Settling:
+    """Says acks and nacks on the stream.
+
+    Acks wait for acks, and nacks for nacks; the two do not wait for each other. Those of message groups have a lane of
+    their own and keep the order in which they were said: a nack that overtook the acks before it would take back what
+    they speak of.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[pb.ConsumeRequest], None],
+        next_id: Callable[[], int],
+        fifo: FifoLeases,
+        on_settled: Callable[[str], None],
+        on_broken_off: Callable[[list[str]], None],
+        retry: RetryConfig,
+    ) -> None:
+        """Says nothing yet.
+
+        Args:
+            send: Writes to the stream, or does nothing while there is none.
+            next_id: Makes request ids.
+            fifo: The leases of message groups.
+            on_settled: Told of each handle that has its final outcome.
+            on_broken_off: Told, in any thread, of handles that go back with others, or went with a lease that is over.
+            retry: How long and how often to repeat what the broker cannot do just now.
+        """
+        self._fifo = fifo
+        self._on_settled = on_settled
+        self._on_broken_off = on_broken_off
+        self._acks, self._nacks, self._ordered = self._lanes = tuple(
+            ReceiptLane(send, next_id, self._note, retry) for _ in range(3)
+        )
+
+    def submit(
+        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
+    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
+        """Acks (``nack=None``) or nacks, in requests of a size that brokers take.
+
+        Args:
+            handles: What to settle.
+            nack: What to say of them.
+            wait: Whether somebody waits for the results; otherwise refusals are logged.
+
+        Returns:
+            Futures of the results, one per handle and in their order; none when nobody waits.
+        """
+        ordered = self._fifo.acking(handles) if nack is None else self.break_off(handles)
+        lane = self._ordered if ordered else self._acks if nack is None else self._nacks
+        parts = (
+            handles[start : start + _HANDLES_PER_REQUEST] for start in range(0, len(handles), _HANDLES_PER_REQUEST)
+        )
+        pending = [lane.submit(part, nack, wait=wait) for part in parts]
+        return [future for future in pending if future is not None]
+
+    def break_off(self, handles: Sequence[str]) -> bool:
+        """Ends the deliveries of message groups that a nack of these takes back; from any thread.
+
+        Returns:
+            Whether any of them is of a message group.
+        """
+        ordered, broken_off = self._fifo.nacking(handles)
+        if broken_off:
+            self._on_broken_off(broken_off)
+        return ordered
+
+    def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
+        """Takes an outcome; returns whether it was that of an ack or a nack."""
+        return any(lane.on_outcome(outcome) for lane in self._lanes)
+
+    def resend(self) -> None:
+        """Says again what is unanswered, on a new stream."""
+        for lane in self._lanes:
+            lane.resend()
+
+    async def settle(self) -> None:
+        """Waits until everything submitted so far has its outcome."""
+        for lane in self._lanes:
+            await lane.settle()
+
+    def fail_waiters(self, error: Exception) -> None:
+        """Lets nobody wait any longer; see ReceiptLane.fail_waiters."""
+        for lane in self._lanes:
+            lane.fail_waiters(error)
+
+    def _note(self, receipt_handle: str, result: pb.ReceiptResult) -> None:
+        self._on_settled(receipt_handle)
+        self._fifo.settled(receipt_handle)
+        if result.HasField("dead_letter"):
+            self._give_back_rest(lease_of(receipt_handle))
+        elif result.error.reason in LOST_REASONS:
+            # What follows in its message group is somebody else's, too.
+            broken_off = self._fifo.lost([lease_of(receipt_handle)])
+            if broken_off:
+                self._on_broken_off(broken_off)
+
+    def _give_back_rest(self, lease: str) -> None:
+        # A message that goes to the dead letters takes nothing back: its message group goes on, and we hold the rest.
+        rest = self._fifo.rest(lease)
+        if rest:
+            said = self._ordered.submit([rest], Nack(untried=True), wait=True)
+            # Nobody asked for it, so nobody is told of its refusal.
+            if said is not None:
+                said.add_done_callback(lambda future: future.cancelled() or future.exception())

@@ -1,0 +1,253 @@
+"""The asynchronous client of operators; the synchronous one runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from halfmq.v1 import admin_pb2 as pb
+from halfmq.v1 import consumer_pb2
+from producer_sdk.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
+from producer_sdk.admin.inspection import AsyncInspection
+from producer_sdk.admin.topics import TopicInfo, optional_duration
+from producer_sdk.connection import as_durations, check_kind, check_number, check_text, text_of_reason
+from producer_sdk.errors import RequestRefused
+from producer_sdk.filters import filter_to_wire
+from producer_sdk.positions import position_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from producer_sdk.connection import Span
+    from producer_sdk.filters import MessageFilter
+    from producer_sdk.positions import StartPosition
+
+__all__ = ["AsyncAdmin"]
+
+_TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
+
+
+class AsyncAdmin(AsyncInspection):
+    """Creates, changes and deletes topics and consumer groups, and looks after messages.
+
+    Use it with ``async with``, or call ``close()`` in the end. It belongs to the event loop of its first call.
+
+    Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
+    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
+    for an argument that cannot be. Calls are tried again by themselves: one that creates or deletes, and whose answer
+    was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
+    """
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        retention: Span | None = None,
+        retention_bytes: int = 0,
+        dedup_window: Span | None = None,
+        priority_levels: int | None = None,
+        exist_ok: bool = False,
+    ) -> TopicInfo:
+        """Creates a topic.
+
+        Args:
+            topic: Its name.
+            queues: Number of queues for messages without a priority; None: the broker's default.
+            retention: How long messages are kept, in seconds or as a timedelta; None: the broker's default.
+            retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
+            dedup_window: How long a dedup_key keeps other messages with it out; None: one day.
+            priority_levels: Number of priorities; None: 1.
+            exist_ok: Take one that exists, whatever its settings.
+        """
+        check_text("topic", topic, _TOPIC)
+        wanted = pb.Topic(
+            name=topic,
+            queue_count=check_number("queues", queues, least=1) or 0,
+            retention=optional_duration("retention", retention),
+            retention_bytes=check_number("retention_bytes", retention_bytes, bits=63) or 0,
+            dedup_window=optional_duration("dedup_window", dedup_window),
+            priority_levels=check_number("priority_levels", priority_levels, least=1) or 0,
+        )
+        try:
+            created = await self._link.call(
+                lambda broker: broker.admin.CreateTopic, pb.CreateTopicRequest(topic=wanted)
+            )
+        except RequestRefused as error:
+            if not exist_ok or error.code is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+            return await self.get_topic(topic)
+        return TopicInfo.of(created.topic)
+
+    async def get_topic(self, topic: str) -> TopicInfo:
+        """Tells a topic's settings."""
+        check_text("topic", topic, _TOPIC)
+        request = pb.DescribeTopicRequest(topic=topic)
+        return TopicInfo.of((await self._link.call(lambda broker: broker.admin.DescribeTopic, request)).topic)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        retention: Span | None = None,
+        retention_bytes: int | None = None,
+        dedup_window: Span | None = None,
+    ) -> TopicInfo:
+        """Changes a topic while it is in use; what is None stays as it is. The number of queues can only grow."""
+        check_text("topic", topic, _TOPIC)
+        request = pb.UpdateTopicRequest(
+            topic=topic,
+            queue_count=check_number("queues", queues, least=1),
+            retention=optional_duration("retention", retention),
+            retention_bytes=check_number("retention_bytes", retention_bytes, bits=63),
+            dedup_window=optional_duration("dedup_window", dedup_window),
+        )
+        return TopicInfo.of((await self._link.call(lambda broker: broker.admin.UpdateTopic, request)).topic)
+
+    async def delete_topic(self, topic: str, *, missing_ok: bool = False) -> None:
+        """Deletes a topic and its messages; refused while half messages, scheduled ones or leases refer to it."""
+        check_text("topic", topic, _TOPIC)
+        request = pb.DeleteTopicRequest(topic=topic)
+        deleting = self._link.call(lambda broker: broker.admin.DeleteTopic, request)
+        await _unless_missing(deleting, missing_ok)
+
+    async def create_group(
+        self,
+        group: str,
+        *,
+        max_attempts: int | None = None,
+        retry_delays: Sequence[Span] = (),
+        when_exhausted: ExhaustedPolicy | None = None,
+        mode: GroupMode | None = None,
+        start: StartPosition | None = None,
+        exist_ok: bool = False,
+    ) -> GroupInfo:
+        """Creates a consumer group.
+
+        Args:
+            group: Its name.
+            max_attempts: Deliveries of a message before it is given up; None: 17.
+            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
+                the last counts for all others. Empty: the broker's default.
+            when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
+            mode: Whether its consumers share the messages, for ever; None: they do.
+            start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
+            exist_ok: Take one that exists, whatever its settings.
+        """
+        check_text("group", group, _GROUP)
+        check_kind("when_exhausted", when_exhausted, ExhaustedPolicy)
+        check_kind("mode", mode, GroupMode)
+        wanted = pb.ConsumerGroup(
+            name=group,
+            max_attempts=check_number("max_attempts", max_attempts, least=1) or 0,
+            retry_delays=as_durations("retry_delays", retry_delays),
+            when_exhausted=_policy(when_exhausted),
+            mode=pb.GROUP_MODE_UNSPECIFIED if mode is None else pb.GroupMode.ValueType(mode),
+            start=None if start is None else position_to_wire("start", start),
+        )
+        try:
+            created = await self._link.call(
+                lambda broker: broker.admin.CreateGroup, pb.CreateGroupRequest(group=wanted)
+            )
+        except RequestRefused as error:
+            if not exist_ok or error.code is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+            return await self.get_group(group)
+        return GroupInfo.of(created.group)
+
+    async def get_group(self, group: str) -> GroupInfo:
+        """Tells a consumer group's settings."""
+        return GroupInfo.of((await self._describe(group)).group)
+
+    async def update_group(
+        self,
+        group: str,
+        *,
+        max_attempts: int | None = None,
+        retry_delays: Sequence[Span] | None = None,
+        when_exhausted: ExhaustedPolicy | None = None,
+    ) -> GroupInfo:
+        """Changes a consumer group while it is in use; what is None stays. No retry delays: the broker's default."""
+        check_text("group", group, _GROUP)
+        check_kind("when_exhausted", when_exhausted, ExhaustedPolicy)
+        delays = None if retry_delays is None else pb.RetryDelays(delays=as_durations("retry_delays", retry_delays))
+        request = pb.UpdateGroupRequest(
+            group=group,
+            max_attempts=check_number("max_attempts", max_attempts, least=1),
+            retry_delays=delays,
+            when_exhausted=_policy(when_exhausted),
+        )
+        return GroupInfo.of((await self._link.call(lambda broker: broker.admin.UpdateGroup, request)).group)
+
+    async def delete_group(self, group: str, *, missing_ok: bool = False) -> None:
+        """Deletes a consumer group with its progress and leases; its consumers end with SubscriptionRefused."""
+        check_text("group", group, _GROUP)
+        request = pb.DeleteGroupRequest(group=group)
+        deleting = self._link.call(lambda broker: broker.admin.DeleteGroup, request)
+        await _unless_missing(deleting, missing_ok)
+
+    async def pause_group(self, group: str, reason: str = "") -> GroupInfo:
+        """Stops handing out messages to a group; what was handed out may still be settled. The reason is kept."""
+        return await self._pause(group, resume=False, reason=reason)
+
+    async def resume_group(self, group: str) -> GroupInfo:
+        """Goes on handing out messages to a group."""
+        return await self._pause(group, resume=True)
+
+    async def seek_group(
+        self, group: str, topic: str, to: StartPosition | int, *, queue: int | None = None
+    ) -> list[GroupProgress]:
+        """Moves a group to another place, also while it runs; what its consumers hold is somebody else's from then on.
+
+        Args:
+            group: Its name.
+            topic: Topic to move it in.
+            to: "earliest", "latest", a time with its time zone, or an offset of the one queue.
+            queue: Only this queue; None: all queues of the topic.
+
+        Returns:
+            Where the group stands in the topic now.
+        """
+        check_text("group", group, _GROUP)
+        check_text("topic", topic, _TOPIC)
+        place = position_to_wire("to", to, offsets=queue is not None)
+        request = pb.SeekGroupRequest(group=group, topic=topic, queue=check_number("queue", queue), to=place)
+        response = await self._link.call(lambda broker: broker.admin.SeekGroup, request)
+        return [GroupProgress.of(progress) for progress in response.progress]
+
+    async def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
+        """Tells which messages of a topic a group wants from now on; None: all. What was passed over stays so."""
+        check_text("group", group, _GROUP)
+        check_text("topic", topic, _TOPIC)
+        wanted = consumer_pb2.TopicFilter(topic=topic, filter=filter_to_wire("filter", filter))
+        request = pb.SetFilterRequest(group=group, filter=wanted)
+        return GroupInfo.of((await self._link.call(lambda broker: broker.admin.SetFilter, request)).group)
+
+    async def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
+        """Tells how far a group has come in every queue it ever read, or in those of one topic."""
+        progress = [GroupProgress.of(each) for each in (await self._describe(group)).progress]
+        return [each for each in progress if topic is None or each.topic == topic]
+
+    async def _describe(self, group: str) -> pb.DescribeGroupResponse:
+        check_text("group", group, _GROUP)
+        request = pb.DescribeGroupRequest(group=group)
+        return await self._link.call(lambda broker: broker.admin.DescribeGroup, request)
+
+    async def _pause(self, group: str, *, resume: bool, reason: str = "") -> GroupInfo:
+        check_text("group", group, _GROUP)
+        request = pb.PauseGroupRequest(group=group, resume=resume, reason=text_of_reason(reason))
+        return GroupInfo.of((await self._link.call(lambda broker: broker.admin.PauseGroup, request)).group)
+
+
+def _policy(when_exhausted: ExhaustedPolicy | None) -> pb.ExhaustedPolicy.ValueType:
+    return pb.EXHAUSTED_POLICY_UNSPECIFIED if when_exhausted is None else pb.ExhaustedPolicy.ValueType(when_exhausted)
+
+
+async def _unless_missing(deleting: Awaitable[object], missing_ok: bool) -> None:
+    try:
+        await deleting
+    except RequestRefused as error:
+        if not missing_ok or error.code is not grpc.StatusCode.NOT_FOUND:
+            raise

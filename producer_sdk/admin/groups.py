@@ -1,0 +1,131 @@
+"""Consumer groups, as operators see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from halfmq.v1 import admin_pb2 as pb
+from producer_sdk.connection import read_span, read_time
+from producer_sdk.filters import filter_of
+from producer_sdk.positions import position_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
+    from producer_sdk.filters import MessageFilter
+    from producer_sdk.positions import StartPosition
+
+__all__ = ["ExhaustedPolicy", "GroupInfo", "GroupMode", "GroupProgress"]
+
+
+class GroupMode(IntEnum):
+    """Whether the consumers of a group share the messages."""
+
+    CLUSTERING = pb.GROUP_MODE_CLUSTERING
+    """Every message goes to one consumer of the group."""
+    BROADCASTING = pb.GROUP_MODE_BROADCASTING
+    """Every message goes to every consumer of the group; each keeps its place under its client_id."""
+
+
+class ExhaustedPolicy(IntEnum):
+    """What happens to a message after its last attempt."""
+
+    DEAD_LETTER = pb.EXHAUSTED_POLICY_DEAD_LETTER
+    """It moves to the group's dead letter topic; its message group goes on."""
+    RETRY = pb.EXHAUSTED_POLICY_RETRY
+    """It is delivered again for ever, after the last of the retry delays; its message group waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group's settings.
+
+    Attributes:
+        name: Its name.
+        mode: Whether its consumers share the messages.
+        max_attempts: Deliveries of a message before it is given up.
+        retry_delays: How long it waits after the first, second ... failed delivery; the last counts for all others.
+        when_exhausted: What happens to a message after its last attempt.
+        start: Where it begins with a topic that it never read; None where the broker did not say.
+        filters: Which messages it wants, by topic; all of the topics that are not in it.
+        paused_at: Since when it is paused (database time, UTC); None unless it is.
+        pause_reason: Why it is paused.
+        created_at: When it was created (database time, UTC).
+    """
+
+    name: str
+    mode: GroupMode
+    max_attempts: int
+    retry_delays: tuple[timedelta, ...]
+    when_exhausted: ExhaustedPolicy
+    start: StartPosition | None
+    filters: Mapping[str, MessageFilter]
+    paused_at: datetime | None
+    pause_reason: str
+    created_at: datetime | None
+
+    @classmethod
+    def of(cls, group: pb.ConsumerGroup) -> GroupInfo:
+        """Reads the wire form."""
+        wanted = {each.topic: filter_of(each.filter) for each in group.filters}
+        return cls(
+            name=group.name,
+            mode=_MODES.get(group.mode, GroupMode.CLUSTERING),
+            max_attempts=group.max_attempts,
+            retry_delays=tuple(read_span(delay) for delay in group.retry_delays),
+            when_exhausted=_POLICIES.get(group.when_exhausted, ExhaustedPolicy.DEAD_LETTER),
+            start=position_of(group.start),
+            filters={topic: found for topic, found in wanted.items() if found is not None},
+            paused_at=read_time(group.paused_at),
+            pause_reason=group.pause_reason,
+            created_at=read_time(group.created_at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group has come in a queue.
+
+    Attributes:
+        topic: Topic.
+        queue: Number of the queue within the topic, from 0.
+        committed_offset: All messages below it are handled.
+        next_offset: The next message that was never handed out.
+        max_offset: Offset that the next message released will get.
+        in_flight: Messages handed out and not yet handled, or waiting to be delivered again.
+        lag: Messages that the group has not handled yet.
+        lag_time: How long ago the first of them became visible; None when there is none.
+        client_id: Consumer whose progress it is, in a broadcasting group; empty in others.
+    """
+
+    topic: str
+    queue: int
+    committed_offset: int
+    next_offset: int
+    max_offset: int
+    in_flight: int
+    lag: int
+    lag_time: timedelta | None
+    client_id: str
+
+    @classmethod
+    def of(cls, progress: pb.GroupProgress) -> GroupProgress:
+        """Reads the wire form."""
+        return cls(
+            topic=progress.topic,
+            queue=progress.queue,
+            committed_offset=progress.committed_offset,
+            next_offset=progress.next_offset,
+            max_offset=progress.max_offset,
+            in_flight=progress.in_flight,
+            lag=progress.lag,
+            lag_time=read_span(progress.lag_time) if progress.HasField("lag_time") else None,
+            client_id=progress.client_id,
+        )
+
+
+_MODES: dict[int, GroupMode] = {mode.value: mode for mode in GroupMode}
+_POLICIES: dict[int, ExhaustedPolicy] = {policy.value: policy for policy in ExhaustedPolicy}

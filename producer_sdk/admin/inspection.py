@@ -1,0 +1,169 @@
+"""What became of messages: found by id or key, their history, and what groups could not handle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+
+from halfmq.v1 import admin_pb2, query_pb2
+from producer_sdk.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
+from producer_sdk.connection import BrokerLink, as_timestamp, check_number, check_text
+from producer_sdk.connection.statuses import as_halfmq_error
+from producer_sdk.filters import filter_to_wire
+from producer_sdk.ids import plausible_id
+from producer_sdk.stored import StoredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
+    from producer_sdk.filters import MessageFilter
+
+__all__ = ["AsyncInspection"]
+
+FoundT = TypeVar("FoundT")
+
+
+class AsyncInspection:
+    """The half of AsyncAdmin that is about messages."""
+
+    def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._link = BrokerLink(endpoint, tls=tls, retry=retry)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        """Does nothing: connections are made by the first call."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the connections."""
+        await self.close()
+
+    def list_dead_letters(
+        self,
+        group: str,
+        *,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """Iterates over what a group could not handle, the oldest first."""
+        check_text("group", group, "is the name of a consumer group")
+        request = admin_pb2.ListDeadLettersRequest(group=group, filter=filter_to_wire("filter", filter))
+        return self._paged(
+            request,
+            lambda broker: broker.admin.ListDeadLetters,
+            lambda page: [DeadLetter.of(letter) for letter in page.dead_letters],
+        )
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+        offsets: Sequence[int] = (),
+        republish_expired: bool = False,
+    ) -> AsyncGenerator[RedriveProgress, None]:
+        """Delivers dead letters to their group again, as it is iterated over; each once, however often this is done.
+
+        Args:
+            group: Group that could not handle them, and gets them again.
+            filter: Only these; None: all.
+            offsets: Only these offsets of the dead letter topic; empty: all.
+            republish_expired: Where the original is past retention, append a copy to its topic, which all groups of
+                the topic get.
+
+        Returns:
+            Iterates over how far it is. The last one has ``done``; who ends before leaves the rest as it is.
+        """
+        check_text("group", group, "is the name of a consumer group")
+        request = admin_pb2.RedriveDeadLettersRequest(
+            group=group, filter=filter_to_wire("filter", filter), republish_expired=republish_expired
+        )
+        for offset in offsets:
+            request.offsets.append(check_number("offsets", offset, bits=63) or 0)
+        return self._redrive(request)
+
+    async def get_message(self, message_id: str) -> MessageInfo:
+        """Finds a message by its id, whether it lies in the log or waits."""
+        request = query_pb2.GetMessageRequest(message_id=plausible_id("a message id", message_id))
+        return MessageInfo.of(await self._link.call(lambda broker: broker.query.GetMessage, request))
+
+    def find_messages(
+        self, topic: str, *, key: str | None = None, since: datetime | None = None, until: datetime | None = None
+    ) -> AsyncGenerator[StoredMessage, None]:
+        """Iterates over messages of a topic, the oldest first within each queue.
+
+        Args:
+            topic: The topic.
+            key: Only those with this key; None: any.
+            since: Only those that became visible at this time or later; with its time zone.
+            until: Only those that became visible before this time; with its time zone.
+        """
+        check_text("topic", topic, "is the name of a topic")
+        request = query_pb2.FindMessagesRequest(topic=topic)
+        if key is not None:
+            check_text("key", key, "is a key of messages")
+            request.key = key
+        if since is not None:
+            # A Python keyword, out of reach as an attribute.
+            getattr(request, "from").CopyFrom(as_timestamp("since", since))
+        if until is not None:
+            request.until.CopyFrom(as_timestamp("until", until))
+        return self._paged(
+            request,
+            lambda broker: broker.query.FindMessages,
+            lambda page: [StoredMessage(message) for message in page.messages],
+        )
+
+    async def timeline(self, message_id: str) -> list[TimelineEvent]:
+        """Tells all that happened to a message, in order; deliveries are kept for a day by default."""
+        request = query_pb2.GetTimelineRequest(message_id=plausible_id("a message id", message_id))
+        response = await self._link.call(lambda broker: broker.query.GetTimeline, request)
+        return [TimelineEvent.of(event) for event in response.events]
+
+    async def _paged(
+        self,
+        request: Any,
+        method: Callable[[Broker], grpc.aio.UnaryUnaryMultiCallable[Any, Any]],
+        read: Callable[[Any], list[FoundT]],
+    ) -> AsyncGenerator[FoundT, None]:
+        while True:
+            page = await self._link.call(method, request)
+            for found in read(page):
+                yield found
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def _redrive(self, request: admin_pb2.RedriveDeadLettersRequest) -> AsyncGenerator[RedriveProgress, None]:
+        async def begin(broker: Broker, _: float) -> tuple[Any, Any]:
+            # No deadline: it takes as long as there are dead letters.
+            stream = broker.admin.RedriveDeadLetters(request)
+            return stream, await stream.read()
+
+        call, response = await self._link.attempt(begin)
+        try:
+            while response is not grpc.aio.EOF:
+                yield RedriveProgress.of(response)
+                response = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise as_halfmq_error(error) from error
+        finally:
+            call.cancel()

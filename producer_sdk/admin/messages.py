@@ -1,0 +1,193 @@
+"""Messages, as operators see them: where one stands, what happened to it, and which a group could not handle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from halfmq.v1 import query_pb2
+from producer_sdk.connection import read_time
+from producer_sdk.encoding import from_wire
+from producer_sdk.message import LogPosition
+from producer_sdk.results import read_answer, read_source, read_state
+from producer_sdk.stored import StoredMessage
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from halfmq.v1 import admin_pb2
+    from producer_sdk.message import Message
+    from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
+
+__all__ = ["DeadLetter", "MessageInfo", "RedriveProgress", "TimelineEvent", "TimelineEventType"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInfo:
+    """Where a message stands.
+
+    Attributes:
+        state: Where its transaction stands; an ordinary message is COMMITTED.
+        message: The message in the log; None while it is not there.
+        waiting: The message while it waits for a verdict or for its time; None otherwise.
+        scheduled_at: When it will be delivered, while it waits for that (UTC); None otherwise.
+        recalled_at: When it was taken back before its time (database time, UTC); None unless it was.
+    """
+
+    state: TransactionState
+    message: StoredMessage | None
+    waiting: Message | None
+    scheduled_at: datetime | None
+    recalled_at: datetime | None
+
+    @classmethod
+    def of(cls, found: query_pb2.GetMessageResponse) -> MessageInfo:
+        """Reads the wire form."""
+        return cls(
+            state=read_state(found.state),
+            message=StoredMessage(found.message) if found.HasField("message") else None,
+            waiting=from_wire(found.waiting) if found.HasField("waiting") else None,
+            scheduled_at=read_time(found.scheduled_at),
+            recalled_at=read_time(found.recalled_at),
+        )
+
+
+class TimelineEventType(IntEnum):
+    """What can happen to a message."""
+
+    UNSPECIFIED = query_pb2.TIMELINE_EVENT_TYPE_UNSPECIFIED
+    """Something that this SDK does not know yet."""
+    PREPARED = query_pb2.TIMELINE_EVENT_TYPE_PREPARED
+    """The half message was stored."""
+    CHECK_SENT = query_pb2.TIMELINE_EVENT_TYPE_CHECK_SENT
+    """A producer was asked for the verdict."""
+    CHECK_ANSWERED = query_pb2.TIMELINE_EVENT_TYPE_CHECK_ANSWERED
+    """It answered."""
+    PARKED = query_pb2.TIMELINE_EVENT_TYPE_PARKED
+    """All checks were spent."""
+    OPERATOR_ACTED = query_pb2.TIMELINE_EVENT_TYPE_OPERATOR_ACTED
+    """An operator did something."""
+    COMMITTED = query_pb2.TIMELINE_EVENT_TYPE_COMMITTED
+    """The verdict: release."""
+    ROLLED_BACK = query_pb2.TIMELINE_EVENT_TYPE_ROLLED_BACK
+    """The verdict: drop."""
+    SCHEDULED = query_pb2.TIMELINE_EVENT_TYPE_SCHEDULED
+    """It waits for its time."""
+    RECALLED = query_pb2.TIMELINE_EVENT_TYPE_RECALLED
+    """It was taken back before its time."""
+    RELEASED = query_pb2.TIMELINE_EVENT_TYPE_RELEASED
+    """It became visible to consumers."""
+    DELIVERED = query_pb2.TIMELINE_EVENT_TYPE_DELIVERED
+    """A consumer got it."""
+    ACKED = query_pb2.TIMELINE_EVENT_TYPE_ACKED
+    """A consumer handled it."""
+    NACKED = query_pb2.TIMELINE_EVENT_TYPE_NACKED
+    """A consumer gave it back."""
+    DEAD_LETTERED = query_pb2.TIMELINE_EVENT_TYPE_DEAD_LETTERED
+    """It was given up after its last attempt."""
+    REDRIVEN = query_pb2.TIMELINE_EVENT_TYPE_REDRIVEN
+    """It was taken out of the dead letters, to be delivered again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """Something that happened to a message.
+
+    Attributes:
+        type: What.
+        happened_at: When (database time, UTC).
+        group: Producer group or consumer group that it concerns.
+        client_id: Producer, consumer or operator that it concerns.
+        number: Number of the check, or of the delivery.
+        answer: What a producer answered to a check; None for other events.
+        source: Who gave the verdict.
+        position: Where the message lies, for RELEASED and DEAD_LETTERED; until when it waits, for SCHEDULED.
+        reason: Why, where a reason was given.
+    """
+
+    type: TimelineEventType
+    happened_at: datetime | None
+    group: str
+    client_id: str
+    number: int
+    answer: LocalTransactionState | None
+    source: VerdictSource
+    position: LogPosition | None
+    reason: str
+
+    @classmethod
+    def of(cls, event: query_pb2.TimelineEvent) -> TimelineEvent:
+        """Reads the wire form."""
+        return cls(
+            type=_TYPES.get(event.type, TimelineEventType.UNSPECIFIED),
+            happened_at=read_time(event.happened_at),
+            group=event.group,
+            client_id=event.client_id,
+            number=event.number,
+            answer=read_answer(event.verdict),
+            source=read_source(event.source),
+            position=LogPosition.of(event.position) if event.HasField("position") else None,
+            reason=event.reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group could not handle.
+
+    Attributes:
+        message: The message, as it lies in the dead letter topic.
+        origin: Where it was delivered from.
+        reason: Why it was given up.
+        attempts: How often it was delivered.
+        redriven_at: When it was delivered to the group again (database time, UTC); None unless it was.
+    """
+
+    message: StoredMessage
+    origin: LogPosition
+    reason: str
+    attempts: int
+    redriven_at: datetime | None
+
+    @classmethod
+    def of(cls, letter: admin_pb2.DeadLetter) -> DeadLetter:
+        """Reads the wire form."""
+        return cls(
+            message=StoredMessage(letter.message),
+            origin=LogPosition.of(letter.origin),
+            reason=letter.reason,
+            attempts=letter.attempts,
+            redriven_at=read_time(letter.redriven_at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveProgress:
+    """How far a redrive is.
+
+    Attributes:
+        examined: Dead letters looked at so far.
+        redriven: Of those, delivered again at their original place.
+        republished: Of those, appended to their topic anew.
+        left: Of those, wanted but left: redriven before, or their original is past retention.
+        total: Dead letters to look at in all.
+        done: Nothing more follows.
+    """
+
+    examined: int
+    redriven: int
+    republished: int
+    left: int
+    total: int
+    done: bool
+
+    @classmethod
+    def of(cls, progress: admin_pb2.RedriveDeadLettersResponse) -> RedriveProgress:
+        """Reads the wire form."""
+        return cls(
+            progress.examined, progress.redriven, progress.republished, progress.left, progress.total, progress.done
+        )
+
+
+_TYPES: dict[int, TimelineEventType] = {kind.value: kind for kind in TimelineEventType}

@@ -1,0 +1,59 @@
+"""Topics, as operators see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from producer_sdk.connection import as_duration, read_span, read_time
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from google.protobuf.duration_pb2 import Duration
+
+    from halfmq.v1 import admin_pb2 as pb
+    from producer_sdk.connection import Span
+
+__all__ = ["TopicInfo", "optional_duration"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic's settings.
+
+    Attributes:
+        name: Its name.
+        queues: Number of queues for messages without a priority.
+        retention: How long messages are kept.
+        retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
+        dedup_window: How long a dedup_key keeps other messages with it out.
+        priority_levels: Number of priorities.
+        created_at: When it was created (database time, UTC).
+    """
+
+    name: str
+    queues: int
+    retention: timedelta
+    retention_bytes: int
+    dedup_window: timedelta
+    priority_levels: int
+    created_at: datetime | None
+
+    @classmethod
+    def of(cls, topic: pb.Topic) -> TopicInfo:
+        """Reads the wire form."""
+        return cls(
+            name=topic.name,
+            queues=topic.queue_count,
+            retention=read_span(topic.retention),
+            retention_bytes=topic.retention_bytes,
+            dedup_window=read_span(topic.dedup_window),
+            priority_levels=topic.priority_levels,
+            created_at=read_time(topic.created_at),
+        )
+
+
+def optional_duration(name: str, span: Span | None) -> Duration | None:
+    """Makes the wire form of a length of time that may be left out; see as_duration."""
+    return None if span is None else as_duration(name, span)
