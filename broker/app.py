@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
 from broker.api.health_servicer import HealthServicer
-from broker.api.interceptor import ErrorInterceptor
+from broker.api.interceptor import CallInterceptor
 from broker.api.query_servicer import QueryServicer
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
 from broker.config import BrokerConfig
@@ -176,12 +176,15 @@ class Broker:
             LeaseWatcher(self.store, self._wakeups),
             ClockSynchroniser(self.store),
             scheduler,
-            RetentionSweeper(self.store, keep_ops=config.retention),
+            RetentionSweeper(
+                self.store, keep_ops=config.retention, keep_events=int(config.history_hours * 3600e6)
+            ),
         ]
 
     async def _listen(self) -> None:
         config = self.config
-        self._server = grpc.aio.server(interceptors=(ErrorInterceptor(),), options=SERVER_OPTIONS)
+        guard = CallInterceptor(max_calls=config.max_calls, max_streams=config.max_streams)
+        self._server = grpc.aio.server(interceptors=(guard,), options=SERVER_OPTIONS)
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
             TransactionServicer(self._transactions, self._sessions, self._catalog, self.store, config.name),
             self._server,

@@ -56,6 +56,8 @@ class BrokerConfig:
         history_hours: hours that deliveries and acks are kept for the timeline of messages; 0: they are not recorded.
         auto_create: make unknown topics and consumer groups when they are first named.
         max_body_bytes: largest body of a message.
+        max_calls: calls under way at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
+        max_streams: streams under way at a time (consumers, check streams, pulls); more are refused likewise.
         drain: seconds that calls may take to end after SIGTERM.
         answer_timeout: seconds to wait for the database's answer to a statement.
         patience: seconds to try to reach a lost database before calls fail.
@@ -81,6 +83,8 @@ class BrokerConfig:
     history_hours: float = 24.0
     auto_create: bool = False
     max_body_bytes: int = 4 * 1024 * 1024
+    max_calls: int = 5000
+    max_streams: int = 20_000
     drain: float = 10.0
     answer_timeout: float = 30.0
     patience: float = 10.0
@@ -99,6 +103,9 @@ class BrokerConfig:
                 raise ConfigurationError(f"{name} must be a finite number.", field=name)
         if not 1 <= self.queue_count <= 1024:
             raise ConfigurationError("queue_count must be between 1 and 1024.", field="queue_count")
+        for name in ("max_calls", "max_streams"):
+            if not 1 <= getattr(self, name) <= 1_000_000:
+                raise ConfigurationError(f"{name} must be between 1 and 1000000.", field=name)
         for name, (least, most) in BOUNDS.items():
             if not least <= getattr(self, name) <= most:
                 raise ConfigurationError(f"{name} must be between {least:g} and {most:g}.", field=name)

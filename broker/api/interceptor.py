@@ -1,4 +1,4 @@
-"""Around every call: errors become statuses, unknown ones are logged whole and answered blandly."""
+"""Around every call: a bound on what is under way, and errors become statuses; unknown ones are logged whole."""
 
 from __future__ import annotations
 
@@ -11,16 +11,51 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from broker.api.status import abort
-from broker.errors import BrokerError
+from broker.errors import BrokerError, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 logger = logging.getLogger("halfmq.api")
 
+RETRY_AFTER = 0.5
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns exceptions of servicers into gRPC statuses."""
+
+class Load:
+    """Counts what is under way, and refuses what is too much."""
+
+    def __init__(self, what: str, most: int) -> None:
+        """Takes its name for people, and how many there may be."""
+        self._what = what
+        self._most = most
+        self.under_way = 0
+
+    def __enter__(self) -> None:
+        """Counts one more.
+
+        Raises:
+            Overloaded: there are too many already.
+        """
+        if self.under_way >= self._most:
+            raise Overloaded(
+                f"{self.under_way} {self._what} are under way here, and no more are taken; come back a little later, or"
+                " go to another broker.",
+                retry_after=RETRY_AFTER,
+            )
+        self.under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        """Counts one less."""
+        self.under_way -= 1
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way."""
+
+    def __init__(self, *, max_calls: int, max_streams: int) -> None:
+        """Takes how many calls, and how many streams, may be under way at a time."""
+        self._calls = Load("calls", max_calls)
+        self._streams = Load("streams", max_streams)
 
     async def intercept_service(
         self,
@@ -34,38 +69,40 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
-                _wrap_unary(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+                _wrap_unary(handler.unary_unary, method, self._calls), handler.request_deserializer, handler.response_serializer
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
+                _wrap_stream(handler.unary_stream, method, self._streams), handler.request_deserializer, handler.response_serializer
             )
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
-                _wrap_stream(handler.stream_stream, method), handler.request_deserializer, handler.response_serializer
+                _wrap_stream(handler.stream_stream, method, self._streams), handler.request_deserializer, handler.response_serializer
             )
         return handler
 
 
-def _wrap_unary(inner: Callable[[Any, Any], Awaitable[Any]], method: str) -> Any:
+def _wrap_unary(inner: Callable[[Any, Any], Awaitable[Any]], method: str, load: Load) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await inner(request, context)
+            with load:
+                return await inner(request, context)
         except (BrokerError, Exception) as error:
             return await _end(context, method, error)
 
     return call
 
 
-def _wrap_stream(inner: Callable[[Any, Any], Any], method: str) -> Any:
+def _wrap_stream(inner: Callable[[Any, Any], Any], method: str, load: Load) -> Any:
     if not inspect.isasyncgenfunction(inner):
         # It writes to the context itself, as grpc's own health service does.
-        return _wrap_unary(inner, method)
+        return _wrap_unary(inner, method, load)
 
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            async for response in inner(request, context):
-                yield response
+            with load:
+                async for response in inner(request, context):
+                    yield response
         except (BrokerError, Exception) as error:
             await _end(context, method, error)
 

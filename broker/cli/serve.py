@@ -43,10 +43,15 @@ def serve(
     queue_count: Annotated[int | None, typer.Option(help="Queues of a topic that names no number [4].")] = None,
     retention_hours: Annotated[float | None, typer.Option(help="Hours that messages are kept [72].")] = None,
     max_delay_hours: Annotated[float | None, typer.Option(help="Longest wait of a delayed message [24].")] = None,
+    history_hours: Annotated[
+        float | None, typer.Option(help="Hours that deliveries are kept for timelines; 0: not recorded [24].")
+    ] = None,
     auto_create: Annotated[
         bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
     ] = None,
     max_body_bytes: Annotated[int | None, typer.Option(help="Largest body of a message [4194304].")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Calls under way at a time [5000].")] = None,
+    max_streams: Annotated[int | None, typer.Option(help="Streams under way at a time [20000].")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
     answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds to try to reach a lost database [10].")] = None,

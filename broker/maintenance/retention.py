@@ -1,4 +1,4 @@
-"""Forgetting what is past its time: the heads of queues, deleted topics, old op records and dedup keys."""
+"""Forgetting what is past its time: heads of queues, deleted topics, op records, dedup keys, and what consumers did."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
 
 INTERVAL = 30.0
+SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000
 
@@ -45,17 +46,35 @@ class RetentionStore(Protocol):
         """Deletes some op records older than `kept` microseconds; how many."""
         ...
 
+    async def trim_events(self, kept: int) -> int:
+        """Deletes some records of deliveries older than `kept` microseconds; how many."""
+        ...
+
+    async def forget_members(self, unseen: int, limit: int) -> int:
+        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
+        ...
+
 
 class RetentionSweeper(Loop):
     """Deletes in small pieces, on one broker at a time."""
 
     name = "retention"
 
-    def __init__(self, store: RetentionStore, *, keep_ops: int, interval: float = INTERVAL) -> None:
-        """Takes the storage, how long op records are kept (microseconds), and the seconds between two rounds."""
+    def __init__(
+        self, store: RetentionStore, *, keep_ops: int, keep_events: int, interval: float = INTERVAL
+    ) -> None:
+        """Takes the storage, and what is kept how long.
+
+        Args:
+            store: the storage.
+            keep_ops: microseconds that op records are kept, and members of broadcasting groups that stay away.
+            keep_events: microseconds that records of deliveries are kept.
+            interval: seconds between two rounds.
+        """
         super().__init__(interval)
         self._store = store
         self._keep_ops = keep_ops
+        self._keep_events = keep_events
 
     async def run_once(self) -> None:
         """One round over all topics, op records and dedup keys, if it is this broker's turn."""
@@ -75,4 +94,9 @@ class RetentionSweeper(Loop):
         while await self._store.trim_ops(self._keep_ops):
             pass
         while await self._store.trim_dedup_keys():
+            pass
+        while await self._store.trim_events(self._keep_events):
+            pass
+        # Whoever is here notes it every hour.
+        while await self._store.forget_members(max(self._keep_ops, 2 * SEEN_EVERY), PAGE):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from broker.maintenance.loop import Loop
@@ -11,12 +12,17 @@ if TYPE_CHECKING:
     from broker.services.wakeups import Wakeups
 
 HEAD_INTERVAL = 0.05
+BUSY_HEAD_INTERVAL = 0.01
+BUSY_FOR = 1.0
 LEASE_INTERVAL = 0.25
 CLOCK_INTERVAL = 5.0
 
 
 class HeadWatcher(Loop):
-    """Wakes those who wait for a topic when its queues have grown on another broker."""
+    """Wakes those who wait for a topic when its queues have grown on another broker.
+
+    While they grow it looks more often: where messages flow, each should come soon, and the looks are few among them.
+    """
 
     name = "head watcher"
 
@@ -25,11 +31,15 @@ class HeadWatcher(Loop):
         super().__init__(interval)
         self._store = store
         self._wakeups = wakeups
+        self._longest = interval
+        self._grew_at = 0.0
 
     async def run_once(self) -> None:
         """One look at all queues' heads, if anybody waits."""
-        if self._wakeups.waiting:
-            self._wakeups.grown_to(await self._store.queue_heads())
+        now = time.monotonic()
+        if self._wakeups.waiting and self._wakeups.grown_to(await self._store.queue_heads()):
+            self._grew_at = now
+        self.interval = min(self._longest, BUSY_HEAD_INTERVAL) if now - self._grew_at < BUSY_FOR else self._longest
 
 
 class LeaseWatcher(Loop):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
     from broker.errors import BrokerError
+    from broker.services.timeline import TimelineEvent
 
 Queue: TypeAlias = tuple[int, int]
 """Topic id and queue id."""
@@ -576,6 +577,10 @@ class QueryStore(Protocol):
 
     async def find_messages(self, search: MessageSearch) -> FoundPage:
         """Messages of a topic by key, by time, or both."""
+        ...
+
+    async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:
+        """What consumers did with a message, in order."""
         ...
 
 

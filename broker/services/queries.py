@@ -75,10 +75,10 @@ class MessageQueries:
         found = await self.message(transaction_id, position)
         detail = await self._store.transaction(transaction_id)
         events = transaction_events(detail, position, found.message) if detail is not None else []
-        return events + await self._deliveries(found)
-
-    async def _deliveries(self, found: FoundMessage) -> list[TimelineEvent]:
-        return []
+        places = detail.op.released if detail is not None and detail.op is not None else ()
+        if position < len(places) and places[position][0] > SCHEDULED:
+            events += await self._store.deliveries_of(*places[position])
+        return events
 
 
 def _parse_page(token: str) -> tuple[int, int]:

@@ -56,8 +56,11 @@ class Wakeups:
             self._announced[queue] = max(head, self._announced.get(queue, 0))
         self._wake({topic_id for topic_id, _ in heads})
 
-    def grown_to(self, heads: Mapping[Queue, int]) -> None:
+    def grown_to(self, heads: Mapping[Queue, int]) -> bool:
         """All queues end at these offsets now. What this broker released itself wakes nobody again.
+
+        Returns:
+            Whether something came that this broker did not release.
 
         A queue's offsets become visible in their order: whoever was woken for one has been told of all before it.
         """
@@ -67,6 +70,7 @@ class Wakeups:
         grown = {queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)}
         # Who waits for a topic that was deleted is to notice.
         self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in heads})
+        return bool(grown)
 
     def _wake(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:

@@ -8,6 +8,7 @@ from broker.storage import claims, groups, history, joining, progress, reading, 
 from broker.storage.access import Access
 from broker.storage.group_commit import Lane, LaneConfig
 from broker.storage.groups import GroupMemory
+from broker.storage.handing_out import LARGEST_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ReceiptOutcome,
         Redriven,
     )
+    from broker.services.timeline import TimelineEvent
     from broker.storage.clock import DatabaseClock
     from broker.storage.engine import Database
     from broker.storage.session import Session
@@ -170,6 +172,12 @@ class ConsumerStore(Access):
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
         """How far a group has come in every queue it joined."""
         return await self._read(lambda session: progress.group_states(session, group, self.directory))
+
+    async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:
+        """What consumers did with a message, in order."""
+        return await self._read(
+            lambda session: history.events_of(session, queue_id, offset, LARGEST_RANGE, self.directory)
+        )
 
     async def forget_members(self, unseen: int, limit: int) -> int:
         """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""

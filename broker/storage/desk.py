@@ -6,7 +6,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.storage.history import Event, EventKind
+from broker.services.timeline import TimelineKind
+from broker.storage.history import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,7 @@ class Desk:
             if some:
                 self.events.append(
                     Event.at(
-                        EventKind.DELIVERED,
+                        TimelineKind.DELIVERED,
                         lease.group_id,
                         lease.queue_id,
                         some,

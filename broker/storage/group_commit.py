@@ -40,6 +40,8 @@ Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
 """Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
 
 RETRIES_AFTER_ROLLBACK = 20
+ITEM_MEMORY = 1024
+"""Bytes that an item takes in this process, about, besides what it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class LaneConfig:
     Attributes:
         max_items: items in one database transaction.
         max_bytes: sum of the items' sizes in one database transaction.
-        max_waiting_bytes: sum of the sizes that may wait; more is refused as Overloaded.
+        max_waiting_bytes: memory that items may take while they wait, by their sizes and about a KiB for each; more
+            is refused as Overloaded.
         patience: seconds to try to reach the database before items fail.
     """
 
@@ -63,6 +66,7 @@ class LaneConfig:
 class _Waiting(Generic[Item, Outcome]):
     items: Sequence[Item]
     size: int
+    memory: int
     answer: asyncio.Future[list[Outcome | BrokerError]]
 
 
@@ -200,11 +204,12 @@ class Lane(Generic[Item, Outcome]):
         if not items:
             return []
         size = sum(map(self._size_of, items)) if self._size_of else 0
-        if self._waiting_bytes + size > self._config.max_waiting_bytes and self._waiting:
+        memory = size + len(items) * ITEM_MEMORY
+        if self._waiting_bytes + memory > self._config.max_waiting_bytes and self._waiting:
             raise Overloaded(f"Too much waits for the database ({self._name}); send less, or later.", retry_after=0.5)
         answer: asyncio.Future[list[Outcome | BrokerError]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(items, size, answer))
-        self._waiting_bytes += size
+        self._waiting.append(_Waiting(items, size, memory, answer))
+        self._waiting_bytes += memory
         if not self._busy:
             self._start_batch()
         return await answer
@@ -224,7 +229,7 @@ class Lane(Generic[Item, Outcome]):
             if batch and full:
                 break
             self._waiting.popleft()
-            self._waiting_bytes -= entry.size
+            self._waiting_bytes -= entry.memory
             if entry.answer.cancelled():
                 continue  # The caller gave up before its items were touched.
             batch.append(entry)

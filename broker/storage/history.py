@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from broker.domain.retry import dead_letter_topic
+from broker.services.timeline import TimelineEvent, TimelineKind
 from broker.storage import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.storage.directory import Directory
     from broker.storage.session import Session, Statement
 
 CHUNK = 1000
-_COLUMNS = "queue_id, first_offset, message_count, offsets, group_id, kind, attempt, client_id, happened_at, reason"
-
-
-class EventKind(IntEnum):
-    """As TimelineEventType of the protocol."""
-
-    DELIVERED = 11
-    ACKED = 12
-    NACKED = 13
-    DEAD_LETTERED = 14
-    REDRIVEN = 15
+_COLUMNS = (
+    "queue_id, first_offset, message_count, offsets, group_id, kind, attempt, client_id, happened_at, reason,"
+    " dead_letter"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The same thing happening to some messages of a queue; `bits` tells which of the span."""
+    """The same thing happening to some messages of a queue; `bits` tells which of the span.
 
-    kind: EventKind
+    Attributes:
+        dead_letter: offset of the first of them in the dead letter topic; the others follow it.
+    """
+
+    kind: TimelineKind
     group_id: int
     queue_id: int
     first: int
@@ -41,9 +40,10 @@ class Event:
     client_id: str | None
     happened_at: int
     reason: str | None = None
+    dead_letter: int | None = None
 
     @classmethod
-    def at(cls, kind: EventKind, group_id: int, queue_id: int, offsets: Sequence[int], **others: object) -> Event:
+    def at(cls, kind: TimelineKind, group_id: int, queue_id: int, offsets: Sequence[int], **others: object) -> Event:
         """An event of some ascending offsets."""
         first = offsets[0]
         bits = 0
@@ -71,39 +71,39 @@ def recording(session: Session, events: Sequence[Event]) -> list[Statement]:
                 event.client_id,
                 event.happened_at,
                 event.reason,
+                event.dead_letter,
             )
             for event in events
         ],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryEntry:
-    """What a consumer did with a message; time in microseconds."""
-
-    kind: EventKind
-    group: str
-    client_id: str
-    attempt: int
-    happened_at: int
-    reason: str
-
-
-def events_of(session: Session, queue_id: int, offset: int, longest: int) -> list[DeliveryEntry]:
-    """What happened to a message, in order. Range of event_place; `longest` is the largest span of an event."""
+def events_of(session: Session, queue_id: int, offset: int, longest: int, directory: Directory) -> list[TimelineEvent]:
+    """What consumers did with a message, in order. Range of event_place; `longest` is the largest span of an event."""
     found = session.fetch(
         "SELECT e.kind, COALESCE(g.name, ''), e.client_id, e.attempt, e.happened_at, e.reason, e.first_offset,"
-        " e.message_count, e.offsets FROM delivery_event e LEFT JOIN consumer_group g ON g.group_id = e.group_id"
+        " e.message_count, e.offsets, e.dead_letter FROM delivery_event e"
+        " LEFT JOIN consumer_group g ON g.group_id = e.group_id"
         " WHERE e.queue_id = ? AND e.first_offset > ? AND e.first_offset <= ? ORDER BY e.happened_at, e.event_id",
         (queue_id, offset - longest, offset),
     )
-    entries = []
-    for kind, group, client_id, attempt, happened_at, reason, first, count, offsets in found:
+    events = []
+    for kind, group, client_id, attempt, happened_at, reason, first, count, offsets, dead_letter in found:
         index = offset - first
-        if index >= count or (offsets is not None and not int.from_bytes(offsets, "little") >> index & 1):
+        bits = (1 << count) - 1 if offsets is None else int.from_bytes(offsets, "little")
+        if not bits >> index & 1:
             continue
-        entries.append(DeliveryEntry(EventKind(kind), group, client_id or "", attempt, happened_at, reason or ""))
-    return entries
+        group = group.partition("/")[0]
+        event = TimelineEvent(
+            TimelineKind(kind), happened_at, group, client_id or "", number=attempt, reason=reason or ""
+        )
+        if dead_letter is not None:
+            letters = directory.by_name(session, dead_letter_topic(group))
+            if letters is not None:
+                before = (bits & (1 << index) - 1).bit_count()
+                event.place = (letters.queue_ids[0], dead_letter + before)
+        events.append(event)
+    return events
 
 
 def trim_events(session: Session, before: int) -> int:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Lease, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.ports import AckWork, ExtendWork, NackWork, Receipt, ReceiptOutcome
+from broker.services.timeline import TimelineKind
 from broker.storage import dead_letters, history, leases
-from broker.storage.history import Event, EventKind
+from broker.storage.history import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +112,7 @@ class _Settling:
         lease = self.leases[lease_id]
         new = bits & ~lease.settled
         if new:
-            self._note(EventKind.ACKED, lease, [lease.first + i for i in range(lease.count) if new >> i & 1])
+            self._note(TimelineKind.ACKED, lease, [lease.first + i for i in range(lease.count) if new >> i & 1])
         self.leases[lease_id] = lease.acked(bits)
 
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
@@ -153,7 +154,7 @@ class _Settling:
             self._bury(group, lease, entries, reason)
         for (available_at, attempt, last_error), offsets in waiting.items():
             offsets.sort()
-            self._note(EventKind.NACKED, lease, offsets, last_error)
+            self._note(TimelineKind.NACKED, lease, offsets, last_error)
             self.back += [
                 Lease(
                     0,
@@ -185,7 +186,7 @@ class _Settling:
             delay = 0
             if not item.untried:
                 delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
-            self._note(EventKind.NACKED, lease, [offset], lease.last_error if item.untried else reason)
+            self._note(TimelineKind.NACKED, lease, [offset], lease.last_error if item.untried else reason)
             if not delay:
                 self.freed.add(lease.group_id)
             return lease.back(
@@ -196,7 +197,9 @@ class _Settling:
     def _bury(self, group: ConsumerGroup, lease: Lease, entries: Sequence[tuple[int, int]], reason: str) -> None:
         offsets = sorted(offset for _, offset in entries)
         places = dead_letters.move(self.session, group, lease, offsets, reason, self.now, self.directory)
-        self._note(EventKind.DEAD_LETTERED, lease, offsets, reason)
+        kept = sorted(places)
+        if kept:
+            self._note(TimelineKind.DEAD_LETTERED, lease, kept, reason, places[kept[0]].offset)
         for index, offset in entries:
             if offset in places:
                 place = places[offset]
@@ -206,7 +209,14 @@ class _Settling:
                     held_until=lease.available_at,
                 )
 
-    def _note(self, kind: EventKind, lease: Lease, offsets: Sequence[int], reason: str | None = None) -> None:
+    def _note(
+        self,
+        kind: TimelineKind,
+        lease: Lease,
+        offsets: Sequence[int],
+        reason: str | None = None,
+        dead_letter: int | None = None,
+    ) -> None:
         self.events.append(
             Event.at(
                 kind,
@@ -217,6 +227,7 @@ class _Settling:
                 client_id=lease.owner,
                 happened_at=self.now,
                 reason=reason,
+                dead_letter=dead_letter,
             )
         )
 

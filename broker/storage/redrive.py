@@ -15,8 +15,9 @@ from broker.domain.lease import NEVER, Lease, runs
 from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
 from broker.services.ports import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
+from broker.services.timeline import TimelineKind
 from broker.storage import copies, groups, history, leases
-from broker.storage.history import Event, EventKind
+from broker.storage.history import Event
 from broker.storage.reading import candidates, candidates_in, read_offsets
 from broker.storage.session import Session, marks
 
@@ -231,7 +232,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
                 )
             )
     events = [
-        Event.at(EventKind.REDRIVEN, group_id, queue_id, [offset], attempt=0, client_id=None, happened_at=now)
+        Event.at(TimelineKind.REDRIVEN, group_id, queue_id, [offset], attempt=0, client_id=None, happened_at=now)
         for offset in passed
     ]
     if new:

@@ -273,6 +273,7 @@ delivery_event = sa.Table(
     sa.Column("client_id", sa.String(255)),
     sa.Column("happened_at", sa.BigInteger, nullable=False),
     sa.Column("reason", sa.String(500)),
+    sa.Column("dead_letter", sa.BigInteger, comment="offset of the first in the dead letter topic"),
     sa.Index("event_place", "queue_id", "first_offset"),
     **_MYSQL,
 )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.services.ports import Claimed, ClaimWork, Delivered
+from broker.services.timeline import TimelineKind
 from broker.storage import dead_letters, leases, rows
-from broker.storage.history import Event, EventKind
+from broker.storage.history import Event
 from broker.storage.reading import read_offsets
 from broker.storage.session import marks
 
@@ -90,19 +91,22 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
     if lease.message_group is not None:
         offsets = offsets[:1]
     reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
-    dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
-    desk.events.append(
-        Event.at(
-            EventKind.DEAD_LETTERED,
-            lease.group_id,
-            lease.queue_id,
-            offsets,
-            attempt=lease.attempt,
-            client_id=lease.owner,
-            happened_at=desk.now,
-            reason=reason,
+    places = dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
+    if places:
+        kept = sorted(places)
+        desk.events.append(
+            Event.at(
+                TimelineKind.DEAD_LETTERED,
+                lease.group_id,
+                lease.queue_id,
+                kept,
+                attempt=lease.attempt,
+                client_id=lease.owner,
+                happened_at=desk.now,
+                reason=reason,
+                dead_letter=places[kept[0]].offset,
+            )
         )
-    )
     left = replace(lease.settle(offsets), attempt=0, last_error=None)
     if left.done:
         desk.freed |= leases.end(desk.session, [left], desk.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import pytest
@@ -11,6 +12,8 @@ from acceptance.client import PATIENCE
 from consumer_sdk import AsyncConsumer, Consumer
 from halfmq.v1 import consumer_pb2
 from producer_sdk import (
+    Admin,
+    AsyncAdmin,
     AsyncProducer,
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -133,6 +136,20 @@ def consumer(form: Form, endpoint: Endpoint, group: str, topics: str | Iterable[
     if form == "sync":
         return InThreads(Consumer(endpoint, group, topics, **options))  # type: ignore[return-value]
     return AsyncConsumer(endpoint, group, topics, **options)
+
+
+def admin(form: Form, endpoint: Endpoint) -> AsyncAdmin:
+    """Turn what it iterates over into lists with `everything()`."""
+    if form == "sync":
+        return InThreads(Admin(endpoint))  # type: ignore[return-value]
+    return AsyncAdmin(endpoint)
+
+
+async def everything(found: Any) -> list[Any]:
+    """All that an admin of either form iterates over."""
+    if inspect.isawaitable(found):
+        return await asyncio.to_thread(list, await found)
+    return [each async for each in found]
 
 
 async def fill(endpoint: Endpoint, topic: str, bodies: Iterable[str]) -> None:

@@ -178,7 +178,13 @@ class World:
     _sessions: list[tuple[Session, Database]] = field(default_factory=list)
 
     def broker(
-        self, name: str = "a", *, lanes: LaneConfig | None = None, clock: object = None, policy: CheckPolicy = POLICY
+        self,
+        name: str = "a",
+        *,
+        lanes: LaneConfig | None = None,
+        clock: object = None,
+        policy: CheckPolicy = POLICY,
+        keep_history: bool = True,
     ) -> Store:
         """Another broker's store, with connections of its own."""
         database = Database(self.url)
@@ -188,6 +194,7 @@ class World:
             policy=policy,
             lanes=lanes,
             clock=clock or self.clock,  # type: ignore[arg-type]
+            keep_history=keep_history,
         )
         self._open.append((store, database))
         return store

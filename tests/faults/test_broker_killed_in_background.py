@@ -144,7 +144,7 @@ def test_moving_scheduled_messages(kind: Kind, fresh_database: Callable[[Kind], 
         client.commit(transaction_id)
     # Their time has come while no broker was there.
     query(database, "UPDATE scheduled_message SET deliver_at = deliver_at - 3600000000")
-    moves = "INSERT INTO message .*scheduled_message"
+    moves = "FROM scheduled_message .*FOR UPDATE"
     killed_at_commit(database, matching=moves, when="before")
     assert (count(database, "message"), count(database, "scheduled_message")) == (0, MESSAGES + 2)
     killed_at_commit(database, matching=moves, when="after")
@@ -173,8 +173,9 @@ def test_clearing_a_deleted_topic(kind: Kind, fresh_database: Callable[[Kind], s
         client.delete_topic(topic)
     query(database, "DELETE FROM maintenance_turn")
     tables = ("message", "message_key", "dedup_key")
-    for step in ("before", "after"):
-        killed_at_commit(database, matching="DELETE FROM message ", when=step, broker_id="first")  # type: ignore[arg-type]
+    steps: tuple[When, ...] = ("before", "after")
+    for step in steps:
+        killed_at_commit(database, matching="DELETE FROM message ", when=step, broker_id="first")
         left = MESSAGES + 1 - (CHUNK if step == "after" else 0)
         assert [count(database, table) for table in tables] == [left, left, MESSAGES + 1]
     killed_at_commit(database, matching="DELETE FROM topic ", when="before", broker_id="first")

@@ -30,10 +30,19 @@ class Group:
 
 
 class FifoBroker(StubConsumeBroker):
-    """Delivers `count` messages of each group, in leases of `lease_size`, each in parts of `part_size`."""
+    """Delivers `count` messages of each group, in leases of `lease_size`, each in parts of `part_size`.
+
+    A stream ends behind so many acks and nacks as `breaks` says, without a word about the last of them.
+    """
 
     def __init__(
-        self, groups: Sequence[str], count: int, lease_size: int = 5, part_size: int = 5, max_attempts: int = 1000
+        self,
+        groups: Sequence[str],
+        count: int,
+        lease_size: int = 5,
+        part_size: int = 5,
+        max_attempts: int = 1000,
+        breaks: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.groups = {name: Group(name, list(range(count))) for name in groups}
@@ -42,6 +51,8 @@ class FifoBroker(StubConsumeBroker):
         self.max_attempts = max_attempts
         self.dead_letters: list[tuple[str, int]] = []
         self.refused: list[str] = []
+        self.acked: set[str] = set()
+        self.breaks = list(breaks)
         self.overdrawn = False
 
     @property
@@ -49,6 +60,7 @@ class FifoBroker(StubConsumeBroker):
         return not any(group.left for group in self.groups.values())
 
     async def _read(self, session: ConsumeSession, requests: Any) -> None:
+        left = self.breaks.pop(0) if self.breaks else None
         async for request in requests:
             kind = request.WhichOneof("event")
             session.requests.append(request)
@@ -60,7 +72,12 @@ class FifoBroker(StubConsumeBroker):
             elif kind == "credits":
                 session.credits += request.credits.messages
             else:
-                self._settle(session, request, kind)
+                outcome = self._settle(request, kind)
+                if left is not None and kind != "extend":
+                    left -= 1
+                    if left <= 0:
+                        break
+                session.outgoing.put_nowait(pb.ConsumeResponse(outcome=outcome))
             for group in self.groups.values():
                 self._deliver(session, group)
             await self.changed()
@@ -89,22 +106,26 @@ class FifoBroker(StubConsumeBroker):
             self.overdrawn = self.overdrawn or session.credits < 0
             session.outgoing.put_nowait(pb.ConsumeResponse(deliveries=batch))
 
-    def _settle(self, session: ConsumeSession, request: pb.ConsumeRequest, kind: str | None) -> None:
+    def _settle(self, request: pb.ConsumeRequest, kind: str | None) -> pb.ReceiptOutcome:
         event = getattr(request, kind or "")
         outcome = pb.ReceiptOutcome(request_id=request.request_id)
         for one in event.receipt_handles:
             result = outcome.results.add(receipt_handle=one)
             name, _, number = one.rpartition(".")[0].rpartition(".")[0], *one.split(".")[-2:]
             group, offset = self.groups[name], int(number, 16)
+            if one in self.acked:
+                continue
             if one != group.handle(offset) or offset not in group.out:
-                self.refused.append(f"{kind} {one}")
+                if kind != "extend":
+                    self.refused.append(f"{kind} {one}")
                 code = grpc.StatusCode.FAILED_PRECONDITION.value[0]
                 result.error.CopyFrom(message_pb2.ItemError(code=code, reason="RECEIPT_STALE", message="stale"))
             elif kind == "ack":
+                self.acked.add(one)
                 self._finish(group, offset)
             elif kind == "nack":
                 self._take_back(group, offset, event.untried, result)
-        session.outgoing.put_nowait(pb.ConsumeResponse(outcome=outcome))
+        return outcome
 
     def _finish(self, group: Group, offset: int) -> None:
         group.out.remove(offset)

@@ -157,6 +157,7 @@ def _create_tables() -> None:
         sa.Column("client_id", sa.String(255)),
         sa.Column("happened_at", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.String(500)),
+        sa.Column("dead_letter", sa.BigInteger(), comment="offset of the first in the dead letter topic"),
         **MYSQL,
     )
     op.create_index("event_place", "delivery_event", ["queue_id", "first_offset"])

@@ -1,0 +1,57 @@
+"""Four ways to take messages, a lease that is extended, and a receipt that comes too late."""
+
+import os
+import time
+
+from consumer_sdk import Consumer, QueueReader, ReceivedMessage, StaleReceipt
+from producer_sdk import Admin, Message, Producer
+
+ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
+TOPIC, GROUP = "how-to-jobs", "how-to-crew"
+
+with Admin(ENDPOINT) as admin:
+    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_topic(TOPIC, missing_ok=True)
+    admin.create_topic(TOPIC, queues=1)
+    admin.create_group(GROUP)
+with Producer(ENDPOINT) as producer:
+    producer.send_many([Message(TOPIC, f"job {number}") for number in range(6)])
+
+
+def work(message: ReceivedMessage) -> None:
+    """Takes longer than the lease, which is extended meanwhile."""
+    time.sleep(1.5)
+    print("handler:", message.text, "attempt", message.attempt)
+    consumer.stop()
+
+
+with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1) as consumer:
+    message = next(consumer)
+    print("one by one:", message.text)
+    message.ack()
+with Consumer(ENDPOINT, GROUP, TOPIC) as consumer:
+    batch = consumer.receive(3, timeout=5.0)
+    while len(batch) < 3:
+        batch += consumer.receive(3 - len(batch), timeout=5.0)
+    print("a batch:", [message.text for message in batch])
+    consumer.ack(batch)
+with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1, lease_duration=1.0) as consumer:
+    consumer.run(work, workers=1)
+
+# longest_hold ends the extensions here, as a process that hangs or dies does; then somebody else gets the message.
+with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1, lease_duration=0.4, longest_hold=0.1) as hanging:
+    late = next(hanging)
+    hanging.stop()
+    with Consumer(ENDPOINT, GROUP, TOPIC) as healthy:
+        again = next(healthy)
+        print("delivered again:", again.text, again.attempt > 1, again.message_id == late.message_id)
+        try:
+            late.ack()
+        except StaleReceipt as stale:
+            print("too late to acknowledge:", stale.reason)
+        again.ack()
+
+# By offset, without a group: nobody else notices.
+with QueueReader(ENDPOINT) as reader:
+    print("read:", [message.text for message in reader.read_queue(TOPIC, 0, offset=4).messages])
+    assert [queue.lag for queue in reader.queue_offsets(TOPIC, GROUP)] == [0]
