@@ -99,7 +99,7 @@ class ReceiptLane:
         self,
         send: Callable[[pb.ConsumeRequest], None],
         next_id: Callable[[], int],
-        on_settled: Callable[[str, pb.ReceiptResult], None],
+        on_settled: Callable[[str, pb.ReceiptResult, bool], None],
         retry: RetryConfig,
     ) -> None:
         """Sends nothing yet.
@@ -107,7 +107,8 @@ class ReceiptLane:
         Args:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
-            on_settled: Told of each handle that has its final outcome, and which one.
+            on_settled: Told of each handle that has its final outcome, which one, and whether it was said on more than
+                one stream, so that the outcome may be that of a repetition.
             retry: How long and how often to repeat what the broker cannot do just now.
         """
         self._send = send
@@ -222,7 +223,7 @@ class ReceiptLane:
             "%d messages cannot be settled: %r; they come again when their leases end", len(request.handles), error
         )
         for handle in request.handles:
-            self._on_settled(handle, pb.ReceiptResult(receipt_handle=handle))
+            self._on_settled(handle, pb.ReceiptResult(receipt_handle=handle), request.sent_before)
         for entry in request.entries:
             if entry.settled is not None and not entry.settled.done():
                 entry.settled.set_exception(error)
@@ -241,7 +242,7 @@ class ReceiptLane:
             if request.sent_before and result.error.reason == "RECEIPT_GONE":
                 # The first time was not in vain: only its outcome was lost with the stream.
                 result = pb.ReceiptResult(receipt_handle=handle)
-            self._on_settled(handle, result)
+            self._on_settled(handle, result, request.sent_before)
             results.append(result)
         start = 0
         unheard: list[pb.ReceiptResult] = []

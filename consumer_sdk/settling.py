@@ -105,12 +105,13 @@ class Settling:
         for lane in self._lanes:
             lane.fail_waiters(error)
 
-    def _note(self, receipt_handle: str, result: pb.ReceiptResult) -> None:
+    def _note(self, receipt_handle: str, result: pb.ReceiptResult, repeated: bool) -> None:
         self._on_settled(receipt_handle)
         self._fifo.settled(receipt_handle)
-        if result.HasField("dead_letter"):
+        if result.HasField("dead_letter") or repeated:
+            # The answer to a repetition does not say where the message went the first time.
             self._give_back_rest(lease_of(receipt_handle))
-        elif result.error.reason in LOST_REASONS:
+        if result.error.reason in LOST_REASONS:
             # What follows in its message group is somebody else's, too.
             broken_off = self._fifo.lost([lease_of(receipt_handle)])
             if broken_off:

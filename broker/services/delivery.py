@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,16 @@ from broker.domain.lease import parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, NotFound
-from broker.services.ports import AckWork, ExtendWork, JoinWork, NackWork, QueueSlice, Receipt
+from broker.services.ports import (
+    AckManyOutcome,
+    AckManyWork,
+    ExtendWork,
+    JoinWork,
+    NackWork,
+    QueueSlice,
+    Receipt,
+    ReceiptOutcome,
+)
 from broker.services.subscription import Subscription, Wish, signal
 from broker.services.transactions import new_id
 
@@ -133,7 +143,34 @@ class DeliveryService:
 
     async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
         """Marks messages as handled; one outcome per handle."""
-        return await self._settle(handles, AckWork)
+        check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+        # Handles of one lease differ in the offset only: what is common is read once, and they are settled together.
+        leases: dict[str, AckManyWork] = {}
+        places: list[tuple[str, int] | InvalidArgument] = []
+        for handle in handles:
+            lease, _, last = handle.rpartition(".")
+            known = leases.get(lease)
+            try:
+                if known is None or not _OFFSET(last):
+                    lease_id, token, offset = parse_receipt(handle)
+                    known = leases.setdefault(lease, AckManyWork(lease_id, token, []))
+                else:
+                    offset = int(last, 16)
+            except InvalidArgument as error:
+                places.append(error)
+                continue
+            known.offsets.append(offset)
+            places.append((lease, offset))
+        outcomes: dict[str, AckManyOutcome | BrokerError] = {}
+        for lease, outcome in zip(leases, await self._store.settle(list(leases.values())), strict=True):
+            if isinstance(outcome, ReceiptOutcome):
+                continue  # Is for nacks and extensions.
+            outcomes[lease] = outcome
+            if isinstance(outcome, AckManyOutcome) and outcome.frees:
+                self.wakeups.leases_free(outcome.frees)
+        return [
+            place if isinstance(place, InvalidArgument) else _settled(outcomes[place[0]], place[1]) for place in places
+        ]
 
     async def nack(
         self, handles: Sequence[str], *, delay: int | None = None, reason: str = "", untried: bool = False
@@ -216,7 +253,7 @@ class DeliveryService:
             raise InvalidArgument(f"Wait at most {self.config.longest_wait // SECOND} s.", field="wait")
         return wait / SECOND
 
-    async def _settle(self, handles: Sequence[str], work_for: type[AckWork] | _WorkFor) -> list[Settled | BrokerError]:
+    async def _settle(self, handles: Sequence[str], work_for: _WorkFor) -> list[Settled | BrokerError]:
         check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
         work = []
         refused: dict[int, BrokerError] = {}
@@ -229,6 +266,8 @@ class DeliveryService:
         outcomes: list[Settled | BrokerError] = []
         for index in range(len(handles)):
             outcome = refused.get(index) or next(done)
+            if isinstance(outcome, AckManyOutcome):
+                continue  # Is for acks.
             if isinstance(outcome, BrokerError):
                 outcomes.append(outcome)
             elif outcome.dead_letter is not None:
@@ -251,6 +290,13 @@ class DeliveryService:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _WorkFor = Callable[[Receipt], AckWork | NackWork | ExtendWork]
+    _WorkFor = Callable[[Receipt], NackWork | ExtendWork]
 
 _SETTLED = Settled()
+_OFFSET = re.compile(r"[0-9a-f]{1,16}").fullmatch
+
+
+def _settled(outcome: AckManyOutcome | BrokerError, offset: int) -> Settled | BrokerError:
+    if isinstance(outcome, BrokerError):
+        return outcome
+    return outcome.refused.get(offset, _SETTLED) if outcome.refused else _SETTLED

@@ -331,6 +331,24 @@ class AckWork:
 
 
 @dataclass(slots=True)
+class AckManyWork:
+    """Messages of one lease that were handled, by their offsets."""
+
+    lease_id: int
+    token: int
+    offsets: list[int]
+
+
+@dataclass(slots=True)
+class AckManyOutcome:
+    """What became of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome."""
+
+    refused: dict[int, BrokerError] = field(default_factory=dict)
+    held_until: int = 0
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
 class NackWork:
     """A message that is given back; `delay` in microseconds, None for the group's retry delays."""
 
@@ -412,6 +430,10 @@ class Redriven:
     left: int = 0
     total: int = 0
     following: int | None = None
+
+
+Settling: TypeAlias = "AckWork | AckManyWork | NackWork | ExtendWork"
+"""What is done with receipts."""
 
 
 class TransactionStore(Protocol):
@@ -511,7 +533,7 @@ class LeaseStore(Protocol):
         """Hands out messages."""
         ...
 
-    async def settle(self, work: Sequence[AckWork | NackWork | ExtendWork]) -> list[ReceiptOutcome | BrokerError]:
+    async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckManyOutcome | BrokerError]:
         """Applies acks, nacks and extensions."""
         ...
 

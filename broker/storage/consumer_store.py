@@ -18,26 +18,25 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState, Topic, TopicSettings
     from broker.errors import BrokerError
     from broker.services.ports import (
-        AckWork,
+        AckManyOutcome,
         Claimed,
         ClaimWork,
         DeadLetterPage,
         DeadLetterSearch,
-        ExtendWork,
         GroupNews,
         JoinWork,
-        NackWork,
         Queue,
         QueueSlice,
         ReceiptOutcome,
         Redriven,
+        Settling,
     )
     from broker.services.timeline import TimelineEvent
     from broker.storage.clock import DatabaseClock
     from broker.storage.engine import Database
     from broker.storage.session import Session
 
-    _Settling = AckWork | NackWork | ExtendWork
+    _Outcome = ReceiptOutcome | AckManyOutcome
 
 
 class ConsumerStore(Access):
@@ -59,7 +58,7 @@ class ConsumerStore(Access):
         self._claims: Lane[ClaimWork, Claimed] = Lane(
             "claim", database, self._claim, redo=self._claim_again, config=self._lanes
         )
-        self._receipts: Lane[_Settling, ReceiptOutcome] = Lane(
+        self._receipts: Lane[Settling, _Outcome] = Lane(
             "receipt",
             database,
             self._settle,
@@ -71,7 +70,7 @@ class ConsumerStore(Access):
         """Hands out messages; what each consumer got."""
         return await self._claims.submit(work)
 
-    async def settle(self, work: Sequence[_Settling]) -> list[ReceiptOutcome | BrokerError]:
+    async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         """Applies acks, nacks and extensions; one outcome per item."""
         return await self._receipts.submit(work)
 
@@ -205,12 +204,12 @@ class ConsumerStore(Access):
     ) -> list[Claimed | BrokerError]:
         return before if claims.were_made(session, before) else self._claim(session, work)
 
-    def _settle(self, session: Session, work: Sequence[_Settling]) -> list[ReceiptOutcome | BrokerError]:
+    def _settle(self, session: Session, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         return receipts.settle(
             session, work, self.clock.now(), self.directory, self.groups, keep_history=self._keep_history
         )
 
     def _settle_again(
-        self, session: Session, work: Sequence[_Settling], before: list[ReceiptOutcome | BrokerError]
-    ) -> list[ReceiptOutcome | BrokerError]:
+        self, session: Session, work: Sequence[Settling], before: list[_Outcome | BrokerError]
+    ) -> list[_Outcome | BrokerError]:
         return receipts.still_true(before, self._settle(session, work), self.clock.now())

@@ -16,6 +16,7 @@ from sqlalchemy.pool import QueuePool
 
 from broker.errors import ConfigurationError
 from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
+from broker.storage.driver import QuickConnection
 from broker.storage.session import Session
 
 CONNECT_TIMEOUT = 5.0
@@ -116,7 +117,7 @@ def parse_url(text: str) -> URL:
 class Database:
     """A pool of sessions on one database."""
 
-    def __init__(self, url: str | URL, *, answer_timeout: float = DEFAULT_ANSWER_TIMEOUT, pool_size: int = 8) -> None:
+    def __init__(self, url: str | URL, *, answer_timeout: float = DEFAULT_ANSWER_TIMEOUT, pool_size: int = 16) -> None:
         """Connects once to learn which database it is.
 
         Args:
@@ -178,7 +179,7 @@ class Database:
 
     def _connect_server(self) -> Any:
         url = self.url
-        connection = pymysql.connect(
+        connection = QuickConnection(
             host=url.host or "127.0.0.1",
             port=url.port or 3306,
             user=url.username,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import Lease, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
-from broker.services.ports import AckWork, ExtendWork, NackWork, Receipt, ReceiptOutcome
+from broker.services.ports import AckManyOutcome, AckManyWork, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.services.timeline import TimelineKind
 from broker.storage import dead_letters, history, leases
 from broker.storage.history import Event
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from broker.storage.groups import GroupMemory
     from broker.storage.session import Session
 
-Work = AckWork | NackWork | ExtendWork
-Outcomes = list[ReceiptOutcome | BrokerError]
+Outcome = ReceiptOutcome | AckManyOutcome | BrokerError
+Outcomes = list[Outcome]
 
 
 def settle(
     session: Session,
-    work: Sequence[Work],
+    work: Sequence[Settling],
     now: int,
     directory: Directory,
     groups: GroupMemory,
@@ -39,11 +39,16 @@ def settle(
     keep_history: bool = True,
 ) -> Outcomes:
     """Applies acks, nacks and extensions; one outcome per item, in their order."""
-    found = leases.lock(session, {item.receipt.lease_id for item in work})
+    found = leases.lock(session, {_lease_id(item) for item in work})
     settling = _Settling(session, found, now, directory, groups, [ReceiptOutcome() for _ in work])
     acked: dict[int, int] = defaultdict(int)
     nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
     for index, item in enumerate(work):
+        if isinstance(item, AckManyWork):
+            settling.outcomes[index] = outcome = AckManyOutcome()
+            if bits := _good(settling.leases.get(item.lease_id), item, outcome):
+                acked[item.lease_id] |= bits
+            continue
         receipt = item.receipt
         lease = settling.leases.get(receipt.lease_id)
         refusal = _refusal(lease, receipt)
@@ -67,18 +72,44 @@ def settle(
     return settling.outcomes
 
 
-def still_true(before: Sequence[ReceiptOutcome | BrokerError], again: Outcomes, now: int) -> Outcomes:
+def _lease_id(item: Settling) -> int:
+    return item.lease_id if isinstance(item, AckManyWork) else item.receipt.lease_id
+
+
+def _good(lease: Lease | None, item: AckManyWork, outcome: AckManyOutcome) -> int:
+    """The bits of the offsets that a lease has, in the hands of who acks them; the others are refused."""
+    if lease is None:
+        outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
+        return 0
+    outcome.held_until = lease.available_at
+    first, count, moved = lease.first, lease.count, lease.moved
+    good = 0
+    for offset in item.offsets:
+        index = offset - first
+        if lease.token == item.token and 0 <= index < count and not (moved and moved >> index & 1):
+            good |= 1 << index
+        elif refusal := _refusal(lease, Receipt(item.lease_id, item.token, offset)):
+            outcome.refused[offset] = refusal
+    return good
+
+
+def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
     """What to say after a COMMIT that got no answer; `before` is what was to be said then, `again` what is found now.
 
     A receipt that was good then and is stale now was settled by that COMMIT, as long as its lease has not run out:
     nobody else can have taken the message since.
     """
-    return [
-        first
-        if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until
-        else second
-        for first, second in zip(before, again, strict=True)
-    ]
+    return [_still_true(first, second, now) for first, second in zip(before, again, strict=True)]
+
+
+def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
+    if isinstance(first, AckManyOutcome) and isinstance(second, AckManyOutcome):
+        if now < first.held_until:
+            second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
+        return second
+    if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until:
+        return first
+    return second
 
 
 def _refusal(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
@@ -251,5 +282,5 @@ class _Settling:
             self.freed.update(lease.group_id for lease in ordered)
         if self.freed:
             # Whoever asked for it: what matters is that this broker's consumers are woken after the COMMIT.
-            told = next(outcome for outcome in self.outcomes if isinstance(outcome, ReceiptOutcome))
+            told = next(each for each in self.outcomes if not isinstance(each, BrokerError))
             told.frees = tuple(self.freed)

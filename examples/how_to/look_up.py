@@ -12,7 +12,7 @@ TOPIC, GROUP = "how-to-orders", "how-to-shipping"
 admin = Admin(ENDPOINT)
 admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
 admin.delete_topic(TOPIC, missing_ok=True)
-admin.create_topic(TOPIC)
+admin.create_topic(TOPIC, queues=1)
 admin.create_group(GROUP, retry_delays=[0.1])
 
 # A real producer has a listener.
@@ -35,7 +35,7 @@ with Consumer(ENDPOINT, GROUP, TOPIC, client_id="shipping-1", prefetch=1) as con
             message.ack()
             handled += 1
 
-print("by key:", sorted(found.text for found in admin.find_messages(TOPIC, key="customer-12")))
+print("by key:", [found.text for found in admin.find_messages(TOPIC, key="customer-12")])
 lately = datetime.now(UTC) - timedelta(minutes=1)
 print("by key and time:", [found.text for found in admin.find_messages(TOPIC, key="order-7", since=lately)])
 

@@ -27,6 +27,7 @@ class Brokers:
         self._folder = folder
         self._on_servers: list[str] = []
         self._shared: dict[tuple[AnyKind, bool], BrokerProcess] = {}
+        self._seconds: dict[AnyKind, BrokerProcess] = {}
 
     def database(self, kind: AnyKind) -> str:
         """The URL of an empty database."""
@@ -44,13 +45,23 @@ class Brokers:
             self._shared[kind, default] = BrokerProcess(self.database(kind), **({} if default else SHARED))
         return self._shared[kind, default]
 
+    def second(self, kind: AnyKind) -> BrokerProcess:
+        """Another broker on the database of the shared one; a file has one broker, so there it is the same."""
+        first = self.shared(kind)
+        if kind == "sqlite":
+            return first
+        if kind not in self._seconds:
+            self._seconds[kind] = BrokerProcess(first.database, **{**SHARED, "broker_id": "second"})
+        return self._seconds[kind]
+
     def close(self) -> None:
         """Ends the shared brokers; none may have met an error it did not expect."""
-        for broker in self._shared.values():
+        kept = [*self._shared.values(), *self._seconds.values()]
+        for broker in kept:
             broker.close()
         for url in self._on_servers:
             drop_database(url)
-        for broker in self._shared.values():
+        for broker in kept:
             assert broker.process.returncode == 0, broker.log
             assert broker.count("[error") == 0, broker.log
 
@@ -103,6 +114,13 @@ async def client(broker: BrokerProcess) -> AsyncIterator[Client]:
     """A connection to the shared broker."""
     async with Client(broker.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+async def pair(brokers: Brokers, kind: AnyKind) -> AsyncIterator[tuple[Client, Client]]:
+    """Connections to two brokers on one database; on embedded storage, two connections to its only one."""
+    async with Client(brokers.shared(kind).endpoint) as one, Client(brokers.second(kind).endpoint) as other:
+        yield one, other
 
 
 @pytest.fixture

@@ -122,6 +122,9 @@ class Listener:
         await self._call.write(consumer_pb2.ConsumeRequest(request_id=self._requests, **event))
         return answered
 
+    async def grant(self, messages: int) -> None:
+        await self._call.write(consumer_pb2.ConsumeRequest(credits=consumer_pb2.GrantCredits(messages=messages)))
+
     @property
     def bodies(self) -> list[str]:
         return [each.body for each in self.arrivals]

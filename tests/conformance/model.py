@@ -526,6 +526,7 @@ class Model(RuleBasedStateMachine):
             assert [(m.offset, m.transaction_id, m.position, m.body) for m in part.messages] == [
                 (offset, entry.transaction_id, entry.position, entry.body) for offset, entry in enumerate(log)
             ]
+        assert self.rig.miscounted() == []
 
     def teardown(self) -> None:
         """Everything committed is handled or dead in the end."""

@@ -80,6 +80,18 @@ class Rig:
         self._database.release(session)
         return int(count)
 
+    def miscounted(self) -> list[int]:
+        """Queues that claim to hold other bytes than those of their messages."""
+        session = self._database.session()
+        session.begin(write=False)
+        found = session.fetch(
+            "SELECT q.queue_id FROM queue q WHERE q.stored_bytes <>"
+            " COALESCE((SELECT SUM(m.size) FROM message m WHERE m.queue_id = q.queue_id), 0)"
+        )
+        session.rollback()
+        self._database.release(session)
+        return [row[0] for row in found]
+
     def close(self) -> None:
         for store in self.stores:
             self.run(store.close())

@@ -32,6 +32,7 @@ class BrokerProcess:
             database: URL of the database.
             settings: further options of `halfmq serve`, such as check_interval=0.2; True and False are switches.
         """
+        self.database = database
         options = {"listen": "127.0.0.1:0", "drain": 2, **settings}
         self.command = [sys.executable, "-c", "from broker.cli import main; main()", "serve", f"--database={database}"]
         self.command += [_option(name, value) for name, value in options.items()]

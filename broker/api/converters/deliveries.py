@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.messages import fill_log_message, position
-from broker.api.converters.times import SECOND, timestamp
+from broker.api.converters.messages import fill_rest, position
+from broker.api.converters.times import timestamp
 from broker.api.status import item_error
 from broker.errors import BrokerError
+from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,24 +17,35 @@ if TYPE_CHECKING:
 
     from broker.services.delivery import Settled
     from broker.services.ports import Delivered
-    from halfmq.v1 import consumer_pb2
 
 
 def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], part: Delivered) -> None:
-    """Adds the messages of one lease to an answer."""
+    """Adds the messages of one lease to an answer.
+
+    What they have in common is copied from a pattern, and what is there is filled in place: every field that is set
+    from here costs a tenth of a microsecond, and this is done for every message.
+    """
     prefix = f"{part.lease_id:x}.{part.token:x}."
-    seconds, rest = divmod(part.expires_at, SECOND)
-    attempt, last_error = part.attempt, part.last_error
+    pattern = consumer_pb2.Delivery(attempt=part.attempt, last_error=part.last_error or "")
+    pattern.lease_expires_at.CopyFrom(timestamp(part.expires_at))
+    common = pattern.message
+    common.topic, common.queue = part.messages[0].topic, part.messages[0].queue_no
+    born_at = stored_at = -1
     for message in part.messages:
-        delivery = target.add(receipt_handle=f"{prefix}{message.offset:x}", attempt=attempt)
-        delivery.lease_expires_at.seconds = seconds
-        delivery.lease_expires_at.nanos = rest * 1000
-        if last_error:
-            delivery.last_error = last_error
+        if message.stored_at != stored_at or message.born_at != born_at:
+            born_at, stored_at = message.born_at, message.stored_at
+            common.born_at.CopyFrom(timestamp(born_at))
+            common.stored_at.CopyFrom(timestamp(stored_at))
+        delivery = target.add()
+        delivery.CopyFrom(pattern)
+        delivery.receipt_handle = f"{prefix}{message.offset:x}"
+        filled = delivery.message
+        filled.offset = message.offset
+        filled.body = message.body
+        fill_rest(filled, message)
         if part.ordered:
             # Only the first one was tried before, if any.
-            attempt, last_error = 1, None
-        fill_log_message(delivery.message, message)
+            pattern.attempt, pattern.last_error = 1, ""
 
 
 def add_receipt_results(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters.times import SECOND, micros, micros_of_time, timestamp
+from broker.api.converters.times import micros, micros_of_time, timestamp
 from broker.domain.ids import format_id, message_id, parse_id
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument
@@ -100,6 +100,13 @@ def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> Non
     target.queue = message.queue_no
     target.offset = message.offset
     target.body = message.body
+    fill_rest(target, message)
+    target.born_at.CopyFrom(timestamp(message.born_at))
+    target.stored_at.CopyFrom(timestamp(message.stored_at))
+
+
+def fill_rest(target: message_pb2.LogMessage, message: LogMessage) -> None:
+    """Writes what is a message's own, besides place, body and times."""
     if message.tag:
         target.tag = message.tag
     if message.keys:
@@ -110,10 +117,6 @@ def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> Non
         target.message_group = message.message_group
     target.transaction_id = own_id = format_id(message.transaction_id)
     target.message_id = f"{own_id}.{message.position}" if message.position else own_id
-    target.born_at.seconds, rest = divmod(message.born_at, SECOND)
-    target.born_at.nanos = rest * 1000
-    target.stored_at.seconds, rest = divmod(message.stored_at, SECOND)
-    target.stored_at.nanos = rest * 1000
 
 
 def _fill_properties(target: message_pb2.LogMessage, properties: dict[str, str]) -> None:

@@ -67,10 +67,16 @@ class Work:
         self.at_work.discard(message.message_group or "")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans)
 def test_run_handles_groups_in_order_whatever_fails(plan: dict[str, object]) -> None:
-    asyncio.run(_run(**plan))  # type: ignore[arg-type]
+    # A handler that fails is an error in the log, with its traceback: thousands of them here.
+    log = logging.getLogger("halfmq.consumer")
+    log.disabled = True
+    try:
+        asyncio.run(_run(**plan))  # type: ignore[arg-type]
+    finally:
+        log.disabled = False
 
 
 async def _run(
@@ -108,7 +114,6 @@ async def _run(
             else:
                 await message.ack(wait=False)
 
-    logging.getLogger("halfmq.consumer").setLevel(logging.CRITICAL)
     async with (
         FifoBroker(names, count, lease_size, part_size, max_attempts, breaks) as broker,
         AsyncConsumer(broker.endpoint, "g", "orders", prefetch=prefetch, retry=QUICK) as consumer,
@@ -117,7 +122,6 @@ async def _run(
         await broker.until(lambda: broker.done)
         consumer.stop()
         await working
-    logging.getLogger("halfmq.consumer").setLevel(logging.NOTSET)
     wanted = {name: expected(count, number, failures, max_attempts) for number, name in enumerate(names)}
     assert work.seen == wanted
     # A give-back behind a dead letter may find that nothing is left to give back; nothing else is ever refused.

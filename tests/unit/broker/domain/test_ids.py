@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.domain.ids import format_id, message_id, parse_id, uuid7
+from broker.domain.ids import format_id, message_id, parse_id, parse_message_id, uuid7
 from broker.domain.message import queue_for_group
 from broker.domain.topic import QueueState, Topic
 from broker.errors import InvalidArgument
@@ -91,3 +91,16 @@ def test_lag(low: int, high: int, following: int, in_flight: int, lag: int) -> N
 
 def test_a_topic_counts_its_queues() -> None:
     assert Topic(1, "t", 0, 0, (4, 5, 6)).queue_count == 3
+
+
+@pytest.mark.parametrize(("ending", "position"), [("", 0), (".0", 0), (".1", 1), (".999", 999), (".00007", 7)])
+def test_a_messages_identity(ending: str, position: int) -> None:
+    text = "018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b"
+    assert parse_message_id(text + ending) == (parse_id(text), position)
+
+
+@pytest.mark.parametrize("ending", [".", ".-1", ".x", ".1.2", ".123456", ".١", " ", ".1 "])
+def test_what_is_no_identity_of_a_message(ending: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parse_message_id("018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b" + ending)
+    assert refused.value.field == "message_id"
