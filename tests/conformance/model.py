@@ -84,6 +84,7 @@ class Expected:
     receipts: set[tuple[int, int]] = field(default_factory=set)
 
     def find(self, queue_no: int, offset: int) -> Entry:
+        assert offset < len(self.logs[queue_no]), "delivered, and never committed"
         return self.logs[queue_no][offset]
 
     def peers(self, entry: Entry) -> list[Entry]:

@@ -9,10 +9,10 @@ from halfmq.v1 import message_pb2
 FAR = 3600.0
 
 
-def later(topic: str, body: str, **rest: object) -> message_pb2.Message:
-    """A message that nobody waits for: it is recalled before its time."""
+def later(topic: str, body: str, seconds: float = FAR, **rest: object) -> message_pb2.Message:
+    """A delayed message; by default one that nobody waits for: it is recalled before its time."""
     wanted = message(topic, body, **rest)
-    wanted.delay.FromMicroseconds(int(FAR * 1e6))
+    wanted.delay.FromMicroseconds(int(seconds * 1e6))
     return wanted
 
 

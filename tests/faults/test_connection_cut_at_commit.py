@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.client import PARKED, Client, message, new_id, unique
+from faults.delivery_operations import DELIVERY_OPERATIONS, later
 from faults.operations import MAX_CHECKS, OPERATIONS, CheckClaim, Operation, Prepare, When
 from faults.sites import Proxied, rounds
 from halfmq.v1 import admin_pb2
@@ -43,7 +44,7 @@ def client(proxied: Proxied) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation_type", OPERATIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("operation_type", [*OPERATIONS, *DELIVERY_OPERATIONS], ids=lambda each: each.__name__)
 @pytest.mark.timeout(300 + 3 * rounds(10))
 def test_the_client_sees_one_success(
     proxied: Proxied, client: Client, operation_type: type[Operation], when: When
@@ -92,6 +93,25 @@ def test_an_operator_sees_one_success(proxied: Proxied, client: Client, when: Wh
     assert actions == ["CHECK_AGAIN", "COMMIT"]
     operation.expected += operation.bodies()
     operation.verify(client)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.timeout(300 + 3 * rounds(10))
+def test_scheduled_messages_move_once(proxied: Proxied, client: Client, when: When) -> None:
+    topic, group = client.make_topic(1), client.make_group()
+    for turn in range(rounds(10)):
+        bodies = [f"{turn} {number}" for number in range(3)]
+        rule = proxied.proxy.on_commit(matching="FROM scheduled_message .*FOR UPDATE", when=when, action="cut")
+        client.send_all([later(topic, body, 0.05) for body in bodies])
+        delivered: list[str] = []
+        while len(delivered) < len(bodies):
+            deliveries = client.pull(group, topic, wait=20)
+            client.ack([each.receipt_handle for each in deliveries])
+            delivered += [each.message.body.decode() for each in deliveries]
+        rule.wait(10)
+        proxied.proxy.clear()
+        assert delivered == bodies
+        assert len(client.log(topic)[0]) == 3 * (turn + 1)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

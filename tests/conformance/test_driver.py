@@ -1,0 +1,99 @@
+"""Rows are taken apart as the driver itself does it: the same values, the same types, the same errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy.engine import make_url
+
+from broker.storage.driver import QuickConnection, take_apart
+from support.databases import server_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.databases import Kind
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def connections(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    """The driver's own connection and the quick one, on each server."""
+    kind: Kind = request.param
+    url = make_url(server_url(kind))
+    options = {"host": url.host, "port": url.port, "user": url.username, "password": str(url.password or "")}
+    made = [each(**options, charset="utf8mb4", ssl_disabled=True) for each in (pymysql.Connection, QuickConnection)]
+    yield made[0], made[1]
+    for each in made:
+        each.close()
+
+
+def both(connections: tuple[Any, Any], sql: str) -> tuple[Any, Any]:
+    answers = []
+    for connection in connections:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+            answers.append((cursor.fetchall(), cursor.rowcount, cursor.lastrowid, cursor.description))
+    return answers[0], answers[1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1, -1, 9223372036854775807, NULL, '', 'ä €', x'00ff', 1.5, CAST(1.25 AS DECIMAL(10, 2))",
+        "SELECT CAST('2026-01-02 03:04:05.678901' AS DATETIME(6)), CAST('10:11:12' AS TIME)",
+        "SELECT NULL, NULL, NULL",
+        "SELECT 1 FROM (SELECT 1) x WHERE 1 = 0",
+        "SELECT CAST('text' AS BINARY), CAST('text' AS CHAR), CAST(REPEAT('b', 300) AS BINARY)",
+        "SELECT n, REPEAT('x', n) FROM (SELECT 250 n UNION SELECT 251 UNION SELECT 252 UNION SELECT 65535"
+        " UNION SELECT 65536) t",
+        "SELECT REPEAT('x', 8000000), REPEAT('y', 8800000), 7",
+        "DO 1",
+    ],
+)
+def test_values_and_types_are_the_drivers(connections: tuple[Any, Any], sql: str) -> None:
+    plain, quick = both(connections, sql)
+    assert plain == quick
+    assert [type(value) for row in plain[0] for value in row] == [type(value) for row in quick[0] for value in row]
+
+
+def test_an_error_between_rows_is_raised_and_the_connection_goes_on(connections: tuple[Any, Any]) -> None:
+    """The server meets it after it has sent some rows."""
+    sql = "SELECT CAST(n AS CHAR), (SELECT m FROM (SELECT 1 m UNION ALL SELECT 2) t WHERE n > 2) FROM"
+    sql += " (SELECT 1 n UNION ALL SELECT 2 UNION ALL SELECT 3) s"
+    for connection in connections:
+        with connection.cursor() as cursor:
+            with pytest.raises(pymysql.err.OperationalError, match="more than 1 row"):
+                cursor.execute(sql)
+            cursor.execute("SELECT 7")
+            assert cursor.fetchall() == ((7,),)
+
+
+def test_a_connection_that_is_cut_is_lost(connections: tuple[Any, Any]) -> None:
+    plain, quick = connections
+    with quick.cursor() as cursor, plain.cursor() as killer:
+        killer.execute(f"KILL {quick.thread_id()}")
+        with pytest.raises((pymysql.err.OperationalError, pymysql.err.InterfaceError)) as lost:
+            cursor.execute("SELECT 1")
+        assert lost.value.args[0] in {2006, 2013, 1927, 4031}
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.text(max_size=99))))
+def test_any_row(values: list[Any]) -> None:
+    data, columns = b"", []
+    for value in values:
+        encoded = value if isinstance(value, bytes) else str(value).encode()
+        if value is None:
+            data += b"\xfb"
+        elif len(encoded) < 251:
+            data += bytes([len(encoded)]) + encoded
+        else:
+            data += b"\xfc" + len(encoded).to_bytes(2, "little") + encoded
+        columns.append(
+            (None, None) if isinstance(value, bytes) else ("ascii", int) if isinstance(value, int) else ("utf-8", None)
+        )
+    assert take_apart(data, columns) == tuple(values)
