@@ -76,11 +76,10 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         async with aclosing(subscription.batches()) as batches:
             async for parts in batches:
                 response = consumer_pb2.ConsumeResponse()
-                for part in parts:
-                    deliveries.add_deliveries(response.deliveries.deliveries, part)
+                deliveries.add_deliveries(response.deliveries.deliveries, parts)
                 receipts = [part.receipts() for part in parts]
                 # The bodies are in the response now; while a slow consumer is waited for, once is enough.
-                del part, parts
+                del parts
                 try:
                     await outbox.write(response)
                 except BaseException:
@@ -148,9 +147,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             if not parts:
                 return
             response = consumer_pb2.PullResponse()
-            for part in parts:
-                left -= len(part.messages)
-                deliveries.add_deliveries(response.deliveries, part)
+            deliveries.add_deliveries(response.deliveries, parts)
+            left -= len(response.deliveries)
             yield response
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:

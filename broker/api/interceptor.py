@@ -69,15 +69,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
-                _wrap_unary(handler.unary_unary, method, self._calls), handler.request_deserializer, handler.response_serializer
+                _wrap_unary(handler.unary_unary, method, self._calls),
+                handler.request_deserializer,
+                handler.response_serializer,
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, method, self._streams), handler.request_deserializer, handler.response_serializer
+                _wrap_stream(handler.unary_stream, method, self._streams),
+                handler.request_deserializer,
+                handler.response_serializer,
             )
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
-                _wrap_stream(handler.stream_stream, method, self._streams), handler.request_deserializer, handler.response_serializer
+                _wrap_stream(handler.stream_stream, method, self._streams),
+                handler.request_deserializer,
+                handler.response_serializer,
             )
         return handler
 

@@ -126,7 +126,7 @@ class DeliveryService:
         topics = {name: await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(wish.topics)}
         if group.settings.mode is GroupMode.BROADCASTING and not wish.named:
             raise InvalidArgument(
-                f"In the broadcasting group {group.name!r} every consumer keeps its place under its own name; give one.",
+                f"In the broadcasting group {group.name!r} every consumer keeps its place under its name; give one.",
                 field="client_id",
             )
         joined = await self._store.join(
@@ -208,7 +208,7 @@ class DeliveryService:
         found = await self._catalog.topic(topic)
         if queue_no >= len(found.queue_ids):
             raise InvalidArgument(
-                f"The topic {topic!r} has {len(found.queue_ids)} queues, numbered from 0; there is no queue {queue_no}.",
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
                 field="queue",
             )
         if offset < 0:

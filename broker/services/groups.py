@@ -104,7 +104,7 @@ class GroupService:
         found = await self._catalog.topic(topic)
         if queue_no is not None and queue_no >= len(found.queue_ids):
             raise InvalidArgument(
-                f"The topic {topic!r} has {len(found.queue_ids)} queues, numbered from 0; there is no queue {queue_no}.",
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
                 field="queue",
             )
         if offset is not None and (queue_no is None or offset < 0):

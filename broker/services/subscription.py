@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ LONGEST_SLEEP = 600.0
 RETRY_PAUSE = 0.5
 # Another broker hands out the queue; it is done in a few milliseconds.
 BUSY_PAUSE = 0.005
+# A consumer that takes a batch within this time is read ahead for; one that does not costs no more than that batch.
+QUICK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +143,47 @@ class Subscription:
                     await signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
 
     async def batches(self) -> AsyncGenerator[list[Delivered]]:
-        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes."""
-        while True:
-            with self._listen() as event:
-                while self._listens():
-                    await self._credited()
-                    event.clear()
-                    try:
-                        claimed = await self.take(self._credits)
-                    except StorageUnavailable:
-                        # The stream outlives the database's absence; what is due is delivered when it is back.
-                        await asyncio.sleep(RETRY_PAUSE)
-                        continue
-                    if claimed.parts:
-                        self._credits -= sum(len(part.messages) for part in claimed.parts)
-                        yield claimed.parts
-                        if claimed.more:
+        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes.
+
+        While a batch is on its way to a consumer that reads quickly, the next one is taken already.
+        """
+        ahead: asyncio.Task[Claimed] | None = None
+        quick = False
+        try:
+            while True:
+                with self._listen() as event:
+                    while self._listens():
+                        if ahead is None:
+                            await self._credited()
+                        event.clear()
+                        try:
+                            claimed = await (ahead or self.take(self._credits))
+                        except StorageUnavailable:
+                            # The stream outlives the database's absence; what is due is delivered when it is back.
+                            ahead = None
+                            await asyncio.sleep(RETRY_PAUSE)
                             continue
-                    pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
-                    await signal(event, asyncio.get_running_loop().time() + pause)
+                        ahead = None
+                        if claimed.parts:
+                            self._credits -= sum(len(part.messages) for part in claimed.parts)
+                            if quick and claimed.more and self._credits > 0:
+                                ahead = asyncio.create_task(self.take(self._credits))
+                            started = time.monotonic()
+                            yield claimed.parts
+                            quick = time.monotonic() - started < QUICK
+                            if claimed.more:
+                                continue
+                        pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
+                        await signal(event, asyncio.get_running_loop().time() + pause)
+        finally:
+            if ahead is not None:
+                await asyncio.shield(self._give_up(ahead))
+
+    async def _give_up(self, ahead: asyncio.Task[Claimed]) -> None:
+        """Returns what was taken for a consumer that left."""
+        ahead.cancel()
+        with suppress(asyncio.CancelledError, BrokerError):
+            await self.give_back([part.receipts() for part in (await ahead).parts])
 
     async def _credited(self) -> None:
         while self._credits <= 0:

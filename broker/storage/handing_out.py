@@ -1,7 +1,7 @@
 """Handing out what was never handed out: ranges of a queue from a group's progress on.
 
-Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Else the messages
-are looked at first, without their bodies: what the filter does not want is passed over; messages without a message group
+Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Else messages
+are looked at first, without their bodies: what the filter does not want is passed over; those without a message group
 get a lease together, those of each message group one of their own, which waits where the group's turn is not over.
 """
 

@@ -88,12 +88,12 @@ def events_of(session: Session, queue_id: int, offset: int, longest: int, direct
         (queue_id, offset - longest, offset),
     )
     events = []
-    for kind, group, client_id, attempt, happened_at, reason, first, count, offsets, dead_letter in found:
+    for kind, name, client_id, attempt, happened_at, reason, first, count, offsets, dead_letter in found:
         index = offset - first
         bits = (1 << count) - 1 if offsets is None else int.from_bytes(offsets, "little")
         if not bits >> index & 1:
             continue
-        group = group.partition("/")[0]
+        group = name.partition("/")[0]
         event = TimelineEvent(
             TimelineKind(kind), happened_at, group, client_id or "", number=attempt, reason=reason or ""
         )

@@ -1,7 +1,7 @@
 """Receipts: acks, nacks and extensions of leases.
 
-Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own. The lease of
-a message group goes back as a whole, so that its messages keep their order.
+Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own. The lease
+of a message group goes back as a whole, so that its messages keep their order.
 """
 
 from __future__ import annotations

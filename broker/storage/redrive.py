@@ -182,7 +182,8 @@ def _originals(session: Session, queue_id: int, letters: Sequence[_Letter]) -> l
     """Those whose original is still there; a topic made anew has other messages at the same offsets."""
     offsets = sorted({letter.origin.offset for letter in letters})
     found = session.fetch(
-        f"SELECT log_offset, transaction_id, position FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)})",
+        "SELECT log_offset, transaction_id, position FROM message"
+        f" WHERE queue_id = ? AND log_offset IN ({marks(offsets)})",
         (queue_id, *offsets),
     )
     identity = {row[0]: row[1:] for row in found}

@@ -52,7 +52,9 @@ async def test_everyone_gets_everything_and_goes_on_under_its_name(pair: Pair, e
             assert cid.bodies == list("456")
             async with Listener(pair[1], everyone, topic, client_id="dan", acking=True) as dan:
                 await dan.until(lambda: len(dan.arrivals) == 7)
-        await eventually(lambda: progress(pair[0], everyone), lambda found: [each.lag for each in found] == [0] * 4)
+                await eventually(
+                    lambda: progress(pair[0], everyone), lambda found: [each.lag for each in found] == [0] * 4
+                )
         assert ann.bodies == bob.bodies == list("0123456")
 
 

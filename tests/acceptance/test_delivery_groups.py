@@ -139,7 +139,7 @@ async def test_how_soon_a_seek_is_noticed(pair: Pair, sought_on: int) -> None:
             taken.append(stream.arrivals[0].at - began)
             assert stream.bodies == list("0123456789")
             results = await stream.settle(ack=consumer_pb2.AckRequest(receipt_handles=handles(held)))
-            assert {result.error.reason for result in results} == {"RECEIPT_GONE"}
+            assert {result.error.reason for result in results} <= {"RECEIPT_GONE", "RECEIPT_STALE"}
             held = await stream.next(10)
         await stream.ack(*held)
     told(f"a seek on {'another' if sought_on else 'the same'} broker is noticed", taken)

@@ -73,6 +73,7 @@ class Delivery:
     entry: Entry
     attempt: int
     arrived: int
+    message_group: str = ""
     acknowledging: bool = False
     acknowledged: int | None = None
 
@@ -114,10 +115,10 @@ class History:
         with self._changed:
             self.checks.append(Check(transaction_id, number))
 
-    def deliver(self, place: Place, entry: Entry, attempt: int) -> Delivery:
+    def deliver(self, place: Place, entry: Entry, attempt: int, message_group: str = "") -> Delivery:
         """Notes a message that arrived at a consumer."""
         with self._changed:
-            self.deliveries.append(Delivery(place, entry, attempt, self.moment()))
+            self.deliveries.append(Delivery(place, entry, attempt, self.moment(), message_group))
             return self.deliveries[-1]
 
     @property
@@ -320,17 +321,22 @@ def _judge_order(history: History, found: Findings) -> list[str]:
 def _judge_deliveries(history: History, found: Findings) -> list[str]:
     wrong = []
     log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
-    furthest: dict[int, int] = defaultdict(lambda: -1)
+    # The messages of a message group come in order, and so do those of none; between them there is no order.
+    furthest: dict[tuple[int, str], int] = defaultdict(lambda: -1)
+    seen: set[Place] = set()
     handled: dict[Place, int] = {}
     told = {delivery.place for delivery in history.deliveries if delivery.acknowledging}
     for delivery in history.deliveries:
         queue, offset = delivery.place
         if log.get(delivery.place) != delivery.entry:
             wrong.append(f"delivered, but not in the log: {queue}/{offset} {delivery.entry}")
-        if delivery.attempt == 1:
-            if offset <= furthest[queue]:
-                wrong.append(f"out of order: {queue}/{offset} came first after {queue}/{furthest[queue]}")
-            furthest[queue] = max(furthest[queue], offset)
+        among = (queue, delivery.message_group)
+        # Behind the first one of a message group, those that come again count as not tried.
+        if delivery.attempt == 1 and not (delivery.message_group and delivery.place in seen):
+            if offset <= furthest[among]:
+                wrong.append(f"out of order: {queue}/{offset} came first after {queue}/{furthest[among]}")
+            furthest[among] = max(furthest[among], offset)
+        seen.add(delivery.place)
         if handled.get(delivery.place, delivery.arrived) < delivery.arrived:
             wrong.append(f"delivered again after its ack was confirmed: {queue}/{offset}")
         if delivery.acknowledged is not None:

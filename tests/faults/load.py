@@ -228,7 +228,9 @@ class Load:
     def _take(self, client: Client, wait: float) -> None:
         pulled = client.pull(self.group, self.topic, 100, wait=wait, lease=LEASE)
         taken: list[Delivery] = [
-            self.history.deliver((each.message.queue, each.message.offset), _entry(each.message), each.attempt)
+            self.history.deliver(
+                (each.message.queue, each.message.offset), _entry(each.message), each.attempt, each.message.message_group
+            )
             for each in pulled
         ]
         if not pulled:

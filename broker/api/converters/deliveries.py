@@ -15,37 +15,62 @@ if TYPE_CHECKING:
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
+    from broker.domain.message import LogMessage
     from broker.services.delivery import Settled
     from broker.services.ports import Delivered
 
 
-def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], part: Delivered) -> None:
-    """Adds the messages of one lease to an answer.
+def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], parts: Sequence[Delivered]) -> None:
+    """Adds the messages of some leases to an answer; those of one queue in the order of their offsets."""
+    by_queue: dict[tuple[str, int], list[Delivered]] = {}
+    for part in parts:
+        first = part.messages[0]
+        by_queue.setdefault((first.topic, first.queue_no), []).append(part)
+    for some in by_queue.values():
+        fillers = [_Filler(part) for part in some]
+        if len(some) == 1:
+            for message in some[0].messages:
+                fillers[0].fill(target.add(), message)
+            continue
+        tagged = [
+            (message.offset, filler, message)
+            for filler, part in zip(fillers, some, strict=True)
+            for message in part.messages
+        ]
+        for _, filler, message in sorted(tagged, key=lambda each: each[0]):
+            filler.fill(target.add(), message)
+
+
+class _Filler:
+    """Writes the messages of one lease, in their order.
 
     What they have in common is copied from a pattern, and what is there is filled in place: every field that is set
     from here costs a tenth of a microsecond, and this is done for every message.
     """
-    prefix = f"{part.lease_id:x}.{part.token:x}."
-    pattern = consumer_pb2.Delivery(attempt=part.attempt, last_error=part.last_error or "")
-    pattern.lease_expires_at.CopyFrom(timestamp(part.expires_at))
-    common = pattern.message
-    common.topic, common.queue = part.messages[0].topic, part.messages[0].queue_no
-    born_at = stored_at = -1
-    for message in part.messages:
-        if message.stored_at != stored_at or message.born_at != born_at:
-            born_at, stored_at = message.born_at, message.stored_at
-            common.born_at.CopyFrom(timestamp(born_at))
-            common.stored_at.CopyFrom(timestamp(stored_at))
-        delivery = target.add()
-        delivery.CopyFrom(pattern)
-        delivery.receipt_handle = f"{prefix}{message.offset:x}"
+
+    def __init__(self, part: Delivered) -> None:
+        self._prefix = f"{part.lease_id:x}.{part.token:x}."
+        self._pattern = consumer_pb2.Delivery(attempt=part.attempt, last_error=part.last_error or "")
+        self._pattern.lease_expires_at.CopyFrom(timestamp(part.expires_at))
+        self._common = self._pattern.message
+        self._common.topic, self._common.queue = part.messages[0].topic, part.messages[0].queue_no
+        self._ordered = part.ordered
+        self._born_at = self._stored_at = -1
+
+    def fill(self, delivery: consumer_pb2.Delivery, message: LogMessage) -> None:
+        if message.stored_at != self._stored_at or message.born_at != self._born_at:
+            self._born_at, self._stored_at = message.born_at, message.stored_at
+            self._common.born_at.CopyFrom(timestamp(message.born_at))
+            self._common.stored_at.CopyFrom(timestamp(message.stored_at))
+        delivery.CopyFrom(self._pattern)
+        delivery.receipt_handle = f"{self._prefix}{message.offset:x}"
         filled = delivery.message
         filled.offset = message.offset
         filled.body = message.body
         fill_rest(filled, message)
-        if part.ordered:
+        if self._ordered:
             # Only the first one was tried before, if any.
-            pattern.attempt, pattern.last_error = 1, ""
+            self._pattern.attempt, self._pattern.last_error = 1, ""
 
 
 def add_receipt_results(
