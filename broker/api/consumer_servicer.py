@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from broker.api.converters import deliveries, filters, messages, times
 from broker.api.outbox import Outbox
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker.services.delivery import DeliveryService, Settled
     from broker.services.subscription import Subscription
 
+    _ConsumeOutbox = Outbox[consumer_pb2.ConsumeResponse | bytes]
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -37,7 +38,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self._catalog = catalog
         self._clock = clock
         self._broker_id = broker_id
-        self._streams: set[Outbox[consumer_pb2.ConsumeResponse]] = set()
+        self._streams: set[_ConsumeOutbox] = set()
 
     def drain(self) -> None:
         """Ends all consume streams and all waiting, so that consumers go to another broker."""
@@ -52,7 +53,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscription = await self._subscribe(request_iterator)
         subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
         subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
-        outbox: Outbox[consumer_pb2.ConsumeResponse] = Outbox()
+        outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
         if self._delivery.draining:
             # It came after the others were ended; nobody would end this one.
@@ -62,7 +63,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             async for response in outbox.run(
                 self._deliver(subscription, outbox), self._take_requests(request_iterator, subscription, outbox)
             ):
-                yield response
+                # What is serialized already passes as it is: see CallInterceptor.
+                yield cast("consumer_pb2.ConsumeResponse", response)
         finally:
             self._streams.discard(outbox)
 
@@ -72,16 +74,17 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
         return await self._delivery.subscribe(_wish(first.subscribe))
 
-    async def _deliver(self, subscription: Subscription, outbox: Outbox[consumer_pb2.ConsumeResponse]) -> None:
+    async def _deliver(self, subscription: Subscription, outbox: _ConsumeOutbox) -> None:
         async with aclosing(subscription.batches()) as batches:
             async for parts in batches:
                 response = consumer_pb2.ConsumeResponse()
                 deliveries.add_deliveries(response.deliveries.deliveries, parts)
                 receipts = [part.receipts() for part in parts]
-                # The bodies are in the response now; while a slow consumer is waited for, once is enough.
-                del parts
+                ready = response.SerializeToString()
+                # While a slow consumer is waited for, the bodies are kept once.
+                del parts, response
                 try:
-                    await outbox.write(response)
+                    await outbox.write(ready)
                 except BaseException:
                     # They never left: the next consumer gets them at once.
                     await asyncio.shield(subscription.give_back(receipts))
@@ -91,7 +94,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self,
         requests: AsyncIterator[consumer_pb2.ConsumeRequest],
         subscription: Subscription,
-        outbox: Outbox[consumer_pb2.ConsumeResponse],
+        outbox: _ConsumeOutbox,
     ) -> None:
         async for request in requests:
             kind = request.WhichOneof("event")

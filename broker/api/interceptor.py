@@ -83,9 +83,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(
                 _wrap_stream(handler.stream_stream, method, self._streams),
                 handler.request_deserializer,
-                handler.response_serializer,
+                _or_ready(handler.response_serializer),
             )
         return handler
+
+
+def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A serializer that passes what is serialized already, so that nobody has to keep the message beside its bytes."""
+    return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
 def _wrap_unary(inner: Callable[[Any, Any], Awaitable[Any]], method: str, load: Load) -> Any:

@@ -8,6 +8,18 @@ import sys
 import structlog
 
 
+class _ClientsGone(logging.Filter):
+    """Makes gRPC's word for a stream whose client hung up, which is no error of the broker's, an info."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keeps every record."""
+        if record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+            record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
+            record.msg, record.args = f"the client is gone: {record.getMessage()}", ()
+            return logging.getLogger().isEnabledFor(logging.INFO)
+        return True
+
+
 def set_up(log_format: str, level: str) -> None:
     """Sends every log record of the process to standard error, in one form."""
     shared: list[structlog.typing.Processor] = [
@@ -28,6 +40,7 @@ def set_up(log_format: str, level: str) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
+    handler.addFilter(_ClientsGone())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

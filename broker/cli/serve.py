@@ -13,6 +13,7 @@ import typer
 
 from broker.app import Broker
 from broker.cli import logs
+from broker.cli.memory import give_back_large_blocks
 from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
 from broker.storage.durability import open_database
@@ -74,6 +75,7 @@ def serve(
     try:
         config = load(arguments, file=file)
         logs.set_up(config.log_format, config.log_level)
+        give_back_large_blocks()
         # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
         sys.setswitchinterval(0.0005)
         # What is loaded by now stays: the collector need not look at it, nor at the rest after every 700 new objects.

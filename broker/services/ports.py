@@ -313,6 +313,16 @@ class Claimed:
     parts: list[Delivered]
     more: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum([len(message.body) for part in self.parts for message in part.messages])
+
+    def hand_over(self) -> list[Delivered]:
+        """The messages, which are not kept here any more: they may be large, and wait for a slow consumer."""
+        parts, self.parts = self.parts, []
+        return parts
+
 
 @dataclass(slots=True)
 class Receipt:

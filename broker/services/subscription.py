@@ -169,7 +169,7 @@ class Subscription:
                             if quick and claimed.more and self._credits > 0:
                                 ahead = asyncio.create_task(self.take(self._credits))
                             started = time.monotonic()
-                            yield claimed.parts
+                            yield claimed.hand_over()
                             quick = time.monotonic() - started < QUICK
                             if claimed.more:
                                 continue

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from broker.storage.groups import GroupMemory, GroupView
 
 TAKE_OVERS_AT_ONCE = 64
+LARGEST_HAND_OUT = 8 * 1024 * 1024
+"""Bytes of bodies, about, that one database transaction hands out; whoever is left without comes again."""
 
 # Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
 DUE_LEASES = (
@@ -52,16 +54,22 @@ def claim(
     counters: dict[tuple[int, tuple[int, ...]], _Counter] = {}
     outcomes: list[Claimed | BrokerError] = []
     events: list[history.Event] = []
+    size = 0
     for item in work:
         if not item.topics:
             outcomes.append(Claimed([]))
+            continue
+        if size >= LARGEST_HAND_OUT:
+            outcomes.append(Claimed([], more=True))
             continue
         key = (item.group.group_id, tuple(topic.topic_id for topic in item.topics))
         counter = counters.get(key)
         try:
             if counter is None:
                 counter = counters[key] = _Counter(session, key[0], item.topics, now, directory, groups, turn)
-            outcomes.append(counter.serve(item))
+            served = counter.serve(item)
+            size += served.size
+            outcomes.append(served)
         except NotFound as error:
             outcomes.append(error)
     if keep_history:

@@ -12,13 +12,13 @@ TOPIC, GROUP = "how-to-reminders", "how-to-mailer"
 with Admin(ENDPOINT) as admin:
     admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
     admin.delete_topic(TOPIC, missing_ok=True)
-    admin.create_topic(TOPIC)
+    admin.create_topic(TOPIC, queues=1)
     admin.create_group(GROUP)
 
 with Producer(ENDPOINT) as producer:
-    late = producer.send(TOPIC, "pay, please", delay=2.0)
+    late = producer.send(TOPIC, "pay, please", delay=3.0)
     print("waits, without a place in the log:", late.scheduled_at is not None, late.offset)
-    last = producer.send(TOPIC, "last call", deliver_at=datetime.now(UTC) + timedelta(seconds=3))
+    last = producer.send(TOPIC, "last call", deliver_at=datetime.now(UTC) + timedelta(seconds=4))
     paid = producer.send(TOPIC, "your lamp is still here", delay=timedelta(hours=2))
     producer.recall(paid.message_id)
 

@@ -183,7 +183,8 @@ def test_killed_in_the_middle_of_a_batch(place: Place) -> None:
         taken = place.take(heir, 4)
         assert by_group(names(taken))["a"] == ["a3", "a4"]
         attempts = {each.message.body.decode(): each.attempt for each in taken}
-        assert attempts == {"-1": 2, "a3": 2, "a4": 2, "b3": 1}
+        # Of a message group the attempt is the first one's: those behind it were not tried.
+        assert attempts == {"-1": 2, "a3": 2, "a4": 1, "b3": 1}
         acknowledge(place.clients[heir], taken)
         (last,) = place.take(1 - heir, 1)
         assert (names([last]), last.attempt) == (["a5"], 1)
@@ -229,7 +230,7 @@ def test_of_a_message_group_nothing_is_handled_in_another_order(place: Place) ->
         taken = place.take(heir, 3)
         assert by_group(names(taken)) == {"a": ["a2", "a3"], "b": ["b1"]}
         first, second = [each for each in taken if each.message.message_group == "a"]
-        assert (first.attempt, second.attempt) in {(1, 1), (2, 2)}
+        assert (first.attempt, second.attempt) == (2, 1)
         acknowledge(place.clients[heir], [first])
         handled.append("a2")
         sleeper.go_on()
