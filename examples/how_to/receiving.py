@@ -21,7 +21,6 @@ with Consumer(ENDPOINT, GROUP, TOPIC) as consumer:
     message = next(consumer)
     print("one by one:", message.text)
     message.ack()
-
     producer.send_many([Message(TOPIC, f"part {number}") for number in range(3)])
     batch: list[ReceivedMessage] = []
     while len(batch) < 3:

@@ -37,7 +37,7 @@ class Arrival:
 
 
 class Listener:
-    """A consumer's stream; `acking`: it acknowledges everything at once."""
+    """A consumer's stream; `acking`: it acknowledges everything at once. `received` counts the bytes of all answers."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Listener:
         self._outcomes: dict[int, asyncio.Future[list[consumer_pb2.ReceiptResult]]] = {}
         self._reader: asyncio.Task[None] | None = None
         self.arrivals: list[Arrival] = []
+        self.received = 0
         self.ending: Refusal | None = None
 
     async def __aenter__(self) -> Self:
@@ -102,6 +103,7 @@ class Listener:
 
     async def _take(self, response: consumer_pb2.ConsumeResponse) -> None:
         now = time.monotonic()
+        self.received += response.ByteSize()
         if response.HasField("outcome"):
             self._outcomes.pop(response.outcome.request_id).set_result(list(response.outcome.results))
             return

@@ -52,7 +52,7 @@ def test_every_setting_is_described_with_its_default() -> None:
 
 
 def test_bounds_of_settings_are_described_as_they_are() -> None:
-    shown = {row[0].strip("`"): (float(row[1]), float(row[2])) for row in _table(_CONFIGURATION.read_text(), "time")}
+    shown = {row[0].strip("`"): (float(row[1]), float(row[2])) for row in _table(_CONFIGURATION.read_text(), "number")}
     assert shown == BOUNDS
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.services.ports import GroupNews
 from broker.services.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -80,8 +81,26 @@ def test_every_queue_counts_by_itself(wakeups: Wakeups, event: asyncio.Event) ->
 
 def test_other_topics_wake_nobody(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FOREIGN: 5})
-    wakeups.grown_to({FOREIGN: 9})
+    wakeups.grown_to({FIRST: 0, FOREIGN: 9})
     assert not woken(event)
+
+
+def test_who_waits_for_a_topic_that_was_deleted_is_woken(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.grown_to({FIRST: 0, FOREIGN: 0})
+    assert not woken(event)
+    wakeups.grown_to({FOREIGN: 0})
+    assert woken(event)
+
+
+def test_a_group_is_woken_by_a_change_a_free_lease_and_its_end(wakeups: Wakeups) -> None:
+    with wakeups.listen([ORDERS], 7) as event:
+        wakeups.told({7: GroupNews(1, due=False)})
+        event.clear()
+        wakeups.told({7: GroupNews(1, due=False)})
+        assert not woken(event)
+        for news in ({7: GroupNews(2, due=False)}, {7: GroupNews(2, due=True)}, {}):
+            wakeups.told(news)
+            assert woken(event), news
 
 
 def test_deleted_queues_are_forgotten(wakeups: Wakeups, event: asyncio.Event) -> None:
