@@ -176,9 +176,7 @@ class Broker:
             LeaseWatcher(self.store, self._wakeups),
             ClockSynchroniser(self.store),
             scheduler,
-            RetentionSweeper(
-                self.store, keep_ops=config.retention, keep_events=int(config.history_hours * 3600e6)
-            ),
+            RetentionSweeper(self.store, keep_ops=config.retention, keep_events=int(config.history_hours * 3600e6)),
         ]
 
     async def _listen(self) -> None:

@@ -13,7 +13,7 @@ from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.check_sessions import CheckSession
-from broker.services.ports import VerdictWork
+from broker.services.work import VerdictWork
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:

@@ -200,6 +200,6 @@ def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
 def receipt_gone() -> StaleReceipt:
     """What is said of a receipt whose lease does not exist any more."""
     return StaleReceipt(
-        "Every message of this lease is settled already (handled, or delivered again under another lease).",
+        "Every message of this lease is settled already (handled, given back, or delivered again under another lease).",
         reason="RECEIPT_GONE",
     )

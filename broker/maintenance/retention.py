@@ -60,9 +60,7 @@ class RetentionSweeper(Loop):
 
     name = "retention"
 
-    def __init__(
-        self, store: RetentionStore, *, keep_ops: int, keep_events: int, interval: float = INTERVAL
-    ) -> None:
+    def __init__(self, store: RetentionStore, *, keep_ops: int, keep_events: int, interval: float = INTERVAL) -> None:
         """Takes the storage, and what is kept how long.
 
         Args:

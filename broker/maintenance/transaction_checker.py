@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.clock import Clock
     from broker.services.check_sessions import CheckSessions
-    from broker.services.ports import ClaimedCheck, TransactionStore
+    from broker.services.ports import TransactionStore
+    from broker.services.work import ClaimedCheck
 
 logger = logging.getLogger("halfmq.checker")
 

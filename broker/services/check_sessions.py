@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from broker.services.ports import ClaimedCheck
+    from broker.services.work import ClaimedCheck
 
 # A stream that does not take a check within this many seconds is given up.
 SEND_TIMEOUT = 5.0

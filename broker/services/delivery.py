@@ -13,7 +13,9 @@ from broker.domain.lease import parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, NotFound
-from broker.services.ports import (
+from broker.services.subscription import Subscription, Wish, signal
+from broker.services.transactions import new_id
+from broker.services.work import (
     AckManyOutcome,
     AckManyWork,
     ExtendWork,
@@ -23,8 +25,6 @@ from broker.services.ports import (
     Receipt,
     ReceiptOutcome,
 )
-from broker.services.subscription import Subscription, Wish, signal
-from broker.services.transactions import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

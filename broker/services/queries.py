@@ -9,14 +9,15 @@ from broker.domain.limits import check_search_key
 from broker.domain.message import LogPosition
 from broker.errors import InvalidArgument, NotFound
 from broker.services.catalog import page_limit
-from broker.services.ports import SCHEDULED, MessageSearch
 from broker.services.timeline import transaction_events
+from broker.services.work import SCHEDULED, MessageSearch
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.services.catalog import Catalog
-    from broker.services.ports import FoundMessage, Place, Storage
+    from broker.services.ports import Storage
     from broker.services.timeline import TimelineEvent
+    from broker.services.work import FoundMessage, Place
 
 
 class MessageQueries:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound, StorageUnavailable
-from broker.services.ports import ClaimWork, NackWork
+from broker.services.work import ClaimWork, NackWork
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.delivery import DeliveryService
-    from broker.services.ports import Claimed, Delivered, Receipt, Storage
+    from broker.services.ports import Storage
+    from broker.services.work import Claimed, Delivered, Receipt
 
     _Listening = AbstractContextManager[asyncio.Event]
 

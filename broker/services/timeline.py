@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.services.ports import RECALLED, SCHEDULED
+from broker.services.work import RECALLED, SCHEDULED
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.domain.transaction import CheckVerdict
-    from broker.services.ports import CheckEntry, Place, TransactionDetail
+    from broker.services.work import CheckEntry, Place, TransactionDetail
 
 
 class TimelineKind(IntEnum):

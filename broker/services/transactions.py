@@ -13,7 +13,7 @@ from broker.domain.message import LogPosition, Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.services.catalog import page_limit
-from broker.services.ports import (
+from broker.services.work import (
     RECALLED,
     SCHEDULED,
     Duplicate,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from broker.domain.clock import Clock
     from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
-    from broker.services.ports import Place, Queue, Storage, TransactionDetail, TransactionSummary
+    from broker.services.ports import Storage
     from broker.services.wakeups import Wakeups
+    from broker.services.work import Place, Queue, TransactionDetail, TransactionSummary
 
 ID_BYTES = 16
 UNKNOWN_OFFSET = -1

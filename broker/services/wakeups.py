@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from broker.services.ports import GroupNews, Queue
+    from broker.services.work import GroupNews, Queue
 
 
 class Wakeups:

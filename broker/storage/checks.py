@@ -16,7 +16,7 @@ from broker.domain.transaction import (
     advance,
 )
 from broker.errors import NotFound, VerdictConflict
-from broker.services.ports import ClaimedCheck, TransactionOutcome
+from broker.services.work import ClaimedCheck, TransactionOutcome
 from broker.storage import rows
 from broker.storage.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
 from broker.storage.session import Session, marks

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
-from broker.services.ports import Claimed, ClaimWork, GroupNews
+from broker.services.work import Claimed, ClaimWork, GroupNews
 from broker.storage import history
 from broker.storage.desk import Desk, Room
 from broker.storage.groups import epochs

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup, GroupSettings
     from broker.domain.topic import QueueState, Topic, TopicSettings
     from broker.errors import BrokerError
-    from broker.services.ports import (
+    from broker.services.timeline import TimelineEvent
+    from broker.services.work import (
         AckManyOutcome,
         Claimed,
         ClaimWork,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         Redriven,
         Settling,
     )
-    from broker.services.timeline import TimelineEvent
     from broker.storage.clock import DatabaseClock
     from broker.storage.engine import Database
     from broker.storage.session import Session

@@ -14,14 +14,14 @@ from broker.domain.ids import format_id
 from broker.domain.keys import dedup_hash
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument
-from broker.services.ports import RECALLED, Duplicate
+from broker.services.work import RECALLED, Duplicate
 from broker.storage import rows
 from broker.storage.session import Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from broker.services.ports import Half, Place, SendWork
+    from broker.services.work import Half, Place, SendWork
 
 Key: TypeAlias = tuple[int, bytes]
 """Topic id and hash of a dedup_key."""

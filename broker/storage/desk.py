@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.lease import Lease
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
-    from broker.services.ports import Delivered
+    from broker.services.work import Delivered
     from broker.storage.directory import Directory
     from broker.storage.groups import GroupView
     from broker.storage.session import Session

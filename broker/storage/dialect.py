@@ -127,8 +127,7 @@ SERVER_TAKE = (
     f"UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = LAST_INSERT_ID(next_offset + ?) {_OF_QUEUE}"
 )
 SQLITE_TAKE = (
-    f"UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = next_offset + ? {_OF_QUEUE}"
-    " RETURNING next_offset"
+    f"UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = next_offset + ? {_OF_QUEUE} RETURNING next_offset"
 )
 MYSQL = Dialect(
     name="mysql",

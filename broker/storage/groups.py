@@ -29,6 +29,7 @@ _SELECT = (
 _INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at"
 _FILTERS = "SELECT topic_id, kind, expression FROM group_filter WHERE group_id = ?"
 SEEN_EVERY = 3600 * 1_000_000
+MOST_REMEMBERED = 10_000
 
 
 def _from_row(row: Sequence[Any]) -> ConsumerGroup:
@@ -284,5 +285,7 @@ class GroupMemory:
         if row is None:
             return None
         group = _from_row(row)
+        if len(self._views) >= MOST_REMEMBERED:
+            self._views.clear()  # Members of broadcasting groups come and go.
         view = self._views[group_id] = GroupView(group, filters_of(session, group))
         return view

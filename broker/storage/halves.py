@@ -15,7 +15,7 @@ from broker.domain.keys import dedup_hash
 from broker.domain.limits import check_transaction_size
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Refused, VerdictConflict
-from broker.services.ports import PrepareWork, TransactionOutcome
+from broker.services.work import PrepareWork, TransactionOutcome
 from broker.storage import deduplication, rows
 from broker.storage.session import Answer, Session, Statement, rows_of, selection
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.services.ports import Half
+    from broker.services.work import Half
     from broker.storage.directory import Directory
 
 TO_CHECK, LAST_CHECK_SENT, PARKED = rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.services.ports import Claimed, ClaimWork, Delivered
+from broker.services.work import Claimed, ClaimWork, Delivered
 from broker.storage import leases
 from broker.storage.reading import (
     candidates,

@@ -8,7 +8,7 @@ from broker.domain.group import ConsumerGroup, GroupMode
 from broker.storage import groups, progress
 
 if TYPE_CHECKING:
-    from broker.services.ports import JoinWork
+    from broker.services.work import JoinWork
     from broker.storage.session import Session
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
-from broker.services.ports import SCHEDULED, Duplicate
+from broker.services.work import SCHEDULED, Duplicate
 from broker.storage import deduplication, keys, rows
 from broker.storage.session import Session, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from broker.services.ports import Place, SendWork
+    from broker.services.work import Place, SendWork
     from broker.storage.directory import Directory
 
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from broker.domain.keys import key_hash
 from broker.domain.transaction import TransactionState
-from broker.services.ports import RECALLED, SCHEDULED, FoundMessage, FoundPage
+from broker.services.work import RECALLED, SCHEDULED, FoundMessage, FoundPage
 from broker.storage import rows
 from broker.storage.reading import offset_at, range_of, read_offsets
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
-    from broker.services.ports import MessageSearch, Place
+    from broker.services.work import MessageSearch, Place
     from broker.storage.directory import Directory
     from broker.storage.session import Session
 

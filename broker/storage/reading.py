@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.message import Candidate
 from broker.errors import NotFound
-from broker.services.ports import QueueSlice
+from broker.services.work import QueueSlice
 from broker.storage import rows
 from broker.storage.session import Session, Statement, marks
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
-    from broker.services.ports import Queue
+    from broker.services.work import Queue
 
 EXAMINED_AT_ONCE = 1024
 _EXAMINED_PER_CALL = 16
@@ -200,6 +200,6 @@ def offsets_at(session: Session, topic: Topic, time: int) -> list[int]:
 
 
 def queue_heads(session: Session) -> dict[Queue, int]:
-    """Where each queue ends. Reads the small table `queue`."""
-    found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue")
+    """Where each queue ends; those of deleted topics are left out. Reads the small table `queue`."""
+    found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue WHERE deleted_at IS NULL")
     return {(topic_id, queue_id): head for topic_id, queue_id, head in found}

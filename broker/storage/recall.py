@@ -12,7 +12,7 @@ from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, NotFound, Refused
-from broker.services.ports import RECALLED, SCHEDULED
+from broker.services.work import RECALLED, SCHEDULED
 from broker.storage import deduplication, rows
 from broker.storage.schedule import lock_ops
 from broker.storage.session import Session, Statement
@@ -20,7 +20,7 @@ from broker.storage.session import Session, Statement
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from broker.services.ports import Place, RecallWork
+    from broker.services.work import Place, RecallWork
 
 _BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
 

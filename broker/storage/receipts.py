@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import Lease, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
-from broker.services.ports import AckManyOutcome, AckManyWork, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.services.timeline import TimelineKind
+from broker.services.work import AckManyOutcome, AckManyWork, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.storage import dead_letters, history, leases
 from broker.storage.history import Event
 

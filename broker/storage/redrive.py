@@ -14,8 +14,8 @@ from broker.domain.dead_letter import Origin, origin_of, without_origin
 from broker.domain.lease import NEVER, Lease, runs
 from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
-from broker.services.ports import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.services.timeline import TimelineKind
+from broker.services.work import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.storage import copies, groups, history, leases
 from broker.storage.history import Event
 from broker.storage.reading import candidates, candidates_in, read_offsets

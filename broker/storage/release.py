@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.services.ports import SCHEDULED
+from broker.services.work import SCHEDULED
 from broker.storage import keys, rows
 from broker.storage.log import SCHEDULED_COLUMNS, take_offsets
 from broker.storage.session import Answer, Session, Statement
@@ -15,7 +15,7 @@ from broker.storage.session import Answer, Session, Statement
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.services.ports import Place
+    from broker.services.work import Place
     from broker.storage.directory import Directory
 
 _CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
-from broker.services.ports import Moved, Place
+from broker.services.work import Moved, Place
 from broker.storage import keys, rows
 from broker.storage.log import take_offsets
 from broker.storage.release import INTO_LOG

@@ -15,6 +15,9 @@ metadata = sa.MetaData()
 
 _MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 
+# On SQLite too, a number is never given again: no receipt shall speak for another lease, no consumer for another group.
+_NUMBERED: dict[str, Any] = {**_MYSQL, "sqlite_autoincrement": True}
+
 Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 Body = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 Bits = sa.LargeBinary(1024).with_variant(mysql.VARBINARY(1024), "mysql", "mariadb")
@@ -35,7 +38,7 @@ topic = sa.Table(
     sa.Column("group_queues", sa.Integer, nullable=False, server_default="0", comment="queues of message groups"),
     sa.Column("deleted_at", sa.BigInteger, comment="set while its messages are being deleted"),
     sa.UniqueConstraint("name", name="topic_name"),
-    **_MYSQL,
+    **_NUMBERED,
 )
 
 queue = sa.Table(
@@ -50,7 +53,7 @@ queue = sa.Table(
     sa.Column("stored_bytes", sa.BigInteger, nullable=False, server_default="0", comment="of the bodies in it"),
     sa.Column("deleted_at", sa.BigInteger, comment="set while its messages are being deleted"),
     sa.UniqueConstraint("topic_id", "queue_no", name="queue_of_topic"),
-    **_MYSQL,
+    **_NUMBERED,
 )
 
 producer_group = sa.Table(
@@ -216,7 +219,7 @@ consumer_group = sa.Table(
     sa.Column("seen_at", sa.BigInteger, comment="when this member was here, to the hour"),
     sa.UniqueConstraint("name", name="consumer_group_name"),
     sa.Index("group_members", "parent_id"),
-    **_MYSQL,
+    **_NUMBERED,
 )
 
 group_filter = sa.Table(
@@ -256,7 +259,7 @@ lease = sa.Table(
     sa.Column("message_group", sa.String(64), comment="all messages of the lease are of this group"),
     sa.Index("lease_available", "group_id", "available_at", "queue_id"),
     sa.Index("lease_queue", "group_id", "queue_id", "message_group", "first_offset"),
-    **_MYSQL,
+    **_NUMBERED,
 )
 
 delivery_event = sa.Table(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import BrokerError
-from broker.services.ports import Moved
+from broker.services.work import Moved
 from broker.storage import checks, halves, inspection, log, recall, schedule, topics, verdicts
 from broker.storage.consumer_store import ConsumerStore
 from broker.storage.group_commit import Lane
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.domain.transaction import CheckVerdict
-    from broker.services.ports import (
+    from broker.services.work import (
         ClaimedCheck,
         Duplicate,
         Place,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.services.ports import Claimed, ClaimWork, Delivered
 from broker.services.timeline import TimelineKind
+from broker.services.work import Claimed, ClaimWork, Delivered
 from broker.storage import dead_letters, leases, rows
 from broker.storage.history import Event
 from broker.storage.reading import read_offsets

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import Topic, TopicChange, TopicSettings
-    from broker.services.ports import FoundMessage, FoundPage, MessageSearch
+    from broker.services.work import FoundMessage, FoundPage, MessageSearch
     from broker.storage.session import Session
 
 

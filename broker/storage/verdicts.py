@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, advance, verdict_event
 from broker.errors import BrokerError, NotFound, VerdictConflict
-from broker.services.ports import TransactionOutcome, VerdictWork
+from broker.services.work import TransactionOutcome, VerdictWork
 from broker.storage import deduplication, rows
 from broker.storage.halves import PARKED
 from broker.storage.release import HALF_COLUMNS, HalfRow, Release

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,9 +51,8 @@ class Listener:
         self._call: Any = client.consumer.Consume()
         subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=topics, **rest)
         subscribe.lease_duration.FromMicroseconds(int(lease * 1e6))
-        self._first = [consumer_pb2.ConsumeRequest(subscribe=subscribe)]
-        if credits:
-            self._first.append(consumer_pb2.ConsumeRequest(credits=consumer_pb2.GrantCredits(messages=credits)))
+        self._first = consumer_pb2.ConsumeRequest(subscribe=subscribe)
+        self._credits = credits
         self._acking = acking
         self._requests = 0
         self._subscribed = asyncio.Event()
@@ -68,13 +66,14 @@ class Listener:
     async def __aenter__(self) -> Self:
         """Subscribes; waits until the broker said yes."""
         self._reader = asyncio.create_task(self._read())
-        for request in self._first:
-            with suppress(asyncio.InvalidStateError):  # refused already; the reader has the reason
-                await self._call.write(request)
+        await self._call.write(self._first)
         await self.until(lambda: self._subscribed.is_set() or self.ending is not None)
         if self.ending is not None:
             await self.leave()
             raise self.ending
+        # Not before: gRPC forgets why a stream was refused when it is still written to.
+        if self._credits:
+            await self.grant(self._credits)
         return self
 
     async def __aexit__(

@@ -186,7 +186,8 @@ async def test_reading_a_queue_with_a_filter(pair: Pair) -> None:
         return found, pieces[-1].next_offset, sum(piece.ByteSize() for piece in pieces)
 
     found, following, size = await read(0, 2, RED)
-    assert (found, following) == ([300, 601], 602)
+    assert found == [300, 601]
+    assert 602 <= following <= 902
     assert size < 4 * KIB
     assert (await read(following, 2, RED))[:2] == ([902, 1203], 1204)
     assert (await read(following, 100, RED))[:2] == ([902, 1203], 1204)

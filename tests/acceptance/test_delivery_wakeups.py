@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.client import PATIENCE, Client, half, message, unique
-from acceptance.streams import Listener, handles
+from acceptance.streams import Listener, eventually, handles
 from faults.mysql_proxy import Delay, MySqlProxy, Rule
 from halfmq.v1 import consumer_pb2, producer_pb2
 from support.brokers import BrokerProcess
@@ -145,9 +145,10 @@ async def test_many_who_wait_ask_no_more_than_one(counted: Counted) -> None:
             await one.send(topics[number % 5], str(number))
             released = time.monotonic()
             readers = len({groups[n % len(groups)] for n in range(WAITING) if n % 5 == number % 5})
-            async with asyncio.timeout(PATIENCE):
-                while sum(len(each.arrivals) for each in streams) < came + readers:
-                    await asyncio.sleep(0.001)
+            await eventually(
+                lambda: asyncio.sleep(0, sum(len(each.arrivals) for each in streams)),
+                lambda found, wanted=came + readers: found >= wanted,
+            )
             arrivals = [each.arrivals[-1].at for each in streams if each.arrivals and each.bodies[-1] == str(number)]
             assert len(arrivals) == readers
             taken.append(max(0.0, min(arrivals) - released))

@@ -8,7 +8,7 @@ import pytest
 
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.ports import JoinWork
+from broker.services.work import JoinWork
 from conformance.world import ALL_KINDS, AnyKind, Databases, World
 from support.databases import drop_database
 

@@ -18,7 +18,7 @@ from broker.domain.ids import uuid7
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused, StaleReceipt, VerdictConflict
-from broker.services.ports import (
+from broker.services.work import (
     AckWork,
     ClaimWork,
     ExtendWork,
@@ -333,8 +333,7 @@ class Model(RuleBasedStateMachine):
             assert (each.lease_id, each.token) not in self.model.receipts, "an old receipt speaks for a new delivery"
             self.model.receipts.add((each.lease_id, each.token))
             assert each.expires_at == self.now + self.rig.lease_time
-            for message in each.messages:
-                got.append((message.queue_no, message.offset, Receipt(each.lease_id, each.token, message.offset)))
+            got += [(m.queue_no, m.offset, Receipt(each.lease_id, each.token, m.offset)) for m in each.messages]
             if each.ordered:
                 self.hand_out_in_order(each)
             for message in [] if each.ordered else each.messages:
@@ -434,7 +433,9 @@ class Model(RuleBasedStateMachine):
             max_size=5,
         ),
     )
-    def settle(self, broker: int, answers: list[tuple[tuple[int, int, Receipt], str, int]]) -> None:
+    def settle(  # noqa: PLR0912 - one thing after the other, as the storage does it
+        self, broker: int, answers: list[tuple[tuple[int, int, Receipt], str, int]]
+    ) -> None:
         work: list[AckWork | NackWork | ExtendWork] = []
         for (_, _, receipt), how, time in answers:
             if how == "ack":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.ports import JoinWork
+from broker.services.work import JoinWork
 from broker.storage.directory import Directory
 from broker.storage.engine import Database
 from broker.storage.schema import metadata

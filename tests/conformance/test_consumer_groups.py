@@ -10,7 +10,7 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.topic import Topic, TopicChange, TopicSettings
 from broker.errors import BrokerError, NotFound, StaleReceipt
-from broker.services.ports import AckWork, ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
+from broker.services.work import AckWork, ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, of, ok, pull, receipts, sending, text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import Topic, TopicSettings
-from broker.services.ports import JoinWork, NackWork, ReceiptOutcome, SendWork
+from broker.services.work import JoinWork, NackWork, ReceiptOutcome, SendWork
 from conformance.world import (
     HOUR,
     LEASE,

@@ -10,7 +10,7 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, InvalidArgument, VerdictConflict
-from broker.services.ports import SCHEDULED, Duplicate, Half, PrepareWork, SendWork, TransactionOutcome
+from broker.services.work import SCHEDULED, Duplicate, Half, PrepareWork, SendWork, TransactionOutcome
 from broker.storage.group_commit import LaneConfig
 from conformance.world import (
     HOUR,

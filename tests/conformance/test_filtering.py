@@ -10,7 +10,7 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
-from broker.services.ports import AckWork, JoinWork, NackWork, SendWork
+from broker.services.work import AckWork, JoinWork, NackWork, SendWork
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, ok, pull, receipts, text
 
 if TYPE_CHECKING:

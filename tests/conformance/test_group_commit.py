@@ -13,7 +13,7 @@ from broker.domain.message import Message
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
-from broker.services.ports import Half, PrepareWork, SendWork
+from broker.services.work import Half, PrepareWork, SendWork
 from broker.storage import halves, log, verdicts
 from broker.storage import store as store_module
 from broker.storage.group_commit import LaneConfig

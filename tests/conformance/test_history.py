@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.ports import AckWork, DeadLetterSearch, JoinWork, NackWork, SendWork
 from broker.services.timeline import TimelineKind
+from broker.services.work import AckWork, DeadLetterSearch, JoinWork, NackWork, SendWork
 from conformance.world import HOUR, LEASE, World, acks, new_id, ok, pull, receipts, sending, text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.ports import AckWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
+from broker.services.work import AckWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
 from broker.storage.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
@@ -128,7 +128,7 @@ async def test_no_topics_no_messages(store: Store, group: ConsumerGroup) -> None
 
 async def test_several_consumers_in_one_batch(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     await fill(store, topic, 10)
-    from broker.services.ports import ClaimWork
+    from broker.services.work import ClaimWork
 
     wishes = [ClaimWork(group, [topic], f"c{n}", 3, 1000, LEASE) for n in range(5)]
     got = [bodies(each.parts) for each in await store.claim(wishes)]  # type: ignore[union-attr]
@@ -366,3 +366,14 @@ async def test_a_lease_of_one_message_has_a_receipt_of_its_own(
     first, second = receipts(await pull(store, group, topic))
     assert (first.lease_id, first.token) == (second.lease_id, second.token)
     assert second == Receipt(first.lease_id, first.token, 1)
+
+
+async def test_a_receipt_never_speaks_for_a_later_lease(store: Store, topic: Topic, group: ConsumerGroup) -> None:
+    """The number of a lease is not given again: an ack that is repeated much later is told that the work is done."""
+    await fill(store, topic, 3)
+    first = acks(await pull(store, group, topic, limit=1))
+    ok(await store.settle(first))
+    for _ in range(2):
+        await pull(store, group, topic, limit=1)
+        (outcome,) = await store.settle(first)
+        assert of(StaleReceipt, outcome).reason == "RECEIPT_GONE"

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound
-from broker.services.ports import SendWork
+from broker.services.work import SendWork
 from conformance.world import HOUR, World, acks, commit, log_of, new_id, of, ok, prepared, pull, sending, text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.keys import key_hash
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
-from broker.services.ports import SCHEDULED, FoundMessage, MessageSearch, PrepareWork, RecallWork
+from broker.services.work import SCHEDULED, FoundMessage, MessageSearch, PrepareWork, RecallWork
 from broker.storage import keys
 from conformance.world import (
     HOUR,

@@ -13,7 +13,7 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.ports import AckWork, JoinWork, NackWork, Receipt, SendWork
+from broker.services.work import AckWork, JoinWork, NackWork, Receipt, SendWork
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, of, ok, pull, receipts, text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.ports import Delivered
+    from broker.services.work import Delivered
     from broker.storage.store import Store
 
 

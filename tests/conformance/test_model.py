@@ -23,7 +23,7 @@ from broker.domain.check_policy import CheckPolicy
 from broker.domain.lease import Lease
 from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
-from broker.services.ports import Claimed, ClaimWork, TransactionOutcome, VerdictWork
+from broker.services.work import Claimed, ClaimWork, TransactionOutcome, VerdictWork
 from broker.storage import claims, leases, receipts, release, verdicts
 from conformance.model import Model
 from conformance.rig import Rig

@@ -15,7 +15,7 @@ import pytest
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.services.ports import (
+from broker.services.work import (
     AckWork,
     Claimed,
     ClaimWork,

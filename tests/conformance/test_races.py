@@ -15,7 +15,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, VerdictConflict
-from broker.services.ports import ClaimWork, JoinWork, PrepareWork, TransactionOutcome
+from broker.services.work import ClaimWork, JoinWork, PrepareWork, TransactionOutcome
 from conformance.world import (
     HOUR,
     LEASE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND
 from broker.errors import BrokerError, NotFound, Refused
-from broker.services.ports import RECALLED, SCHEDULED, PrepareWork, RecallWork
+from broker.services.work import RECALLED, SCHEDULED, PrepareWork, RecallWork
 from conformance.world import (
     HOUR,
     START,

@@ -10,7 +10,7 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
-from broker.services.ports import SCHEDULED, Half, Moved, PrepareWork, TransactionOutcome
+from broker.services.work import SCHEDULED, Half, Moved, PrepareWork, TransactionOutcome
 from broker.storage import schedule
 from broker.storage.directory import Directory
 from conformance.world import (

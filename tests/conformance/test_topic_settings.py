@@ -9,7 +9,7 @@ import pytest
 
 from broker.domain.topic import DAY, Topic, TopicChange, TopicSettings
 from broker.errors import InvalidArgument, NotFound, Refused
-from broker.services.ports import PrepareWork, RecallWork
+from broker.services.work import PrepareWork, RecallWork
 from broker.storage.retention import CHUNK
 from broker.storage.session import Session
 from conformance.world import (

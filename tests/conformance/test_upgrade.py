@@ -9,7 +9,7 @@ from alembic import command
 
 from broker.domain.group import ExhaustedPolicy, GroupMode
 from broker.domain.topic import DAY, TopicSettings
-from broker.services.ports import AckWork, Receipt
+from broker.services.work import AckWork, Receipt
 from broker.storage import migrations
 from broker.storage.engine import Database
 from conformance.world import HOUR, START, World, commit, decided, log_of, ok, pull, sending, stored_bytes_are_exact

@@ -14,7 +14,7 @@ from broker.domain.ids import uuid7
 from broker.domain.message import LogMessage, Message
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError
-from broker.services.ports import (
+from broker.services.work import (
     AckWork,
     ClaimWork,
     Delivered,

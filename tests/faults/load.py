@@ -229,7 +229,10 @@ class Load:
         pulled = client.pull(self.group, self.topic, 100, wait=wait, lease=LEASE)
         taken: list[Delivery] = [
             self.history.deliver(
-                (each.message.queue, each.message.offset), _entry(each.message), each.attempt, each.message.message_group
+                (each.message.queue, each.message.offset),
+                _entry(each.message),
+                each.attempt,
+                each.message.message_group,
             )
             for each in pulled
         ]

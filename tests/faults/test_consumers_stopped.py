@@ -5,129 +5,19 @@ HALFMQ_FAULT_ROUNDS is how often each is done (2).
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from faults.client import PATIENCE, Client, message, new_id, unique
+from faults.consumers import Place, acknowledge, by_group, names, places
 from faults.sites import rounds
-from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfmq.v1 import consumer_pb2
-
-LEASE = 1.0
 STALE = {"RECEIPT_STALE", "RECEIPT_GONE"}
-_CHECKOUT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(120 + 30 * rounds(2))
-
-
-class Worker:
-    """working_consumer.py as a process."""
-
-    def __init__(self, endpoint: str, group: str, topic: str, count: int, *, lease: float = LEASE) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "faults.working_consumer", endpoint, group, topic, str(lease), str(count)],
-            cwd=_CHECKOUT / "tests",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def holds(self) -> list[str]:
-        word, *bodies = self.said().split()
-        assert word == "holds"
-        return bodies
-
-    def said(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def tell(self, words: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{words}\n")
-        self.process.stdin.flush()
-
-    def does(self, words: str) -> str:
-        self.tell(words)
-        return self.said()
-
-    def pause(self) -> None:
-        """SIGSTOP; returns when it stands still."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def go_on(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-class Place:
-    """Two brokers on a database (an embedded one has one), a topic and a group, and the consumers of a test."""
-
-    def __init__(self, database: str, kind: str) -> None:
-        self.brokers = [BrokerProcess(database) for _ in range(1 if kind == "sqlite" else 2)]
-        self.clients = [Client(self.brokers[0].endpoint), Client(self.brokers[-1].endpoint)]
-        self._workers: list[Worker] = []
-        self.topic = self.group = ""
-
-    def anew(self) -> None:
-        self.topic, self.group = self.clients[0].make_topic(queues=1), self.clients[0].make_group()
-
-    def worker(self, number: int, count: int) -> Worker:
-        """A consumer on one of the brokers."""
-        endpoint = self.brokers[number % len(self.brokers)].endpoint
-        self._workers.append(Worker(endpoint, self.group, self.topic, count))
-        return self._workers[-1]
-
-    def send(self, *names: str) -> None:
-        """Messages such as "a1" (of message group a) and "-1" (of none); every other group of them as half messages."""
-        wanted = [message(self.topic, name, message_group="" if name[0] == "-" else name[0]) for name in names]
-        middle = len(wanted) // 2
-        self.clients[0].send_all(wanted[:middle])
-        transaction = new_id()
-        self.clients[1].prepare(unique("shop"), transaction, wanted[middle:], check_after=600)
-        self.clients[0].commit(transaction)
-
-    def take(self, number: int, count: int, *, lease: float = 600) -> list[consumer_pb2.Delivery]:
-        """As many messages, by this process and one of the brokers."""
-        found: list[consumer_pb2.Delivery] = []
-        client, until = self.clients[number], time.monotonic() + PATIENCE
-        while len(found) < count:
-            assert time.monotonic() < until, names(found)
-            found += client.pull(self.group, self.topic, count - len(found), wait=2, lease=lease)
-        return found
-
-    def all_handled(self) -> bool:
-        return not any(each.lag for each in self.clients[1].offsets(self.topic, self.group))
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-        for client in self.clients:
-            client.close()
-        for broker in self.brokers:
-            broker.close()
 
 
 @pytest.fixture(params=["sqlite", "mariadb", "mysql"], scope="module")
@@ -138,31 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def place(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if kind == "sqlite":
-        database = f"sqlite:///{tmp_path_factory.mktemp('place') / 'halfmq.db'}"
-    else:
-        database = create_database(server_url(kind))  # type: ignore[arg-type]
-    made = Place(database, kind)
-    yield made
-    made.close()
-    if kind != "sqlite":
-        drop_database(database)
-    for broker in made.brokers:
-        assert broker.process.returncode == 0, broker.log
-        assert broker.count("[error") == 0, broker.log
-
-
-def names(deliveries: list[consumer_pb2.Delivery]) -> list[str]:
-    return [each.message.body.decode() for each in deliveries]
-
-
-def by_group(bodies: list[str]) -> dict[str, list[str]]:
-    return {letter: [body for body in bodies if body[0] == letter] for letter in sorted({body[0] for body in bodies})}
-
-
-def acknowledge(client: Client, deliveries: list[consumer_pb2.Delivery]) -> None:
-    results = client.ack([each.receipt_handle for each in deliveries])
-    assert not [result for result in results if result.HasField("error")], results
+    yield from places(kind, tmp_path_factory.mktemp("place"))
 
 
 def test_killed_in_the_middle_of_a_batch(place: Place) -> None:
@@ -265,3 +131,27 @@ def test_it_goes_on_with_what_comes_next(place: Place) -> None:
     assert late.error.reason == "RECEIPT_STALE"
     assert [sleeper.does("ack a1"), sleeper.does("ack a2")] == ["ok", "ok"]
     assert place.all_handled()
+
+
+@pytest.mark.parametrize("form", ["sync", "asyncio"])
+def test_run_begins_nothing_that_another_one_has_by_now(place: Place, form: str) -> None:
+    """Its handler is done the moment it goes on; what waits behind it, in its memory, is no longer its own."""
+    for number in range(rounds(2)):
+        place.anew()
+        place.send("a1", "a2", "a3")
+        sleeper = place.handler(number, form)
+        assert sleeper.said() == "begins a1"
+        sleeper.pause()
+        sleeper.tell("end")
+        taken = place.take(1 - number % 2, 3)
+        assert [(each.message.body, each.attempt) for each in taken] == [(b"a1", 2), (b"a2", 1), (b"a3", 1)]
+        acknowledge(place.clients[1 - number % 2], taken[:1])
+        sleeper.go_on()
+        place.send("b1", "b2")
+        # Its own next message: nothing of a came before.
+        assert sleeper.said() == "begins b1"
+        acknowledge(place.clients[1 - number % 2], taken[1:])
+        sleeper.tell("end")
+        assert sleeper.said() == "begins b2"
+        sleeper.tell("end")
+        place.await_handled()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from broker.domain.message import LogMessage
     from broker.services.delivery import Settled
-    from broker.services.ports import Delivered
+    from broker.services.work import Delivered
 
 
 def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], parts: Sequence[Delivered]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
     from broker.domain.message import LogPosition, Message
-    from broker.services.ports import ClaimedCheck, TransactionDetail, TransactionSummary
+    from broker.services.work import ClaimedCheck, TransactionDetail, TransactionSummary
 
 
 def half_transaction(item: transaction_pb2.HalfTransaction) -> HalfTransaction | BrokerError:

@@ -26,8 +26,8 @@ from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.ports import AckWork, ClaimWork, Half, JoinWork, PrepareWork, Receipt
 from broker.services.transactions import new_id
+from broker.services.work import AckWork, ClaimWork, Half, JoinWork, PrepareWork, Receipt
 from broker.storage.durability import open_database
 from broker.storage.migrations import migrate
 from broker.storage.store import Store

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.services import check_sessions
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.ports import ClaimedCheck
+from broker.services.work import ClaimedCheck
 
 if TYPE_CHECKING:
     import pytest

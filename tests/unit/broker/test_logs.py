@@ -9,7 +9,7 @@ import pytest
 
 from broker.cli import logs
 from broker.domain.message import LogMessage, Message
-from broker.services.ports import Half, PrepareWork, SendWork
+from broker.services.work import Half, PrepareWork, SendWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from broker.domain.message import LogMessage
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.services.ports import (
+from broker.services.timeline import TimelineKind, transaction_events
+from broker.services.work import (
     RECALLED,
     SCHEDULED,
     CheckEntry,
@@ -15,7 +16,6 @@ from broker.services.ports import (
     TransactionDetail,
     TransactionSummary,
 )
-from broker.services.timeline import TimelineKind, transaction_events
 
 OWN = b"\x01" * 16
 SUMMARY = TransactionSummary(OWN, TransactionState.PREPARED, "shop", 2, 1, 100, None, None)

@@ -1,9 +1,11 @@
 """Message groups, delay, priority, filters, deduplication, look-up by key, history, and group settings."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.operations import BatchOperations
 from sqlalchemy.dialects import mysql
 
 revision = "0002"
@@ -23,8 +25,16 @@ def upgrade() -> None:
     _create_tables()
 
 
+def _numbered_for_good(table: str) -> AbstractContextManager[BatchOperations]:
+    """Changes a table; SQLite then never gives the number of a deleted row again, as the servers never do."""
+    embedded = op.get_bind().dialect.name == "sqlite"
+    return op.batch_alter_table(
+        table, recreate="always" if embedded else "never", table_kwargs={"sqlite_autoincrement": True}
+    )
+
+
 def _extend_tables() -> None:
-    with op.batch_alter_table("topic") as topic:
+    with _numbered_for_good("topic") as topic:
         topic.add_column(
             sa.Column("retention_bytes", sa.BigInteger(), nullable=False, server_default="0", comment="0: no bound")
         )
@@ -39,7 +49,7 @@ def _extend_tables() -> None:
             )
         )
         topic.add_column(sa.Column("deleted_at", sa.BigInteger(), comment="set while its messages are being deleted"))
-    with op.batch_alter_table("queue") as queue:
+    with _numbered_for_good("queue") as queue:
         queue.add_column(
             sa.Column(
                 "priority", sa.SmallInteger(), nullable=False, server_default="0", comment="of the messages in it"
@@ -55,7 +65,7 @@ def _extend_tables() -> None:
         half.add_column(sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"))
         half.add_column(sa.Column("deliver_at", sa.BigInteger(), comment="set when it is not to be delivered at once"))
         half.add_column(sa.Column("dedup_hash", Id, comment="of its dedup_key"))
-    with op.batch_alter_table("consumer_group") as group:
+    with _numbered_for_good("consumer_group") as group:
         group.alter_column("name", existing_type=sa.String(120), type_=sa.String(376), existing_nullable=False)
         group.add_column(sa.Column("retry_delays", Text, comment="JSON list of microseconds; none: the default"))
         group.add_column(
@@ -83,7 +93,7 @@ def _extend_tables() -> None:
         group.add_column(sa.Column("parent_id", sa.Integer(), comment="broadcasting group that this member belongs to"))
         group.add_column(sa.Column("seen_at", sa.BigInteger(), comment="when this member was here, to the hour"))
         group.create_index("group_members", ["parent_id"])
-    with op.batch_alter_table("lease") as lease:
+    with _numbered_for_good("lease") as lease:
         lease.add_column(
             sa.Column("message_group", sa.String(64), comment="all messages of the lease are of this group")
         )
