@@ -315,9 +315,11 @@ class Subscription:
 
     def _refused(self, error: grpc.aio.AioRpcError) -> SubscriptionRefused:
         plain = as_halfmq_error(error)
+        missing = error.code() is grpc.StatusCode.NOT_FOUND
+        remedy = "; create what is missing or correct the names" if missing else ""
         return SubscriptionRefused(
             f"the subscription of group {self._settings.group} to {', '.join(self._settings.topics)} was refused "
-            f"({error.code().name}): {error.details()}; create what is missing or correct the names",
+            f"({error.code().name}): {error.details()}{remedy}",
             code=plain.code,
             reason=plain.reason,
             field=plain.field,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("halfmq.api")
 
-RETRY_AFTER = 0.5
+RETRY_AFTER = 0.2
+# Health checks and operators' calls are taken also when there is too much of the rest.
+BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
 
 
 class Load:
@@ -49,6 +52,9 @@ class Load:
         self.under_way -= 1
 
 
+_UNBOUNDED = Load("calls", sys.maxsize)
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way."""
 
@@ -67,21 +73,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method
+        if not method.startswith(BOUNDED):
+            calls, streams = _UNBOUNDED, _UNBOUNDED
+        else:
+            calls, streams = self._calls, self._streams
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
-                _wrap_unary(handler.unary_unary, method, self._calls),
+                _wrap_unary(handler.unary_unary, method, calls),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, method, self._streams),
+                _wrap_stream(handler.unary_stream, method, streams),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
-                _wrap_stream(handler.stream_stream, method, self._streams),
+                _wrap_stream(handler.stream_stream, method, streams),
                 handler.request_deserializer,
                 _or_ready(handler.response_serializer),
             )

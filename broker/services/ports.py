@@ -173,6 +173,10 @@ class CatalogStore(Protocol):
         """A topic by name."""
         ...
 
+    async def find_topic_name(self, topic_id: int) -> str:
+        """The name of a topic by its id; empty when it was deleted."""
+        ...
+
     async def find_topic_of_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue id."""
         ...

@@ -60,9 +60,10 @@ class MessageQueries:
 
     async def position(self, place: Place, own_id: str) -> LogPosition:
         """A place as clients name it."""
-        queue_id, offset = place
+        queue_id, offset, *rest = place
         if queue_id == SCHEDULED:
-            return LogPosition("", 0, 0, own_id, scheduled_at=offset)
+            name = await self._store.find_topic_name(rest[0]) if rest else ""
+            return LogPosition(name, 0, 0, own_id, scheduled_at=offset)
         found = await self._store.find_topic_of_queue(queue_id)
         topic, queue_no = found or (None, 0)
         return LogPosition(topic.name if topic else "", queue_no, offset, own_id)
@@ -78,7 +79,7 @@ class MessageQueries:
         events = transaction_events(detail, position, found.message) if detail is not None else []
         places = detail.op.released if detail is not None and detail.op is not None else ()
         if position < len(places) and places[position][0] > SCHEDULED:
-            events += await self._store.deliveries_of(*places[position])
+            events += await self._store.deliveries_of(places[position][0], places[position][1])
         return events
 
 

@@ -106,15 +106,16 @@ def _check_events(check: CheckEntry, group: str) -> list[TimelineEvent]:
 
 
 def _release_events(place: Place, decided_at: int, message: LogMessage | None) -> list[TimelineEvent]:
-    queue_id, time = place
-    if queue_id == SCHEDULED:
+    if place[0] == SCHEDULED:
         return [TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=place)]
-    if queue_id == RECALLED:
-        return [TimelineEvent(TimelineKind.RECALLED, time)]
+    if place[0] == RECALLED:
+        _, time, topic_id, due = place
+        waited = TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=(SCHEDULED, due, topic_id))
+        return [waited, TimelineEvent(TimelineKind.RECALLED, time)]
     events = []
     if message is not None and int(message.properties.get(DELIVER_AT, 0)) > decided_at:
-        due = (SCHEDULED, int(message.properties[DELIVER_AT]))
-        events.append(TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=due))
+        waited_for = (SCHEDULED, int(message.properties[DELIVER_AT]))
+        events.append(TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=waited_for))
     # What retention took tells its time no more; at once is what it mostly was.
     released_at = decided_at if message is None else message.stored_at
     events.append(TimelineEvent(TimelineKind.RELEASED, released_at, place=place))

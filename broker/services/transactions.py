@@ -331,14 +331,14 @@ class TransactionService:
     async def _position(
         self, transaction_id: bytes, position: int, place: Place, heads: dict[Queue, int] | None = None
     ) -> LogPosition:
-        queue_id, offset = place
+        queue_id, offset, *rest = place
         own_id = message_id(transaction_id, position)
         if queue_id == SCHEDULED:
             if heads is not None:
                 self._on_scheduled(offset)
-            return LogPosition("", 0, 0, own_id, scheduled_at=offset)
+            return LogPosition(await self._store.find_topic_name(rest[0]), 0, 0, own_id, scheduled_at=offset)
         if queue_id == RECALLED:
-            return LogPosition("", 0, 0, own_id, recalled_at=offset)
+            return LogPosition(await self._store.find_topic_name(rest[0]), 0, 0, own_id, recalled_at=offset)
         topic, queue_no = self._store.known_queue(queue_id) or await self._queue(queue_id)
         if heads is not None and topic is not None:
             queue = (topic.topic_id, queue_id)

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 Queue: TypeAlias = tuple[int, int]
 """Topic id and queue id."""
 
-Place: TypeAlias = tuple[int, int]
-"""Queue id and offset of a message in the log; or SCHEDULED or RECALLED, and the time."""
+Place: TypeAlias = tuple[int, ...]
+"""Where a message is, as an op record tells it.
+
+In the log: queue id and offset. Else SCHEDULED, the time that it waits for, and the id of its topic; or RECALLED, the
+time of that, the id of its topic, and the time that it waited for.
+"""
 
 SCHEDULED, RECALLED = 0, -1
 

@@ -34,6 +34,11 @@ class Directory:
         entry = self._by_name.get(name)
         return entry[1] if entry and entry[0] > self._monotonic() else None
 
+    def peek_id(self, topic_id: int) -> Topic | None:
+        """A topic that was read a moment ago, by id."""
+        entry = self._by_id.get(topic_id)
+        return entry[1] if entry and entry[0] > self._monotonic() else None
+
     def peek_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue that was read before."""
         return self._by_queue.get(queue_id)

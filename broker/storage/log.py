@@ -119,7 +119,7 @@ def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[byte
     for item in work:
         message = item.message
         deliver_at = message.deliver_at or now
-        places[item.message_id] = (SCHEDULED, deliver_at)
+        places[item.message_id] = (SCHEDULED, deliver_at, item.topic_id)
         head = (deliver_at, item.message_id, 0, item.topic_id, item.queue_no, message.priority)
         scheduled.append((*head, *rows.content(message), now))
     session.together(

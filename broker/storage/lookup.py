@@ -39,7 +39,8 @@ def find_message(session: Session, transaction_id: bytes, position: int, directo
         return None
     found = FoundMessage(state)
     if position < len(places):
-        found.place = queue_id, time = places[position]
+        found.place = places[position]
+        queue_id, time, *_ = found.place
         if queue_id == RECALLED:
             found.recalled_at = time
         elif queue_id == SCHEDULED:

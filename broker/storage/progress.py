@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.group import EARLIEST, LATEST, ConsumerGroup
 from broker.domain.topic import QueueState, Topic
-from broker.errors import NotFound
+from broker.errors import NotFound, Refused
 from broker.storage import groups, rows
 from broker.storage.reading import offset_at
 from broker.storage.session import Session, marks
@@ -91,7 +91,7 @@ def seek(
         offset: an offset, in the place of `to`.
 
     Raises:
-        NotFound: the group never read a queue.
+        Refused: the group never read a queue.
     """
     members = groups.members(session, group) or [group]
     for queue_id in sorted(queue_ids):
@@ -107,7 +107,7 @@ def seek(
                 (member.group_id, queue_id),
             )
             if not locked:
-                raise NotFound(
+                raise Refused(
                     f"The group {group.name!r} never read this topic; it has no place there yet.",
                     reason="NOT_SUBSCRIBED",
                     field="topic",

@@ -89,7 +89,8 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
     }
     for key in gone:
         if key.transaction_id in places:
-            places[key.transaction_id][key.position] = (RECALLED, now)
+            _, due, topic_id = places[key.transaction_id][key.position]
+            places[key.transaction_id][key.position] = (RECALLED, now, topic_id, due)
     session.together(
         [
             *[Statement(f"DELETE {_BY_KEY}", key) for key in gone],
@@ -120,7 +121,7 @@ def _outcome(item: RecallWork, standing: dict[bytes, tuple[int, Sequence[Place]]
             reason="MESSAGE_NOT_FOUND",
             field="message_ids",
         )
-    queue_id, time = place
+    queue_id, time, *_ = place
     if queue_id == RECALLED:
         return time
     if queue_id == SCHEDULED:

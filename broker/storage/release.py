@@ -94,7 +94,7 @@ class Release:
             own = self.places[transaction_id] = []
             for position, half in enumerate(halves[transaction_id]):
                 if half.deliver_at is not None and half.deliver_at > now:
-                    own.append((SCHEDULED, half.deliver_at))
+                    own.append((SCHEDULED, half.deliver_at, half.topic_id))
                     waiting.append((transaction_id, position))
                     continue
                 queue_id = queue_ids[half[:3]]

@@ -80,12 +80,12 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
 
 def encode_released(places: Sequence[Place]) -> str:
     """Places of messages as stored with an op record."""
-    return "[" + ",".join([f"[{queue_id},{offset}]" for queue_id, offset in places]) + "]"
+    return "[" + ",".join(["[" + ",".join(map(str, place)) + "]" for place in places]) + "]"
 
 
 def decode_released(text: str | None) -> tuple[Place, ...]:
     """Places of messages from an op record."""
-    return tuple((queue_id, offset) for queue_id, offset in json.loads(text)) if text else ()
+    return tuple(map(tuple, json.loads(text))) if text else ()
 
 
 def without_time(properties: str | None) -> dict[str, str] | None:

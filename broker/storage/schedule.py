@@ -123,7 +123,7 @@ def _move(session: Session, due: Sequence[_Due], now: int, directory: Directory,
     entries = [
         entry
         for message, place in zip(kept, placed, strict=True)
-        for entry in keys.stored_entries(message.topic_id, *place, message.message_keys)
+        for entry in keys.stored_entries(message.topic_id, place[0], place[1], message.message_keys)
     ]
     added = keys.insertion(session, entries)
     answers = session.together(
@@ -165,7 +165,7 @@ def _place(session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], t
         count, size = wanted.get(queue_id, (0, 0))
         wanted[queue_id] = (count + 1, size + message.size)
     following = take_offsets(session, wanted) if wanted else {}
-    places = []
+    places: list[Place] = []
     for queue_id in queue_ids:
         places.append((queue_id, following[queue_id]))
         following[queue_id] += 1

@@ -107,7 +107,7 @@ op_record = sa.Table(
     sa.Column("prepared_at", sa.BigInteger, nullable=False),
     sa.Column("decided_at", sa.BigInteger, nullable=False),
     sa.Column("reason", sa.String(500)),
-    # In the place of queue and offset: [0, time] while a message is scheduled, [-1, time] once it was recalled.
+    # Otherwise while a message is scheduled, or once it was recalled: see broker.services.work.Place.
     sa.Column("released", Text, comment="JSON list of [queue_id, log_offset], by position"),
     sa.Index("op_decided", "decided_at"),
     **_MYSQL,

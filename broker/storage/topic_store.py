@@ -34,6 +34,13 @@ class TopicStore(Access):
         """A topic by name."""
         return await self._read(lambda session: self.directory.by_name(session, name))
 
+    async def find_topic_name(self, topic_id: int) -> str:
+        """The name of a topic by its id; empty when it was deleted."""
+        known = self.directory.peek_id(topic_id)
+        if known is None:
+            known = (await self._read(lambda session: self.directory.by_ids(session, [topic_id]))).get(topic_id)
+        return known.name if known is not None else ""
+
     async def find_topic_of_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue id."""
         return await self._read(lambda session: self.directory.of_queue(session, queue_id))

@@ -76,8 +76,9 @@ def told(what: str, taken: Sequence[float]) -> None:
 @pytest.mark.parametrize("where", ["earliest", "latest", "time"])
 async def test_where_a_group_begins(pair: Pair, said_by: str, where: str) -> None:
     topic = await pair[0].make_topic()
+    # By one broker: two may differ about the time by more than lies between these.
     for number in range(4):
-        await pair[number % 2].send(topic, str(number))
+        await pair[0].send(topic, str(number))
     third = (await pair[0].log(topic))[2]
     start = {"earliest": EARLIEST, "latest": LATEST, "time": at(third.stored_at)}[where]
     settings = {"start": start} if said_by == "the group" else {}
@@ -99,14 +100,15 @@ async def test_where_a_group_begins(pair: Pair, said_by: str, where: str) -> Non
 @pytest.mark.parametrize("place", ["earliest", "latest", "time", "after it", "offset", "beyond"])
 async def test_a_seek_moves_consumers_at_work(pair: Pair, place: str) -> None:
     topic, group = await pair[0].make_topic(), await pair[0].make_group()
+    # By one broker: two may differ about the time by more than lies between these.
     for number in range(5):
-        await pair[number % 2].send(topic, str(number))
-    third = (await pair[0].log(topic))[3].stored_at
+        await pair[0].send(topic, str(number))
+    fourth = (await pair[0].log(topic))[3].stored_at
     to, queue, expected = {
         "earliest": (EARLIEST, None, "01234"),
         "latest": (LATEST, None, ""),
-        "time": (at(third), None, "34"),
-        "after it": (at(third, later=1), None, "4"),
+        "time": (at(fourth), None, "34"),
+        "after it": (at(fourth, later=1), None, "4"),
         "offset": (message_pb2.Position(offset=2), 0, "234"),
         "beyond": (message_pb2.Position(offset=99), 0, ""),
     }[place]

@@ -111,9 +111,9 @@ async def test_credits_say_who_gets_what(pair: Pair) -> None:
 async def test_an_extended_lease_is_kept(pair: Pair) -> None:
     topic, group = await pair[0].make_topic(), await pair[0].make_group()
     await fill(pair[0], topic, 1)
-    (kept,) = await pull(pair[0], group, topic, lease=1.0)
+    (kept,) = await pull(pair[0], group, topic, lease=2.0, most=1)
     await fill(pair[0], topic, 1)
-    (lost,) = await pull(pair[0], group, topic, lease=1.0)
+    (lost,) = await pull(pair[0], group, topic, lease=1.0, most=1)
     request = consumer_pb2.ExtendLeaseRequest(receipt_handles=[kept.receipt_handle])
     request.duration.FromSeconds(600)
     # Through the other broker.
@@ -140,7 +140,7 @@ async def test_late_and_wrong_receipts_are_told_one_by_one(pair: Pair) -> None:
     (settled,) = await pull(pair[0], group, topic, lease=600)
     assert not (await ack(pair[1], handles([settled])))[0].HasField("error")
     await fill(pair[0], topic, 1)
-    (stale,) = await pull(pair[0], group, topic, lease=0.2)
+    (stale,) = await pull(pair[0], group, topic, lease=0.2, most=1)
     (current,) = await pull(pair[1], group, topic, lease=600, wait=20)
     assert current.attempt == 2
     nonsense = "not-a-receipt"

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.topic import Topic, TopicChange, TopicSettings
-from broker.errors import BrokerError, NotFound, StaleReceipt
+from broker.errors import BrokerError, NotFound, Refused, StaleReceipt
 from broker.services.work import AckWork, ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, of, ok, pull, receipts, sending, text
 
@@ -161,7 +161,7 @@ class TestSeeking:
 
     async def test_a_topic_it_never_read_is_refused(self, store: Store, group: ConsumerGroup) -> None:
         other = await store.create_topic("other", TopicSettings(1, HOUR))
-        with pytest.raises(NotFound, match="never read"):
+        with pytest.raises(Refused, match="never read"):
             await store.seek_group(group, other.queue_ids, to=EARLIEST, offset=None)
 
 

@@ -66,7 +66,7 @@ async def test_a_message_is_found_wherever_it_is(world: World, store: Store, top
         TransactionState.COMMITTED,
         waiting=halves[1].message,
         scheduled_at=START + 5,
-        place=(SCHEDULED, START + 5),
+        place=(SCHEDULED, START + 5, topic.topic_id),
     )
     world.clock.pass_time(5)
     assert (await store.move_due()).count == 1

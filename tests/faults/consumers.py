@@ -1,4 +1,4 @@
-"""Consumers as processes on two brokers, and the brokers they are on; for tests that kill them or have them stand still."""
+"""Consumers as processes, on two brokers of one database; for tests that kill them or have them stand still."""
 
 from __future__ import annotations
 
@@ -137,14 +137,12 @@ class Place:
 
 def places(kind: str, folder: Path) -> Iterator[Place]:
     """A place that is closed in the end; no broker may have met an error."""
-    if kind == "sqlite":
-        database = f"sqlite:///{folder / 'halfmq.db'}"
-    else:
-        database = create_database(server_url(kind))  # type: ignore[arg-type]
+    embedded = kind == "sqlite"
+    database = f"sqlite:///{folder / 'halfmq.db'}" if embedded else create_database(server_url(kind))  # type: ignore[arg-type]
     made = Place(database, kind)
     yield made
     made.close()
-    if kind != "sqlite":
+    if not embedded:
         drop_database(database)
     for broker in made.brokers:
         assert broker.process.returncode == 0, broker.log
