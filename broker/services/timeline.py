@@ -77,8 +77,8 @@ def transaction_events(detail: TransactionDetail, position: int, message: LogMes
         events.append(
             TimelineEvent(TimelineKind.OPERATOR_ACTED, action.acted_at, client_id=action.operator, reason=reason)
         )
-    if summary.parked_at is not None:
-        events.append(TimelineEvent(TimelineKind.PARKED, summary.parked_at, summary.producer_group))
+    if detail.parked_at is not None:
+        events.append(TimelineEvent(TimelineKind.PARKED, detail.parked_at, summary.producer_group))
     if op is not None:
         kind = TimelineKind.COMMITTED if op.state is TransactionState.COMMITTED else TimelineKind.ROLLED_BACK
         events.append(

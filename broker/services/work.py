@@ -237,13 +237,14 @@ class TransactionSummary:
 
 @dataclass(slots=True)
 class TransactionDetail:
-    """All that is known of a transaction."""
+    """All that is known of a transaction; `parked_at` is when it last was, also if it is no more (microseconds)."""
 
     summary: TransactionSummary
     halves: list[Message] = field(default_factory=list)
     checks: list[CheckEntry] = field(default_factory=list)
     op: OpEntry | None = None
     operator_actions: list[OperatorEntry] = field(default_factory=list)
+    parked_at: int | None = None
 
 
 @dataclass(slots=True)

@@ -227,7 +227,7 @@ def check_again(
     if row is None:
         raise VerdictConflict("The transaction was decided meanwhile.", state=state)
     session.run(
-        "UPDATE half_message SET check_state = ?, check_due_at = ?, check_limit = ?, parked_at = NULL"
+        "UPDATE half_message SET check_state = ?, check_due_at = ?, check_limit = ?"
         " WHERE transaction_id = ? AND position = 0",
         (TO_CHECK, now, row[1] + policy.max_checks, transaction_id),
     )

@@ -26,17 +26,17 @@ def transaction(session: Session, transaction_id: bytes, directory: Directory) -
     detail = _pending(session, transaction_id, directory)
     op = session.fetch_one(
         "SELECT o.state, o.source, o.decided_at, o.reason, o.released, o.half_count, o.check_count, o.prepared_at,"
-        " COALESCE(g.name, '') FROM op_record o LEFT JOIN producer_group g"
+        " o.parked_at, COALESCE(g.name, '') FROM op_record o LEFT JOIN producer_group g"
         " ON g.producer_group_id = o.producer_group_id WHERE o.transaction_id = ?",
         (transaction_id,),
     )
     if op is not None:
-        state, source, decided_at, reason, released, half_count, check_count, prepared_at, group = op
+        state, source, decided_at, reason, released, half_count, check_count, prepared_at, parked_at, group = op
         summary = TransactionSummary(
             transaction_id, TransactionState(state), group, half_count, check_count, prepared_at, None, None
         )
         entry = OpEntry(summary.state, VerdictSource(source), decided_at, reason, rows.decode_released(released))
-        detail = TransactionDetail(summary, op=entry)
+        detail = TransactionDetail(summary, op=entry, parked_at=parked_at)
     if detail is None:
         return None
     detail.checks = [
@@ -70,15 +70,19 @@ def _pending(session: Session, transaction_id: bytes, directory: Directory) -> T
         return None
     topics = directory.by_ids(session, {row[0] for row in found})
     _, check_state, check_count, born_at, due_at, parked_at, group = found[0][:7]
-    summary = TransactionSummary(
-        transaction_id, _state(check_state), group, len(found), check_count, born_at, due_at, parked_at
-    )
+    state, since = _state(check_state), _still(parked_at, check_state)
+    summary = TransactionSummary(transaction_id, state, group, len(found), check_count, born_at, due_at, since)
     halves = [rows.half_from_row(topics[row[0]].name if row[0] in topics else "(deleted)", row[7:]) for row in found]
-    return TransactionDetail(summary, halves)
+    return TransactionDetail(summary, halves, parked_at=parked_at)
 
 
 def _state(check_state: int) -> TransactionState:
     return TransactionState.PARKED if check_state == PARKED else TransactionState.PREPARED
+
+
+def _still(parked_at: int | None, check_state: int) -> int | None:
+    """Since when a transaction is parked; one that is checked again keeps the time for its timeline."""
+    return parked_at if check_state == PARKED else None
 
 
 def list_transactions(session: Session, wanted: TransactionFilter) -> list[TransactionSummary]:
@@ -122,6 +126,8 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> list[Trans
         )
     )
     return [
-        TransactionSummary(i, _state(state), group, counts.get(i, 1), count, born_at, due_at, parked_at)
+        TransactionSummary(
+            i, _state(state), group, counts.get(i, 1), count, born_at, due_at, _still(parked_at, state)
+        )
         for i, state, group, count, born_at, due_at, parked_at in found
     ]

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _OP_COLUMNS = (
     "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
-    " released"
+    " released, parked_at"
 )
 
 
 class _Open:
     """A transaction without a verdict, as its half messages tell it."""
 
-    __slots__ = ("born_at", "check_count", "group_id", "halves", "parked")
+    __slots__ = ("born_at", "check_count", "group_id", "halves", "parked", "parked_at")
 
     def __init__(self, row: Sequence[Any]) -> None:
-        _, check_state, self.check_count, self.group_id, self.born_at, *_ = row
+        _, check_state, self.check_count, self.group_id, self.born_at, self.parked_at, *_ = row
         self.parked = check_state == PARKED
         self.halves: list[HalfRow] = []
 
@@ -92,7 +92,8 @@ def _decide(
 def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
     pending: dict[bytes, _Open] = {}
     for row in session.fetch_in(
-        f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, {HALF_COLUMNS}"
+        f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, parked_at,"
+        f" {HALF_COLUMNS}"
         f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
         ids,
         " ORDER BY transaction_id, position" + session.dialect.for_update,
@@ -100,7 +101,7 @@ def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
         known = pending.get(row[0])
         if known is None:  # The half at position 0, which comes first.
             known = pending[row[0]] = _Open(row)
-        known.halves.append(HalfRow._make(row[5:]))
+        known.halves.append(HalfRow._make(row[6:]))
     return pending
 
 
@@ -161,6 +162,7 @@ def _apply(
                 now,
                 item.reason or None,
                 rows.encode_released(places) if places else None,
+                half.parked_at,
             )
         )
     actions = [

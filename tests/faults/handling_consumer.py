@@ -13,6 +13,9 @@ import sys
 
 from consumer_sdk import AsyncConsumer, AsyncReceivedMessage, Consumer, ReceivedMessage
 
+# The SDK asks for more when a quarter of it was taken.
+PREFETCH = 8
+
 
 def handle(message: ReceivedMessage) -> None:
     print("begins", message.text, flush=True)
@@ -25,7 +28,7 @@ async def handle_async(message: AsyncReceivedMessage) -> None:
 
 
 async def run_async(endpoint: str, group: str, topic: str, lease: float) -> None:
-    async with AsyncConsumer(endpoint, group, topic, lease_duration=lease) as reader:
+    async with AsyncConsumer(endpoint, group, topic, lease_duration=lease, prefetch=PREFETCH) as reader:
         await reader.run(handle_async, workers=3)
 
 
@@ -33,7 +36,7 @@ def main() -> None:
     logging.basicConfig()
     endpoint, group, topic, lease, form = sys.argv[1:]
     if form == "sync":
-        with Consumer(endpoint, group, topic, lease_duration=float(lease)) as reader:
+        with Consumer(endpoint, group, topic, lease_duration=float(lease), prefetch=PREFETCH) as reader:
             reader.run(handle, workers=3)
     else:
         asyncio.run(run_async(endpoint, group, topic, float(lease)))

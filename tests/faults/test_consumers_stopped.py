@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.consumers import Place, acknowledge, by_group, names, places
+from faults.handling_consumer import PREFETCH
 from faults.sites import rounds
 
 if TYPE_CHECKING:
@@ -133,25 +134,52 @@ def test_it_goes_on_with_what_comes_next(place: Place) -> None:
     assert place.all_handled()
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="the broker hands a stream that stands still the same messages again at the end of each lease, because it"
+    " has credits left: that costs attempts, and keeps them from those who live",
+)
+@pytest.mark.parametrize("form", ["sync", "asyncio"])
+def test_what_it_held_goes_to_those_who_live(place: Place, form: str) -> None:
+    place.anew()
+    place.send("-0", "-1")
+    sleeper = place.handler(0, form)
+    assert {sleeper.said(), sleeper.said()} == {"begins -0", "begins -1"}
+    sleeper.pause()
+    place.send(*[f"-{number}" for number in range(2, 10)])
+    attempts: dict[str, int] = {}
+    while len(attempts) < 10:
+        (taken,) = place.take(1, 1)
+        attempts[taken.message.body.decode()] = taken.attempt
+        acknowledge(place.clients[1], [taken])
+    assert max(attempts.values()) <= 2, attempts
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the SDK hands out what waits in its memory although its lease ran out while the process stood still",
+)
 @pytest.mark.parametrize("form", ["sync", "asyncio"])
 def test_run_begins_nothing_that_another_one_has_by_now(place: Place, form: str) -> None:
     """Its handler is done the moment it goes on; what waits behind it, in its memory, is no longer its own."""
-    for number in range(rounds(2)):
+    waiting = [f"a{number}" for number in range(PREFETCH)]
+    for number in range(rounds(4)):
         place.anew()
-        place.send("a1", "a2", "a3")
-        sleeper = place.handler(number, form)
-        assert sleeper.said() == "begins a1"
+        place.send(*waiting)
+        sleeper, heir = place.handler(number, form), 1 - number % 2
+        assert sleeper.said() == "begins a0"
         sleeper.pause()
         sleeper.tell("end")
-        taken = place.take(1 - number % 2, 3)
-        assert [(each.message.body, each.attempt) for each in taken] == [(b"a1", 2), (b"a2", 1), (b"a3", 1)]
-        acknowledge(place.clients[1 - number % 2], taken[:1])
+        # All of its credits are used up: it gets nothing while it stands still.
+        taken = place.take(heir, PREFETCH)
+        assert names(taken) == waiting
+        acknowledge(place.clients[heir], taken[:1])
         sleeper.go_on()
-        place.send("b1", "b2")
+        place.send("b0", "b1")
         # Its own next message: nothing of a came before.
-        assert sleeper.said() == "begins b1"
-        acknowledge(place.clients[1 - number % 2], taken[1:])
+        assert sleeper.said() == "begins b0"
+        acknowledge(place.clients[heir], taken[1:])
         sleeper.tell("end")
-        assert sleeper.said() == "begins b2"
+        assert sleeper.said() == "begins b1"
         sleeper.tell("end")
         place.await_handled()

@@ -38,7 +38,7 @@ def test_everything_comes_in_its_order() -> None:
         CheckEntry(2, 140, "a", "c", None, None, None),
     ]
     detail.operator_actions = [OperatorEntry("CHECK_AGAIN", "ada", "why not", 130)]
-    detail.summary.parked_at = 125
+    detail.parked_at = 125
     assert kinds(detail, 0, MESSAGE) == [
         ("PREPARED", 100),
         ("CHECK_SENT", 110),

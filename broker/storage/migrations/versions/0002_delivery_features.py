@@ -65,6 +65,8 @@ def _extend_tables() -> None:
         half.add_column(sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"))
         half.add_column(sa.Column("deliver_at", sa.BigInteger(), comment="set when it is not to be delivered at once"))
         half.add_column(sa.Column("dedup_hash", Id, comment="of its dedup_key"))
+    with op.batch_alter_table("op_record") as op_record:
+        op_record.add_column(sa.Column("parked_at", sa.BigInteger(), comment="when it last was parked"))
     with _numbered_for_good("consumer_group") as group:
         group.alter_column("name", existing_type=sa.String(120), type_=sa.String(376), existing_nullable=False)
         group.add_column(sa.Column("retry_delays", Text, comment="JSON list of microseconds; none: the default"))
