@@ -126,8 +126,6 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> list[Trans
         )
     )
     return [
-        TransactionSummary(
-            i, _state(state), group, counts.get(i, 1), count, born_at, due_at, _still(parked_at, state)
-        )
+        TransactionSummary(i, _state(state), group, counts.get(i, 1), count, born_at, due_at, _still(parked_at, state))
         for i, state, group, count, born_at, due_at, parked_at in found
     ]

@@ -120,7 +120,9 @@ async def test_a_seek_moves_consumers_at_work(pair: Pair, place: str) -> None:
         await eventually(lambda: progress(pair[0], group), lambda found: found[0].lag == 0)
         forget(one, other)
         answer = await seek(pair[1], group, topic, to, queue)
-        assert [(each.queue, each.next_offset) for each in answer.progress] == [(0, 5 - len(expected))]
+        (state,) = answer.progress
+        # They may be at it again before the answer is made.
+        assert 5 - len(expected) <= state.next_offset <= 5
         await both(one, other, count=len(expected))
         await pair[0].send(topic, "5")
         assert await both(one, other, count=len(expected) + 1) == [*expected, "5"]

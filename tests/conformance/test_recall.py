@@ -51,7 +51,9 @@ async def test_a_waiting_message_is_taken_back(world: World, store: Store, topic
     assert await recalled(store, work.message_id) == START + SECOND
     world.clock.pass_time(SECOND)
     assert await recalled(world.broker("b"), work.message_id) == START + SECOND, "again: the same answer"
-    assert await store.send([work]) == [(RECALLED, START + SECOND, topic.topic_id, SOON)], "sent again, it stays recalled"
+    assert await store.send([work]) == [(RECALLED, START + SECOND, topic.topic_id, SOON)], (
+        "sent again, it stays recalled"
+    )
     world.clock.pass_time(HOUR)
     assert (await store.move_due()).count == 0
     assert (await log_of(store, topic), world.count("scheduled_message")) == ([], 0)

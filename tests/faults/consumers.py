@@ -82,16 +82,16 @@ class Place:
         self._workers: list[Worker] = []
         self.topic = self.group = ""
 
-    def anew(self) -> None:
-        self.topic, self.group = self.clients[0].make_topic(queues=1), self.clients[0].make_group()
+    def anew(self, max_attempts: int = 0) -> None:
+        self.topic, self.group = self.clients[0].make_topic(queues=1), self.clients[0].make_group(max_attempts)
 
     def worker(self, number: int, count: int) -> Worker:
         """A consumer on one of the brokers that takes so many messages."""
         return self._started("working_consumer", number, count)
 
-    def handler(self, number: int, form: str) -> Worker:
+    def handler(self, number: int, form: str, prefetch: int) -> Worker:
         """A consumer on one of the brokers, with run() of the SDK."""
-        return self._started("handling_consumer", number, form)
+        return self._started("handling_consumer", number, f"{form}:{prefetch}")
 
     def _started(self, script: str, number: int, last: object) -> Worker:
         endpoint = self.brokers[number % len(self.brokers)].endpoint
