@@ -97,6 +97,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         outbox: _ConsumeOutbox,
     ) -> None:
         async for request in requests:
+            subscription.spoke()
             kind = request.WhichOneof("event")
             if kind == "credits":
                 _check_credits(request.credits.messages)

@@ -149,6 +149,10 @@ class LeaseStore(Protocol):
         """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
         ...
 
+    async def has_leases(self, lease_ids: Sequence[int]) -> bool:
+        """Whether some of these leases are open."""
+        ...
+
     async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
         """What consumers of some groups should know; groups that were deleted are left out."""
         ...

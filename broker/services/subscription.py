@@ -29,6 +29,8 @@ LONGEST_SLEEP = 600.0
 RETRY_PAUSE = 0.5
 # Another broker hands out the queue; it is done in a few milliseconds.
 BUSY_PAUSE = 0.005
+# Of a lease's time; a little less than all, because the clocks are two.
+SILENT = 0.95
 # A consumer that takes a batch within this time is read ahead for; one that does not costs no more than that batch.
 QUICK = 0.05
 
@@ -76,11 +78,34 @@ class Subscription:
         self._listening: tuple[int, list[int]] = (0, [])
         self._credits = 0
         self._granted = asyncio.Event()
+        self._silent_since: float | None = None
+        self._given: list[int] = []
+        self._spoken = asyncio.Event()
 
     def grant(self, messages: int) -> None:
         """Allows `messages` more."""
         self._credits += messages
         self._granted.set()
+
+    def spoke(self) -> None:
+        """The consumer said something: it is alive."""
+        self._silent_since = None
+        self._given.clear()
+        self._spoken.set()
+
+    async def _awake(self) -> None:
+        """Waits while the consumer stands still: it let a lease run out and said nothing since it got its messages.
+
+        It would be handed the same ones again and again, until their attempts are used up, and nobody else would be.
+        """
+        lease_time = self.lease_time / 1_000_000
+        while self._silent_since is not None and time.monotonic() - self._silent_since >= SILENT * lease_time:
+            if not await self._store.has_leases(self._given):
+                # It settled them by other calls than on its stream.
+                self.spoke()
+                return
+            self._spoken.clear()
+            await signal(self._spoken, asyncio.get_running_loop().time() + lease_time)
 
     async def take(self, limit: int) -> Claimed:
         """Up to `limit` messages that are there now.
@@ -158,6 +183,9 @@ class Subscription:
                             await self._credited()
                         event.clear()
                         try:
+                            if ahead is None:
+                                await self._awake()
+                            asked_at = time.monotonic()
                             claimed = await (ahead or self.take(self._credits))
                         except StorageUnavailable:
                             # The stream outlives the database's absence; what is due is delivered when it is back.
@@ -166,6 +194,9 @@ class Subscription:
                             continue
                         ahead = None
                         if claimed.parts:
+                            if self._silent_since is None:
+                                self._silent_since = asked_at
+                            self._given += [part.lease_id for part in claimed.parts]
                             self._credits -= sum(len(part.messages) for part in claimed.parts)
                             if quick and claimed.more and self._credits > 0:
                                 ahead = asyncio.create_task(self.take(self._credits))

@@ -79,6 +79,12 @@ class ConsumerStore(Access):
         now = self.clock.now()
         return await self._write(lambda session: joining.join_group(session, work, now))
 
+    async def has_leases(self, lease_ids: Sequence[int]) -> bool:
+        """Whether some of these leases are open."""
+        return await self._read(
+            lambda session: bool(session.fetch_in("SELECT lease_id FROM lease WHERE lease_id", list(lease_ids)))
+        )
+
     async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
         """What consumers of some groups should know; groups that were deleted are left out."""
         now = self.clock.now()

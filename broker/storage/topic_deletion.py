@@ -43,8 +43,8 @@ def delete_topic(session: Session, topic: Topic, now: int, directory: Directory)
     session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
     if session.fetch(f"SELECT 1 FROM lease WHERE queue_id IN ({marks(queues)}) LIMIT 1", queues):
         raise _in_use(
-            f"Messages of {topic.name!r} were handed out, or given back, and are not handled yet; handle them, or delete"
-            " their groups, first."
+            f"Messages of {topic.name!r} were handed out, or given back, and are not handled yet;"
+            " handle them, or delete their groups, first."
         )
     # Waits for those who are appending to its queues.
     session.run("UPDATE queue SET deleted_at = ? WHERE topic_id = ?", (now, topic.topic_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -165,3 +167,26 @@ async def test_a_stream_that_is_not_read_does_not_hold_up_another(
     assert [int(each.message.body[:2]) for each in late] == list(range(count))
     for stream in (sleeping, reading):
         await stream.leave()
+
+
+async def test_who_settles_by_other_calls_goes_on_getting_messages(client: Client) -> None:
+    """A stream that says nothing more is not taken for dead while its messages are settled."""
+    topic, group = await client.make_topic(), await client.make_group()
+    call: Any = client.consumer.Consume()
+    subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
+    subscribe.lease_duration.FromMilliseconds(300)
+    await call.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+    await call.write(consumer_pb2.ConsumeRequest(credits=consumer_pb2.GrantCredits(messages=1000)))
+    await call.read()
+    began = time.monotonic()
+    seen = 0
+    while time.monotonic() - began < 1.5:
+        await client.send(topic, f"{seen}")
+        async with asyncio.timeout(PATIENCE):
+            response = await call.read()
+        (delivery,) = response.deliveries.deliveries
+        assert (delivery.message.body, delivery.attempt) == (f"{seen}".encode(), 1)
+        await client.call(client.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle]))
+        seen += 1
+    assert seen > 3
+    call.cancel()

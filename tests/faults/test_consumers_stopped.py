@@ -135,11 +135,6 @@ def test_it_goes_on_with_what_comes_next(place: Place) -> None:
     assert place.all_handled()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="as long as a stream that stands still has credits, the broker hands it the same messages at the end of each"
-    " lease: that uses up the attempts, and keeps them from those who live",
-)
 def test_what_it_holds_is_not_given_up_meanwhile(place: Place) -> None:
     place.anew(max_attempts=3)
     place.send("-0", "-1")
