@@ -22,14 +22,24 @@ class Inbox:
     consumers need no trip to the event loop per message; so is dropping. Everything else belongs to the loop.
     """
 
-    def __init__(self, chunk: int, on_taken: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        chunk: int,
+        on_taken: Callable[[], None],
+        in_doubt: Callable[[pb.Delivery], bool],
+        on_doubt: Callable[[], None],
+    ) -> None:
         """Starts empty.
 
         Args:
             chunk: After how many messages taken ``on_taken`` is called.
             on_taken: Called in the thread that took them.
+            in_doubt: Whether a message may be somebody else's by now; it stays here until that is known.
+            on_doubt: Called in the thread that met such a message.
         """
         self._on_taken = on_taken
+        self._in_doubt = in_doubt
+        self._on_doubt = on_doubt
         self._chunk = chunk
         self._lock = threading.Lock()
         self._waiting: deque[pb.Delivery] = deque()
@@ -53,12 +63,16 @@ class Inbox:
 
     def take(self, limit: int) -> list[pb.Delivery]:
         """Takes up to so many messages, without waiting; from any thread."""
+        taken: list[pb.Delivery] = []
         with self._lock:
             waiting = self._waiting
-            taken = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+            doubt = False
+            while waiting and len(taken) < limit and not doubt:
+                doubt = self._in_doubt(waiting[0])
+                if not doubt:
+                    taken.append(waiting.popleft())
             enough = self._took(len(taken))
-        if enough:
-            self._on_taken()
+        self._tell(enough, doubt)
         return taken
 
     def take_in_turn(self) -> pb.Delivery | None:
@@ -68,7 +82,11 @@ class Inbox:
         """
         with self._lock:
             taken = None
+            doubt = False
             while self._waiting and taken is None:
+                doubt = self._in_doubt(self._waiting[0])
+                if doubt:
+                    break
                 following = self._waiting.popleft()
                 group = _group_of(following)
                 if group is not None and group in self._aside:
@@ -78,8 +96,7 @@ class Inbox:
                     self._aside[group] = deque()
                 taken = following
             enough = taken is not None and self._took(1)
-        if enough:
-            self._on_taken()
+        self._tell(enough, doubt)
         return taken
 
     def turn_over(self, delivery: pb.Delivery) -> pb.Delivery | None:
@@ -87,15 +104,16 @@ class Inbox:
         group = _group_of(delivery)
         if group is None:
             return None
+        following, enough, doubt = None, False, False
         with self._lock:
             behind = self._aside.get(group)
-            if not behind:
-                self._aside.pop(group, None)
-                return None
-            following = behind.popleft()
-            enough = self._took(1)
-        if enough:
-            self._on_taken()
+            if behind and not (doubt := self._in_doubt(behind[0])):
+                following = behind.popleft()
+                enough = self._took(1)
+            else:
+                # Until the doubt is over they wait with the others.
+                self._waiting.extendleft(reversed(self._aside.pop(group, deque())))
+        self._tell(enough, doubt)
         return following
 
     async def wait(self) -> None:
@@ -137,6 +155,12 @@ class Inbox:
             self._waiting.clear()
             self._aside.clear()
             self._count = 0
+
+    def _tell(self, enough: bool, doubt: bool) -> None:
+        if enough:
+            self._on_taken()
+        if doubt:
+            self._on_doubt()
 
     def _took(self, count: int) -> bool:
         """Counts what was taken; whether the broker shall hear of it now."""

@@ -15,6 +15,7 @@ __all__ = ["LOST_REASONS", "LeaseKeeper", "lease_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
+_ASK_AGAIN = 1.0
 LOST_REASONS = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
 """Why a receipt handle is refused whose lease is over."""
 
@@ -52,14 +53,36 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._longest = longest
         self._held: dict[str, float] = {}
+        # By lease: until when nobody else can have it, as far as this process knows.
+        self._sure_until: dict[str, float] = {}
         self._request_id = 0
+        self._asked_at = 0.0
         self._duration = 0.0
 
-    def hold(self, deliveries: Iterable[pb.Delivery]) -> None:
-        """Notes what arrived."""
+    def hold(self, deliveries: Iterable[pb.Delivery], duration: float) -> None:
+        """Notes what arrived, under leases of so many seconds."""
         now = time.monotonic()
         for delivery in deliveries:
             self._held[delivery.receipt_handle] = now
+            self._sure_until.setdefault(lease_of(delivery.receipt_handle), now + duration)
+
+    def in_doubt(self, delivery: pb.Delivery) -> bool:
+        """Whether the lease of a message may have ended unnoticed: this process stood still, or had no broker.
+
+        May be called from any thread.
+        """
+        until = self._sure_until.get(lease_of(delivery.receipt_handle))
+        return until is not None and time.monotonic() >= until
+
+    def ask(self) -> None:
+        """Asks for all leases now, because one is in doubt; those that are extended no more are lost."""
+        now = time.monotonic()
+        if not self._request_id or now - self._asked_at >= _ASK_AGAIN:
+            self.extend(self._duration)
+        oldest = now - self._longest
+        kept = {lease_of(handle) for handle, since in self._held.items() if since > oldest}
+        if lost := {lease for lease, until in self._sure_until.items() if until <= now and lease not in kept}:
+            self._lose(lost)
 
     def release(self, receipt_handle: str) -> None:
         """Forgets a message that has its outcome."""
@@ -75,6 +98,8 @@ class LeaseKeeper:
         Leases whose messages were all held for too long are left to expire.
         """
         self._duration = duration
+        held = {lease_of(handle) for handle in self._held}
+        self._sure_until = {lease: until for lease, until in self._sure_until.items() if lease in held}
         oldest = time.monotonic() - self._longest
         speakers = {lease_of(handle): handle for handle, since in self._held.items() if since > oldest}
         self._extend(list(speakers.values()))
@@ -87,9 +112,10 @@ class LeaseKeeper:
         lost: set[str] = set()
         settled_meanwhile: set[str] = set()
         for result in outcome.results:
-            if not result.HasField("error"):
-                continue
             lease = lease_of(result.receipt_handle)
+            if not result.HasField("error"):
+                self._sure_until[lease] = self._asked_at + self._duration
+                continue
             if result.error.reason not in LOST_REASONS:
                 _log.warning("a lease could not be extended (%s): %s", result.error.reason, result.error.message)
             elif result.receipt_handle in self._held:
@@ -108,6 +134,7 @@ class LeaseKeeper:
         if not handles:
             return
         self._request_id = self._next_id()
+        self._asked_at = time.monotonic()
         extend = pb.ExtendLeaseRequest(receipt_handles=handles)
         if self._duration > 0:
             extend.duration.FromNanoseconds(round(self._duration * 1e9))
@@ -116,5 +143,7 @@ class LeaseKeeper:
     def _lose(self, leases: set[str]) -> None:
         for handle in [handle for handle in self._held if lease_of(handle) in leases]:
             del self._held[handle]
+        for lease in leases:
+            self._sure_until.pop(lease, None)
         _log.warning("%d leases ended before they were extended; their messages are delivered again", len(leases))
         self._on_lost(leases)

@@ -49,8 +49,8 @@ class Subscription:
         self._link = link
         self._settings = settings
         ids = itertools.count(1).__next__
-        self.inbox = Inbox(settings.credit_chunk, self._on_taken)
         self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
+        self.inbox = Inbox(settings.credit_chunk, self._on_taken, self._keeper.in_doubt, self._on_doubt)
         self._fifo = FifoLeases()
         self._settling = Settling(self._put, ids, self._fifo, self._keeper.release, self._withhold, link.retry)
         self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
@@ -249,7 +249,7 @@ class Subscription:
             self._credits -= len(arrived)
             breaks = self._fifo.breaks
             deliveries = self._fifo.admit(arrived)
-            self._keeper.hold(deliveries)
+            self._keeper.hold(deliveries, self._lease_duration)
             self.inbox.put(deliveries)
             if self._fifo.breaks != breaks:
                 # Another thread gave a message back in between.
@@ -260,6 +260,8 @@ class Subscription:
             outcome = response.outcome
             if not self._settling.on_outcome(outcome):
                 self._keeper.on_outcome(outcome)
+                # What was in doubt is ours, or is gone.
+                self.inbox.wake()
         elif event == "subscribed":
             self._on_subscribed(response.subscribed)
 
@@ -348,6 +350,11 @@ class Subscription:
         # Called in whatever thread took them.
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._grant)
+
+    def _on_doubt(self) -> None:
+        # Called in whatever thread met it. Without a stream the question is asked when there is one again.
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._keeper.ask)
 
     def _withhold(self, broken_off: list[str]) -> None:
         # Called in whatever thread gave something back.

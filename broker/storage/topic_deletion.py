@@ -15,6 +15,7 @@ from broker.storage.session import marks
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.directory import Directory
+    from broker.storage.engine import Database
     from broker.storage.session import Session
 
 
@@ -94,3 +95,20 @@ def sweep(session: Session, topic_id: int) -> bool:
     session.run("DELETE FROM group_filter WHERE topic_id = ?", (topic_id,))
     session.run("DELETE FROM topic WHERE topic_id = ? AND deleted_at IS NOT NULL", (topic_id,))
     return False
+
+
+def sweep_all(database: Database) -> None:
+    """Removes all that deleted topics left, where no broker does so any more."""
+    session = database.session()
+    try:
+        while True:
+            session.begin()
+            deleted = deleted_topics(session, 1)
+            if deleted:
+                sweep(session, deleted[0])
+            session.commit()
+            if not deleted:
+                return
+    finally:
+        session.rollback()
+        database.release(session)

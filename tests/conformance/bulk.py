@@ -157,7 +157,7 @@ def _scheduled(session: Session) -> None:
     session.insert(
         "op_record",
         "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released",
-        [(scheduled_id(n), 2, 4, 1, 0, START, START, f"[[0,{scheduled_at(n)}]]") for n in range(SCHEDULED)],
+        [(scheduled_id(n), 2, 4, 1, 0, START, START, f"[[0,{scheduled_at(n)},1]]") for n in range(SCHEDULED)],
     )
 
 

@@ -151,10 +151,6 @@ def test_what_it_holds_is_not_given_up_meanwhile(place: Place) -> None:
     acknowledge(client, taken)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the SDK hands out what waits in its memory although its lease ran out while the process stood still",
-)
 @pytest.mark.parametrize("form", ["sync", "asyncio"])
 def test_run_begins_nothing_that_another_one_has_by_now(place: Place, form: str) -> None:
     """Its handler is done the moment it goes on; what waits behind it, in its memory, is no longer its own."""

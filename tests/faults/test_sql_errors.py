@@ -31,7 +31,7 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
     Prepare: ("^INSERT INTO half_message", "^SELECT .* FROM op_record", COMMIT),
     Commit: (
         "^SELECT .* FROM half_message .* FOR UPDATE",
-        "^UPDATE queue SET next_offset",
+        "^UPDATE queue SET stored_bytes",
         "^INSERT INTO op_record",
         "^INSERT INTO message",
         "^DELETE .*half_message",
@@ -45,14 +45,14 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
     ),
     Send: (
         "^SELECT .* FROM op_record",
-        "^UPDATE queue SET next_offset",
+        "^UPDATE queue SET stored_bytes",
         "^INSERT INTO op_record",
         "^INSERT INTO message",
         COMMIT,
     ),
     Pull: (
         "^SELECT lease_id FROM lease",
-        "^SELECT p.queue_id",
+        "^SELECT q.queue_id",
         "^SELECT next_offset FROM group_progress .* SKIP LOCKED",
         "^UPDATE group_progress",
         "^INSERT INTO lease",
@@ -61,7 +61,7 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
     Ack: ("^SELECT .* FROM lease .* FOR UPDATE", "^DELETE .*lease"),
     AckPart: ("^SELECT .* FROM lease .* FOR UPDATE", "^UPDATE lease"),
     Nack: ("^SELECT .* FROM lease .* FOR UPDATE", "^INSERT INTO lease", "^DELETE .*lease"),
-    DeadLetter: ("^UPDATE queue SET next_offset", "^INSERT INTO message", "^DELETE .*lease"),
+    DeadLetter: ("^UPDATE queue SET stored_bytes", "^INSERT INTO message", "^DELETE .*lease"),
 }
 RETRIED = {1213: ("40001", "Deadlock found"), 1205: ("HY000", "Lock wait timeout exceeded")}
 REFUSED = {

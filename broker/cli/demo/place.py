@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from broker.errors import ConfigurationError
 from broker.storage.durability import open_database
 from broker.storage.engine import parse_url
+from broker.storage.topic_deletion import sweep_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,15 @@ def prepared(database: str | None, business_database: str | None, *, keep: bool)
         raise
     if not keep:
         shutil.rmtree(folder)
+
+
+def sweep_topics(url: str) -> None:
+    """Removes what the deleted topics of a run left in the broker's database: its broker did not live that long."""
+    opened, _ = open_database(url, answer_timeout=30.0, allow_unsafe=True)
+    try:
+        sweep_all(opened)
+    finally:
+        opened.close()
 
 
 def _tried(url: str, field: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.cli.demo.children import BrokerChild, Child, DemoFailed, Event
 from broker.cli.demo.inspection import Inspector
+from broker.cli.demo.place import sweep_topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -181,6 +182,8 @@ async def running(
                 await _tidy_up(run, tables, ending)
             raise
         await _tidy_up(run, tables, ending)
+    if not (ending.keep or place.own_broker_database):
+        await asyncio.to_thread(sweep_topics, place.broker_url)
 
 
 async def _tidy_up(run: Run, tables: tuple[Tables, Tables], ending: Ending) -> None:
