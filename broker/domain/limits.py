@@ -99,6 +99,11 @@ def check_transaction_size(size: int) -> None:
         )
 
 
+def same_key_twice(field: str) -> InvalidArgument:
+    """The refusal of two messages with one dedup_key in one transaction."""
+    return InvalidArgument("Another message of this transaction for this topic has the same dedup_key.", field=field)
+
+
 def check_reason(reason: str, field: str = "reason") -> str:
     """A reason as it is kept: at most 500 characters, without control characters."""
     if len(reason) > MAX_REASON:

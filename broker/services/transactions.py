@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id, uuid7
-from broker.domain.limits import Limits, check_operator, check_reason, check_transaction_size
+from broker.domain.limits import Limits, check_operator, check_reason, check_transaction_size, same_key_twice
 from broker.domain.message import LogPosition, Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
@@ -366,9 +366,7 @@ def _check_priority(message: Message, topic: Topic) -> None:
 
 def _add_once(dedup_keys: set[tuple[str, str]], topic: str, dedup_key: str) -> None:
     if (topic, dedup_key) in dedup_keys:
-        raise InvalidArgument(
-            "Another message of this transaction for this topic has the same dedup_key.", field="dedup_key"
-        )
+        raise same_key_twice("dedup_key")
     dedup_keys.add((topic, dedup_key))
 
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from broker.domain.ids import format_id
 from broker.domain.keys import dedup_hash
+from broker.domain.limits import same_key_twice
 from broker.domain.transaction import TransactionState
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument
+from broker.errors import AlreadyExists, BrokerError
 from broker.services.work import RECALLED, Duplicate
-from broker.storage import rows
 from broker.storage.session import Session, Statement, rows_of, selection
+from broker.storage.standings import UNKNOWN, Standing, standings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from broker.services.work import Half, Place, SendWork
+    from broker.services.work import Half, SendWork
 
 Key: TypeAlias = tuple[int, bytes]
 """Topic id and hash of a dedup_key."""
@@ -50,19 +51,6 @@ class _Owner(NamedTuple):
     expires_at: int
 
 
-class _Standing(NamedTuple):
-    """Where the transaction of an owner stands; no state: its op record is past retention."""
-
-    state: TransactionState | None
-    released: Sequence[Place]
-
-    def place(self, position: int) -> Place | None:
-        return self.released[position] if position < len(self.released) else None
-
-
-_UNKNOWN = _Standing(None, ())
-
-
 class _Claims:
     """Tries to own keys; tells who owns them then.
 
@@ -73,7 +61,7 @@ class _Claims:
 
     def __init__(self, session: Session, wanted: Sequence[Claim], now: int) -> None:
         self.owners: dict[Key, _Owner] = {}
-        self.standings: dict[bytes, _Standing] = {}
+        self.standings: dict[bytes, Standing] = {}
         wanted = sorted(wanted)
         for _ in range(_ATTEMPTS):
             self.owners = _owners(session, wanted)
@@ -82,7 +70,7 @@ class _Claims:
                 for claim in wanted
                 if (owner := self.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
             }
-            self.standings = _standings(session, others) if others else {}
+            self.standings = standings(session, others) if others else {}
             free = [claim for claim in wanted if claim.key not in self.owners]
             stale = [claim for claim in wanted if self._is_stale(claim, now)]
             if not free and not stale:
@@ -104,7 +92,7 @@ class _Claims:
         if owner.expires_at <= now or owner.transaction_id == claim.transaction_id:
             return owner.expires_at <= now
         # As a repetition of Prepare leaves it that was overtaken by the verdict.
-        standing = self.standings.get(owner.transaction_id, _UNKNOWN)
+        standing = self.standings.get(owner.transaction_id, UNKNOWN)
         place = standing.place(owner.position)
         return standing.state is TransactionState.ROLLED_BACK or (place is not None and place[0] == RECALLED)
 
@@ -132,21 +120,6 @@ def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
         )
     ]
     return {(row[0], row[1]): _Owner(*row[2:]) for row in rows_of(session.together(statements))}
-
-
-def _standings(session: Session, ids: Collection[bytes]) -> dict[bytes, _Standing]:
-    # The half messages first: from there a transaction goes to the op records, never back.
-    found: dict[bytes, _Standing] = {}
-    for transaction_id, check_state in session.fetch_in(
-        "SELECT transaction_id, check_state FROM half_message WHERE position = 0 AND transaction_id", sorted(ids)
-    ):
-        state = TransactionState.PARKED if check_state == rows.PARKED else TransactionState.PREPARED
-        found[transaction_id] = _Standing(state, ())
-    for transaction_id, state, released in session.fetch_in(
-        "SELECT transaction_id, state, released FROM op_record WHERE transaction_id", sorted(ids)
-    ):
-        found[transaction_id] = _Standing(TransactionState(state), rows.decode_released(released))
-    return found
 
 
 def claim_for_send(
@@ -179,9 +152,9 @@ def claim_for_send(
     return answers, later
 
 
-def _duplicate(owner: _Owner, standing: _Standing | None) -> Duplicate | BrokerError:
-    standing = standing or _UNKNOWN
-    if standing.state in {TransactionState.PREPARED, TransactionState.PARKED}:
+def _duplicate(owner: _Owner, standing: Standing | None) -> Duplicate | BrokerError:
+    standing = standing or UNKNOWN
+    if standing.undecided:
         return AlreadyExists(
             f"Transaction {format_id(owner.transaction_id)}, which has no verdict yet, has a message with this"
             " dedup_key; send again when it is decided.",
@@ -216,7 +189,7 @@ def claim_for_prepare(
         owner = claims.owners[claim.key]
         field = f"messages[{claim.position}].dedup_key"
         if owner.transaction_id != claim.transaction_id:
-            state = claims.standings.get(owner.transaction_id, _UNKNOWN).state
+            state = claims.standings.get(owner.transaction_id, UNKNOWN).state
             refused[claim.transaction_id] = AlreadyExists(
                 f"Transaction {format_id(owner.transaction_id)} ({state.name if state else 'past retention'}) has a"
                 " message with this dedup_key; nothing of this transaction was stored.",
@@ -227,11 +200,6 @@ def claim_for_prepare(
             refused[claim.transaction_id] = same_key_twice(field)
     give_back(session, [claim for claim in wanted if claim.transaction_id in refused])
     return refused, [claim for claim in wanted if claim.transaction_id not in refused]
-
-
-def same_key_twice(field: str) -> InvalidArgument:
-    """The refusal of two messages with one key in one transaction."""
-    return InvalidArgument("Another message of this transaction for this topic has the same dedup_key.", field=field)
 
 
 def give_back(session: Session, claims: Sequence[Claim]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from broker.services.timeline import TimelineKind
+from broker.services.work import Delivered
 from broker.storage.history import Event
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.lease import Lease
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
-    from broker.services.work import Delivered
+    from broker.services.work import Claimed
     from broker.storage.directory import Directory
     from broker.storage.groups import GroupView
     from broker.storage.session import Session
@@ -40,8 +41,23 @@ class Desk:
     events: list[Event] = field(default_factory=list)
     freed: bool = False
 
-    def delivered(self, lease: Lease, messages: Sequence[LogMessage]) -> None:
-        """Notes for the history that messages were handed out."""
+    def deliver(self, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+        """Hands messages of a lease to a consumer."""
+        delivered = Delivered(
+            lease.lease_id,
+            lease.token,
+            lease.attempt,
+            lease.available_at,
+            lease.last_error,
+            messages,
+            lease.message_group is not None,
+        )
+        room.take(delivered)
+        claimed.parts.append(delivered)
+        self._note(lease, messages)
+
+    def _note(self, lease: Lease, messages: Sequence[LogMessage]) -> None:
+        """Keeps for the history that messages were handed out."""
         offsets = [message.offset for message in messages]
         # Behind its head, the messages of a group are handed out for the first time.
         first = 1 if lease.message_group is not None else len(offsets)

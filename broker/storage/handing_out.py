@@ -8,11 +8,10 @@ get a lease together, those of each message group one of their own, which waits 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.services.work import Claimed, ClaimWork, Delivered
 from broker.storage import leases
 from broker.storage.reading import (
     candidates,
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.filters import Filter
-    from broker.domain.message import Candidate, LogMessage
+    from broker.domain.message import Candidate
+    from broker.services.work import Claimed, ClaimWork
     from broker.storage.desk import Desk, Room
 
 LARGEST_RANGE = 1024
@@ -172,16 +172,7 @@ def _hand_out_range(
         # Retention was here since the look at the sizes.
         desk.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
-    _deliver(desk, made.last_id, lease, messages, room, claimed)
-
-
-def _deliver(desk: Desk, lease_id: int, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
-    delivered = Delivered(
-        lease_id, lease.token, lease.attempt, lease.available_at, None, messages, lease.message_group is not None
-    )
-    room.take(delivered)
-    claimed.parts.append(delivered)
-    desk.delivered(lease, messages)
+    desk.deliver(replace(lease, lease_id=made.last_id), messages, room, claimed)
 
 
 @dataclass(slots=True)
@@ -274,7 +265,7 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
     for lease, made in zip(held, answers[before:-1], strict=True):
         messages = [found[offset] for offset in lease.open_offsets() if offset in found]
         if messages:
-            _deliver(desk, made.last_id, lease, messages, room, claimed)
+            desk.deliver(replace(lease, lease_id=made.last_id), messages, room, claimed)
         else:
             # Retention was here since the look at the messages.
             emptied.append(made.last_id)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
-from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, NotFound, Refused
 from broker.services.work import RECALLED, SCHEDULED
 from broker.storage import deduplication, rows
 from broker.storage.schedule import lock_ops
 from broker.storage.session import Session, Statement
+from broker.storage.standings import UNKNOWN, Standing, standings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from broker.services.work import Place, RecallWork
+    from broker.services.work import RecallWork
 
 _BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
 
@@ -35,37 +35,23 @@ class _Waiting(NamedTuple):
 
 def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int | BrokerError]:
     """Takes messages back; when each was recalled. Those that were recalled before answer with that time."""
-    standing = _standing(session, {item.transaction_id for item in work})
+    standing = standings(session, {item.transaction_id for item in work})
     waiting = sorted(
         {
             _Waiting(place[1], item.transaction_id, item.position)
             for item in work
-            if (place := _place(item, standing)) and place[0] == SCHEDULED
+            if (place := _of(item, standing).place(item.position)) and place[0] == SCHEDULED
         }
     )
     if waiting:
         _take_back(session, waiting, now)
         # What went into the log meanwhile is told by its op record.
-        standing = _standing(session, {item.transaction_id for item in work})
+        standing = standings(session, {item.transaction_id for item in work})
     return [_outcome(item, standing) for item in work]
 
 
-def _standing(session: Session, ids: Collection[bytes]) -> dict[bytes, tuple[int, Sequence[Place]]]:
-    """State and places of transactions; those without a verdict have no places."""
-    wanted = sorted(ids)
-    # The half messages first: from there a transaction goes to the op records, never back.
-    pending = session.fetch_in("SELECT transaction_id FROM half_message WHERE position = 0 AND transaction_id", wanted)
-    found: dict[bytes, tuple[int, Sequence[Place]]] = {row[0]: (TransactionState.PREPARED, ()) for row in pending}
-    for transaction_id, state, released in session.fetch_in(
-        "SELECT transaction_id, state, released FROM op_record WHERE transaction_id", wanted
-    ):
-        found[transaction_id] = (state, rows.decode_released(released))
-    return found
-
-
-def _place(item: RecallWork, standing: dict[bytes, tuple[int, Sequence[Place]]]) -> Place | None:
-    _, places = standing.get(item.transaction_id, (0, ()))
-    return places[item.position] if item.position < len(places) else None
+def _of(item: RecallWork, standing: dict[bytes, Standing]) -> Standing:
+    return standing.get(item.transaction_id, UNKNOWN)
 
 
 def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
@@ -105,11 +91,11 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
     )
 
 
-def _outcome(item: RecallWork, standing: dict[bytes, tuple[int, Sequence[Place]]]) -> int | BrokerError:
+def _outcome(item: RecallWork, standing: dict[bytes, Standing]) -> int | BrokerError:
     own_id = message_id(item.transaction_id, item.position)
-    state, _ = standing.get(item.transaction_id, (0, ()))
-    place = _place(item, standing)
-    if state == TransactionState.PREPARED:
+    own = _of(item, standing)
+    place = own.place(item.position)
+    if own.undecided:
         return Refused(
             f"The transaction of {own_id} has no verdict yet; roll it back instead.",
             reason="NOT_COMMITTED",

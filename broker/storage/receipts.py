@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.storage.directory import Directory
-    from broker.storage.groups import GroupMemory
+    from broker.storage.groups import GroupMemory, GroupView
     from broker.storage.session import Session
 
 Outcome = ReceiptOutcome | AckManyOutcome | BrokerError
@@ -135,6 +135,7 @@ class _Settling:
     back: list[Lease] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     freed: set[int] = field(default_factory=set)
+    views: dict[int, GroupView | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.leases = dict(self.leases)
@@ -148,7 +149,9 @@ class _Settling:
 
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
         lease = self.leases[lease_id]
-        view = self.groups.by_id(self.session, lease.group_id)
+        if lease.group_id not in self.views:
+            self.views[lease.group_id] = self.groups.by_id(self.session, lease.group_id)
+        view = self.views[lease.group_id]
         if view is None:
             return  # The group was deleted; nobody gets it again.
         # What is handled (or given back) in this very batch, or was before, stays so.

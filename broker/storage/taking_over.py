@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.services.timeline import TimelineKind
-from broker.services.work import Claimed, ClaimWork, Delivered
 from broker.storage import dead_letters, leases, rows
 from broker.storage.history import Event
 from broker.storage.reading import read_offsets
@@ -16,6 +15,7 @@ from broker.storage.session import marks
 if TYPE_CHECKING:
     from collections import deque
 
+    from broker.services.work import Claimed, ClaimWork
     from broker.storage.desk import Desk, Room
 
 
@@ -58,13 +58,7 @@ def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claime
     else:
         made = desk.session.together([leases.insertion(taken)])[0]
         taken = replace(taken, lease_id=made.last_id)
-    ordered = taken.message_group is not None
-    delivered = Delivered(
-        taken.lease_id, taken.token, taken.attempt, taken.available_at, taken.last_error, kept, ordered
-    )
-    room.take(delivered)
-    claimed.parts.append(delivered)
-    desk.delivered(taken, kept)
+    desk.deliver(taken, kept, room, claimed)
 
 
 def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
