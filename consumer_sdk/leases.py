@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,8 @@ class LeaseKeeper:
         self._held: dict[str, float] = {}
         # By lease: until when nobody else can have it, as far as this process knows.
         self._sure_until: dict[str, float] = {}
+        # Before this none is in doubt, which most messages need no more than a look at the clock for.
+        self._doubt_from = math.inf
         self._request_id = 0
         self._asked_at = 0.0
         self._duration = 0.0
@@ -62,6 +65,7 @@ class LeaseKeeper:
     def hold(self, deliveries: Iterable[pb.Delivery], duration: float) -> None:
         """Notes what arrived, under leases of so many seconds."""
         now = time.monotonic()
+        self._doubt_from = min(self._doubt_from, now + duration)
         for delivery in deliveries:
             self._held[delivery.receipt_handle] = now
             self._sure_until.setdefault(lease_of(delivery.receipt_handle), now + duration)
@@ -71,8 +75,11 @@ class LeaseKeeper:
 
         May be called from any thread.
         """
+        now = time.monotonic()
+        if now < self._doubt_from:
+            return False
         until = self._sure_until.get(lease_of(delivery.receipt_handle))
-        return until is not None and time.monotonic() >= until
+        return until is not None and now >= until
 
     def ask(self) -> None:
         """Asks for all leases now, because one is in doubt; those that are extended no more are lost."""
@@ -100,6 +107,7 @@ class LeaseKeeper:
         self._duration = duration
         held = {lease_of(handle) for handle in self._held}
         self._sure_until = {lease: until for lease, until in self._sure_until.items() if lease in held}
+        self._doubt_from = min(self._sure_until.values(), default=math.inf)
         oldest = time.monotonic() - self._longest
         speakers = {lease_of(handle): handle for handle, since in self._held.items() if since > oldest}
         self._extend(list(speakers.values()))
