@@ -49,7 +49,7 @@ def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Hea
 
 
 def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> bool:
-    """Deletes the messages from the queue's lower bound `first` on, with their keys.
+    """Deletes the messages from the queue's lower bound `first` on, with their keys and what is noted of them.
 
     Returns:
         False when another broker moved the bound meanwhile; the transaction is undone then.
@@ -61,7 +61,9 @@ def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messag
         for entry in keys.stored_entries(topic_id, queue_id, message.offset, message.message_keys)
     ]
     session.run("DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, first, end))
-    session.together(keys.deletion(session, entries))
+    # By primary key, as far as they were dead letters that went back.
+    redriven = Statement("DELETE FROM redriven WHERE queue_id = ? AND log_offset < ?", (queue_id, end))
+    session.together([*keys.deletion(session, entries), redriven])
     # Last, for whoever appends to the queue waits from here on.
     moved = session.run(
         "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",

@@ -80,7 +80,6 @@ def sweep(session: Session, topic_id: int) -> bool:
         if head:
             drop_head(session, topic_id, queue_id, first, head)
             return True
-        session.run("DELETE FROM redriven WHERE queue_id = ?", (queue_id,))
         session.run("DELETE FROM queue WHERE queue_id = ?", (queue_id,))
         return True
     # Range of the primary key.

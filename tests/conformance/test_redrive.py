@@ -193,6 +193,17 @@ async def test_two_at_the_same_time_redrive_once(
     world.clock.pass_time(LEASE)
 
 
+async def test_retention_forgets_what_went_back(world: World, store: Store, topic: Topic, tired: ConsumerGroup) -> None:
+    await bury(store, tired, topic, "a1", "a2")
+    await redriven(store, DeadLetterSearch(tired, offsets=frozenset([0])))
+    dead = await store.find_topic("%DLQ%tired")
+    assert dead is not None
+    assert world.count("redriven") == 1
+    world.clock.pass_time(dead.retention)
+    assert await store.trim_queue(dead, dead.queue_ids[0]) == 2
+    assert world.count("redriven") == 0
+
+
 async def test_without_a_dead_letter_topic(store: Store, tired: ConsumerGroup) -> None:
     dead = await store.find_topic("%DLQ%tired")
     assert dead is not None
