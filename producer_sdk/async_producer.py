@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -25,7 +26,7 @@ from producer_sdk.ids import new_id, plausible_id
 from producer_sdk.message import LogPosition, as_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
     from types import TracebackType
 
     from halfmq.v1 import message_pb2
@@ -72,6 +73,8 @@ class AsyncProducer:
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
+        # Two requests under way may overtake each other.
+        self._ordered_sends = Batcher(self._send_messages, replace(self._limits, in_flight=1))
         self._recalls = Batcher(self._send_recalls, self._limits)
         self._close_grace = close_grace
         self._closed = False
@@ -146,7 +149,7 @@ class AsyncProducer:
             priority=priority,
             dedup_key=dedup_key,
         )
-        return _position(await ask(self._sends, self._link.retry, message, message.ByteSize() + 4))
+        return _position(await self._ask_to_store(message))
 
     async def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages; each stands for itself.
@@ -159,8 +162,7 @@ class AsyncProducer:
         """
         self._begin()
         encoded = [to_wire(message, new_id()) for message in as_messages(messages)]
-        sends = [ask(self._sends, self._link.retry, message, message.ByteSize() + 4) for message in encoded]
-        outcomes = await outcomes_of(sends, _position)
+        outcomes = await outcomes_of([self._ask_to_store(message) for message in encoded], _position)
         positions = [outcome for outcome in outcomes if isinstance(outcome, LogPosition)]
         if len(positions) < len(outcomes):
             first = next(outcome for outcome in outcomes if isinstance(outcome, HalfmqError))
@@ -218,7 +220,12 @@ class AsyncProducer:
 
     async def _settle(self) -> None:
         await self._sends.settle()
+        await self._ordered_sends.settle()
         await self._recalls.settle()
+
+    def _ask_to_store(self, message: message_pb2.Message) -> Awaitable[producer_pb2.SendResult]:
+        sends = self._ordered_sends if message.message_group else self._sends
+        return ask(sends, self._link.retry, message, message.ByteSize() + 4)
 
     async def _send_messages(self, messages: list[message_pb2.Message], _: str) -> Sequence[producer_pb2.SendResult]:
         request = producer_pb2.SendRequest(messages=messages)

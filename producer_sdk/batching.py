@@ -53,13 +53,14 @@ class BatchLimits:
     Attributes:
         items: Items in one request at most.
         size: Bytes of items in one request at most; a larger item goes alone. No request grows beyond 32 MiB.
-        in_flight: Requests of one kind under way at a time. 1 makes the largest batches; more help where the network
-            is slow compared with the broker.
+        in_flight: Requests of one kind under way at a time. With two, the broker has work while the client reads the
+            last answer; more help where the network is slow compared with the broker. Messages with a message group
+            go in one request after the other all the same: their order is that of the calls.
     """
 
-    items: int = 512
+    items: int = 128
     size: int = 4 << 20
-    in_flight: int = 1
+    in_flight: int = 2
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work.

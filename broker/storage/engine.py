@@ -9,6 +9,7 @@ from typing import Any
 
 import pymysql
 import sqlalchemy as sa
+from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -117,13 +118,21 @@ def parse_url(text: str) -> URL:
 class Database:
     """A pool of sessions on one database."""
 
-    def __init__(self, url: str | URL, *, answer_timeout: float = DEFAULT_ANSWER_TIMEOUT, pool_size: int = 16) -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        answer_timeout: float = DEFAULT_ANSWER_TIMEOUT,
+        pool_size: int = 16,
+        driver: type[Connection] = QuickConnection,
+    ) -> None:
         """Connects once to learn which database it is.
 
         Args:
             url: mysql://, mariadb:// or sqlite:/// URL.
             answer_timeout: seconds to wait for the server's answer to one statement.
             pool_size: connections kept open for use by several threads.
+            driver: makes connections to a server.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
@@ -131,6 +140,7 @@ class Database:
         """
         self.url = parse_url(url) if isinstance(url, str) else url
         self._answer_timeout = answer_timeout
+        self._driver = driver
         embedded = self.url.get_backend_name() == "sqlite"
         creator = self._connect_embedded if embedded else self._connect_server
         self._pool = QueuePool(creator, pool_size=pool_size, max_overflow=pool_size, timeout=10, reset_on_return=None)
@@ -179,7 +189,7 @@ class Database:
 
     def _connect_server(self) -> Any:
         url = self.url
-        connection = QuickConnection(
+        connection = self._driver(
             host=url.host or "127.0.0.1",
             port=url.port or 3306,
             user=url.username,

@@ -1,7 +1,7 @@
 """The floor: what the same database gives to plain driver code that writes and reads the same rows in batches.
 
-No broker, no protocol, no look-ups for repetitions. One connection, the same tables and the same durability settings as
-the broker's. A batch is
+No broker, no protocol, no look-ups for repetitions. One connection of the driver as it is, the same tables and the same
+durability settings as the broker's. A batch is
 
 * for transactions: the half messages are inserted and committed, then the op records and log entries are written, the
   halves deleted, the queue's counter moved and committed, then a lease is written, the messages are read and committed,
@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 import time
 from typing import TYPE_CHECKING, Any
+
+from pymysql.connections import Connection
 
 from broker.domain.ids import uuid7
 from broker.storage import rows
@@ -54,9 +56,9 @@ _LEASE = (
 class Floor:
     """Plain driver code on a database that has the broker's tables."""
 
-    def __init__(self, url: str) -> None:
-        """Connects."""
-        self._database = Database(url)
+    def __init__(self, url: str, driver: type[Connection] = Connection) -> None:
+        """Connects; `driver` makes the connection to a server."""
+        self._database = Database(url, driver=driver)
         self._session: Session = self._database.session()
         self._cursor: Any = self._session.connection.cursor()
         self._mark = "?" if self._database.dialect.embedded else "%s"
