@@ -10,7 +10,7 @@ from consumer_sdk.handlers import HandlerPool, called_by_handler_of
 from consumer_sdk.message import AsyncReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.queues import queue_offsets, read_queue
-from consumer_sdk.receipts import Nack, nack_of
+from consumer_sdk.receipts import nack_of
 from consumer_sdk.settings import settings_from
 from consumer_sdk.subscription import Subscription
 from producer_sdk.connection import BrokerLink, check_count, check_seconds, reason_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
+    from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
     from producer_sdk.filters import Filters, MessageFilter
@@ -240,8 +241,8 @@ class AsyncConsumer:
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
-        results = await self.settle(handles_of(messages), None, wait=wait)
-        raise_refusals(results)
+        handles = handles_of(messages)
+        raise_refusals(handles, await self.settle(handles, None, wait=wait))
 
     async def nack(
         self,
@@ -273,14 +274,17 @@ class AsyncConsumer:
             TypeError: An argument is of the wrong type.
             ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
         """
-        results = await self.settle(handles_of(messages), nack_of(delay, reason), wait=wait)
-        raise_refusals(results)
-        return dead_letters(results)
+        handles = handles_of(messages)
+        said = await self.settle(handles, nack_of(delay, reason), wait=wait)
+        raise_refusals(handles, said)
+        return dead_letters(handles, said) if wait else []
 
-    async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[pb.ReceiptResult]:
-        """Acks (``nack=None``) or nacks by receipt handle."""
-        pending = self.subscription.settle(handles, nack, wait=wait)
-        return [result for future in pending for result in await future]
+    async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> Said:
+        """Acks (``nack=None``) or nacks by receipt handle; what the broker said of them."""
+        said: Said = {}
+        for future in self.subscription.settle(handles, nack, wait=wait):
+            said |= await future
+        return said
 
     async def run(
         self,

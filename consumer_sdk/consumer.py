@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
-    from consumer_sdk.receipts import Nack
+    from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
     from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
     from producer_sdk.filters import Filters, MessageFilter
@@ -147,7 +147,7 @@ class Consumer:
 
     def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
         """Marks messages as handled; see AsyncConsumer.ack."""
-        self._settle(messages, None, wait=wait)
+        self._settle(handles_of(messages), None, wait=wait)
 
     def nack(
         self,
@@ -158,7 +158,9 @@ class Consumer:
         wait: bool = True,
     ) -> list[LogPosition | None]:
         """Gives messages back; see AsyncConsumer.nack."""
-        return dead_letters(self._settle(messages, nack_of(delay, reason), wait=wait))
+        handles = handles_of(messages)
+        said = self._settle(handles, nack_of(delay, reason), wait=wait)
+        return dead_letters(handles, said) if wait else []
 
     def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
         """Gives every message to a handler until ``stop()``; see AsyncConsumer.run.
@@ -202,19 +204,16 @@ class Consumer:
         # What waits already is taken in this thread: a trip to the event loop costs more than most handlers.
         return subscription.inbox.take(limit) or self._runner.run(self._core.deliveries(limit, timeout))
 
-    def _settle(
-        self, messages: DeliveredMessage | Iterable[DeliveredMessage], nack: Nack | None, *, wait: bool
-    ) -> list[pb.ReceiptResult]:
-        handles = handles_of(messages)
+    def _settle(self, handles: list[str], nack: Nack | None, *, wait: bool) -> Said:
         if not wait:
             if nack is not None:
                 # Here and now: the next message that this thread takes must be none that goes back, too.
                 self._core.subscription.break_off(handles)
             self._runner.post(self._submit, handles, nack)
-            return []
-        results = self._runner.run(self._core.settle(handles, nack, wait=True))
-        raise_refusals(results)
-        return results
+            return {}
+        said = self._runner.run(self._core.settle(handles, nack, wait=True))
+        raise_refusals(handles, said)
+        return said
 
     def _submit(self, handles: list[str], nack: Nack | None) -> None:
         self._core.subscription.settle(handles, nack, wait=False)

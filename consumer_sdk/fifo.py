@@ -94,15 +94,16 @@ class FifoLeases:
         """A handle of what was broken off with a lease; empty where nothing was."""
         return self._broken.get(lease, "")
 
-    def settled(self, receipt_handle: str) -> None:
-        """Forgets a message that has its outcome."""
-        lease = lease_of(receipt_handle)
+    def settled(self, receipt_handles: Iterable[str]) -> None:
+        """Forgets messages that have their outcomes."""
         with self._lock:
-            members = self._open.get(lease)
-            if members is not None:
-                members.pop(receipt_handle, None)
-                if not members:
-                    del self._open[lease]
+            for receipt_handle in receipt_handles if self._open else ():
+                lease = lease_of(receipt_handle)
+                members = self._open.get(lease)
+                if members is not None:
+                    members.pop(receipt_handle, None)
+                    if not members:
+                        del self._open[lease]
 
     def is_broken(self, delivery: pb.Delivery) -> bool:
         """Whether a message must not be handed out any more."""

@@ -66,9 +66,14 @@ class LeaseKeeper:
         """Notes what arrived, under leases of so many seconds."""
         now = time.monotonic()
         self._doubt_from = min(self._doubt_from, now + duration)
+        beginning = " "
         for delivery in deliveries:
-            self._held[delivery.receipt_handle] = now
-            self._sure_until.setdefault(lease_of(delivery.receipt_handle), now + duration)
+            handle = delivery.receipt_handle
+            self._held[handle] = now
+            if not handle.startswith(beginning):
+                lease = lease_of(handle)
+                beginning = f"{lease}."
+                self._sure_until.setdefault(lease, now + duration)
 
     def in_doubt(self, delivery: pb.Delivery) -> bool:
         """Whether the lease of a message may have ended unnoticed: this process stood still, or had no broker.
@@ -91,9 +96,10 @@ class LeaseKeeper:
         if lost := {lease for lease, until in self._sure_until.items() if until <= now and lease not in kept}:
             self._lose(lost)
 
-    def release(self, receipt_handle: str) -> None:
-        """Forgets a message that has its outcome."""
-        self._held.pop(receipt_handle, None)
+    def release(self, receipt_handles: Iterable[str]) -> None:
+        """Forgets messages that have their outcomes."""
+        for receipt_handle in receipt_handles:
+            self._held.pop(receipt_handle, None)
 
     def held(self) -> list[str]:
         """Receipt handles of everything that is held."""

@@ -12,13 +12,14 @@ from producer_sdk.message import LogPosition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consumer_sdk.receipts import Said
     from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["dead_letters", "raise_refusals"]
 
 
-def raise_refusals(results: Sequence[pb.ReceiptResult]) -> None:
-    """Raises if something was refused.
+def raise_refusals(handles: Sequence[str], said: Said) -> None:
+    """Raises if some of these receipts were refused.
 
     Raises:
         StaleReceipt: The lease of the one message ended before.
@@ -26,18 +27,21 @@ def raise_refusals(results: Sequence[pb.ReceiptResult]) -> None:
         BatchReceiptsRefused: Some of several messages were refused.
         BrokerUnavailable: The broker could not settle the one message before the retry deadline.
     """
-    refused = [_error(result) for result in results if result.HasField("error")]
+    if not said:
+        return
+    refused = [_error(said[handle]) for handle in handles if handle in said and said[handle].HasField("error")]
     if not refused:
         return
-    if len(results) == 1:
+    if len(handles) == 1:
         raise refused[0]
-    msg = f"{len(refused)} of {len(results)} receipts were refused; the first of them: {refused[0]}; see .refused"
+    msg = f"{len(refused)} of {len(handles)} receipts were refused; the first of them: {refused[0]}; see .refused"
     raise BatchReceiptsRefused(msg, refused)
 
 
-def dead_letters(results: Sequence[pb.ReceiptResult]) -> list[LogPosition | None]:
-    """Says for each message where it lies in the dead letter topic, if it went there."""
-    return [LogPosition.of(result.dead_letter) if result.HasField("dead_letter") else None for result in results]
+def dead_letters(handles: Sequence[str], said: Said) -> list[LogPosition | None]:
+    """Says for each receipt where its message lies in the dead letter topic, if it went there."""
+    results = [said.get(handle) for handle in handles]
+    return [LogPosition.of(each.dead_letter) if each and each.HasField("dead_letter") else None for each in results]
 
 
 def _error(result: pb.ReceiptResult) -> HalfmqError:

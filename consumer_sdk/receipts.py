@@ -7,20 +7,23 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import text_of_reason
 from producer_sdk.connection.statuses import is_passing_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from producer_sdk.connection import RetryConfig
 
-__all__ = ["Nack", "ReceiptLane", "nack_of"]
+__all__ = ["Nack", "ReceiptLane", "Said", "nack_of"]
 
 _log = logging.getLogger("halfmq.consumer")
+
+Said: TypeAlias = dict[str, pb.ReceiptResult]
+"""What the broker said of receipts, by handle. It says nothing of those that were settled as asked."""
 
 _HANDLES_PER_REQUEST = 1024
 # What brokers take.
@@ -74,7 +77,7 @@ def nack_of(delay: float | None, reason: str) -> Nack:
 class _Entry:
     handles: Sequence[str]
     nack: Nack | None
-    settled: asyncio.Future[list[pb.ReceiptResult]] | None
+    settled: asyncio.Future[Said] | None
 
 
 @dataclass(slots=True)
@@ -85,8 +88,8 @@ class _Request:
     nack: Nack | None
     entries: list[_Entry]
     handles: list[str]
-    results: list[pb.ReceiptResult | None]
-    open: list[int] = field(default_factory=list)
+    open: list[str]
+    said: Said = field(default_factory=dict)
     failures: int = 0
     began: float = field(default_factory=time.monotonic)
     sent_before: bool = False
@@ -99,7 +102,7 @@ class ReceiptLane:
         self,
         send: Callable[[pb.ConsumeRequest], None],
         next_id: Callable[[], int],
-        on_settled: Callable[[str, pb.ReceiptResult, bool], None],
+        on_settled: Callable[[Sequence[str], Said, bool], None],
         retry: RetryConfig,
     ) -> None:
         """Sends nothing yet.
@@ -107,8 +110,8 @@ class ReceiptLane:
         Args:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
-            on_settled: Told of each handle that has its final outcome, which one, and whether it was said on more than
-                one stream, so that the outcome may be that of a repetition.
+            on_settled: Told of handles that have their final outcomes, what was said of them, and whether they were
+                sent on more than one stream, so that the outcomes may be those of a repetition.
             retry: How long and how often to repeat what the broker cannot do just now.
         """
         self._send = send
@@ -121,9 +124,7 @@ class ReceiptLane:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(
-        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
-    ) -> asyncio.Future[list[pb.ReceiptResult]] | None:
+    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> asyncio.Future[Said] | None:
         """Adds handles to the next request.
 
         Args:
@@ -132,10 +133,10 @@ class ReceiptLane:
             wait: Whether somebody waits for the results; otherwise refusals are logged.
 
         Returns:
-            A future of one result per handle, or None when nobody waits.
+            A future of what the broker says of them, or None when nobody waits.
         """
         loop = asyncio.get_running_loop()
-        settled: asyncio.Future[list[pb.ReceiptResult]] | None = loop.create_future() if wait else None
+        settled: asyncio.Future[Said] | None = loop.create_future() if wait else None
         self._waiting.append(_Entry(handles, nack, settled))
         self._idle.clear()
         if self._current is None and not self._scheduled:
@@ -166,11 +167,11 @@ class ReceiptLane:
         current = self._current
         if current is None or outcome.request_id != current.request_id:
             return False
-        again = []
-        for position, result in zip(current.open, outcome.results, strict=False):
-            current.results[position] = result
-            if result.HasField("error") and is_passing_item(result.error):
-                again.append(position)
+        said = {result.receipt_handle: result for result in outcome.results}
+        for handle in current.open if current.said else ():
+            current.said.pop(handle, None)
+        current.said |= said
+        again = [handle for handle, each in said.items() if each.HasField("error") and is_passing_item(each.error)]
         current.failures += 1
         if again and not self._retry.exhausted(current.failures, time.monotonic() - current.began):
             current.open = again
@@ -194,8 +195,7 @@ class ReceiptLane:
             entry = self._waiting.popleft()
             entries.append(entry)
             handles.extend(entry.handles)
-        results: list[pb.ReceiptResult | None] = [None] * len(handles)
-        self._current = _Request(self._next_id(), nack, entries, handles, results, list(range(len(handles))))
+        self._current = _Request(self._next_id(), nack, entries, handles, open=handles)
         self._transmit(self._current)
 
     def _repeat(self, request: _Request) -> None:
@@ -204,14 +204,14 @@ class ReceiptLane:
             self._transmit(request)
 
     def _transmit(self, request: _Request) -> None:
-        handles = [request.handles[position] for position in request.open]
         if request.request_id == 0:
             return
         try:
+            said = pb.ConsumeRequest(request_id=request.request_id)
             if request.nack is None:
-                said = pb.ConsumeRequest(request_id=request.request_id, ack=pb.AckRequest(receipt_handles=handles))
+                said.ack.receipt_handles.extend(request.open)
             else:
-                said = pb.ConsumeRequest(request_id=request.request_id, nack=request.nack.request(handles))
+                said.nack.CopyFrom(request.nack.request(request.open))
         except Exception as error:
             self._give_up(request, error)
             return
@@ -222,8 +222,7 @@ class ReceiptLane:
         _log.error(
             "%d messages cannot be settled: %r; they come again when their leases end", len(request.handles), error
         )
-        for handle in request.handles:
-            self._on_settled(handle, pb.ReceiptResult(receipt_handle=handle), request.sent_before)
+        self._on_settled(request.handles, {}, request.sent_before)
         for entry in request.entries:
             if entry.settled is not None and not entry.settled.done():
                 entry.settled.set_exception(error)
@@ -236,31 +235,26 @@ class ReceiptLane:
 
     def _finish(self, request: _Request) -> None:
         self._current = None
-        results: list[pb.ReceiptResult] = []
-        for handle, answered in zip(request.handles, request.results, strict=True):
-            result = answered or pb.ReceiptResult(receipt_handle=handle)
-            if request.sent_before and result.error.reason == "RECEIPT_GONE":
-                # The first time was not in vain: only its outcome was lost with the stream.
-                result = pb.ReceiptResult(receipt_handle=handle)
-            self._on_settled(handle, result, request.sent_before)
-            results.append(result)
-        start = 0
-        unheard: list[pb.ReceiptResult] = []
+        said = request.said
+        if request.sent_before:
+            # The first time was not in vain: only its outcome was lost with the stream.
+            said = {handle: each for handle, each in said.items() if each.error.reason != "RECEIPT_GONE"}
+        self._on_settled(request.handles, said, request.sent_before)
+        unheard: Said = {}
         for entry in request.entries:
-            part = results[start : start + len(entry.handles)]
-            start += len(part)
+            part = {handle: said[handle] for handle in entry.handles if handle in said} if said else {}
             if entry.settled is None:
-                unheard.extend(part)
+                unheard |= part
             elif not entry.settled.done():
                 entry.settled.set_result(part)
-        _log_refusals(unheard, request.nack)
+        _log_refusals(unheard.values(), request.nack)
         if self._waiting:
             self._begin()
         else:
             self._idle.set()
 
 
-def _log_refusals(results: Sequence[pb.ReceiptResult], nack: Nack | None) -> None:
+def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None) -> None:
     refused: dict[str, list[pb.ReceiptResult]] = {}
     for result in results:
         if result.HasField("error"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumer_sdk.leases import LOST_REASONS, lease_of
-from consumer_sdk.receipts import Nack, ReceiptLane
+from consumer_sdk.receipts import Nack, ReceiptLane, Said
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +33,7 @@ class Settling:
         send: Callable[[pb.ConsumeRequest], None],
         next_id: Callable[[], int],
         fifo: FifoLeases,
-        on_settled: Callable[[str], None],
+        on_settled: Callable[[Sequence[str]], None],
         on_broken_off: Callable[[list[str]], None],
         retry: RetryConfig,
     ) -> None:
@@ -43,7 +43,7 @@ class Settling:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
             fifo: The leases of message groups.
-            on_settled: Told of each handle that has its final outcome.
+            on_settled: Told of handles that have their final outcomes.
             on_broken_off: Told, in any thread, of handles that go back with others, or went with a lease that is over.
             retry: How long and how often to repeat what the broker cannot do just now.
         """
@@ -54,9 +54,7 @@ class Settling:
             ReceiptLane(send, next_id, self._note, retry) for _ in range(3)
         )
 
-    def submit(
-        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
-    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
+    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[Said]]:
         """Acks (``nack=None``) or nacks, in requests of a size that brokers take.
 
         Args:
@@ -65,7 +63,7 @@ class Settling:
             wait: Whether somebody waits for the results; otherwise refusals are logged.
 
         Returns:
-            Futures of the results, one per handle and in their order; none when nobody waits.
+            Futures of what the broker says of them; none when nobody waits.
         """
         ordered = self._fifo.acking(handles) if nack is None else self.break_off(handles)
         lane = self._ordered if ordered else self._acks if nack is None else self._nacks
@@ -105,17 +103,21 @@ class Settling:
         for lane in self._lanes:
             lane.fail_waiters(error)
 
-    def _note(self, receipt_handle: str, result: pb.ReceiptResult, repeated: bool) -> None:
-        self._on_settled(receipt_handle)
-        self._fifo.settled(receipt_handle)
-        if result.HasField("dead_letter") or repeated:
+    def _note(self, receipt_handles: Sequence[str], said: Said, repeated: bool) -> None:
+        self._on_settled(receipt_handles)
+        self._fifo.settled(receipt_handles)
+        if repeated:
             # The answer to a repetition does not say where the message went the first time.
-            self._give_back_rest(lease_of(receipt_handle))
-        if result.error.reason in LOST_REASONS:
-            # What follows in its message group is somebody else's, too.
-            broken_off = self._fifo.lost([lease_of(receipt_handle)])
-            if broken_off:
-                self._on_broken_off(broken_off)
+            buried = list(receipt_handles)
+        else:
+            buried = [handle for handle, result in said.items() if result.HasField("dead_letter")]
+        for lease in dict.fromkeys(map(lease_of, buried)):
+            self._give_back_rest(lease)
+        lost = [lease_of(handle) for handle, result in said.items() if result.error.reason in LOST_REASONS]
+        # What follows in their message groups is somebody else's, too.
+        broken_off = self._fifo.lost(dict.fromkeys(lost)) if lost else []
+        if broken_off:
+            self._on_broken_off(broken_off)
 
     def _give_back_rest(self, lease: str) -> None:
         # A message that goes to the dead letters takes nothing back: its message group goes on, and we hold the rest.

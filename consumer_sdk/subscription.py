@@ -22,7 +22,7 @@ from producer_sdk.errors import HalfmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from consumer_sdk.receipts import Nack
+    from consumer_sdk.receipts import Nack, Said
     from consumer_sdk.settings import ConsumerSettings
     from producer_sdk.connection import Broker, BrokerLink
 
@@ -129,9 +129,7 @@ class Subscription:
             await self.inbox.wait()
         return None
 
-    def settle(
-        self, handles: Sequence[str], nack: Nack | None, *, wait: bool
-    ) -> list[asyncio.Future[list[pb.ReceiptResult]]]:
+    def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[Said]]:
         """Acks (``nack=None``) or nacks; see Settling.submit."""
         self.start()
         if self._failure is not None:
@@ -199,8 +197,7 @@ class Subscription:
             part = handles[start : start + _HANDLES_PER_RETURN]
             request = pb.NackRequest(receipt_handles=part, reason=reason, untried=untried)
             response = await self._link.call(lambda broker: broker.consumer.Nack, request)
-            for result in response.results:
-                self._keeper.release(result.receipt_handle)
+            self._keeper.release([result.receipt_handle for result in response.results])
 
     async def _run(self) -> None:
         reconnect = Reconnect(self._link)
@@ -360,11 +357,7 @@ class Subscription:
         # Called in whatever thread gave something back.
         if self._loop is not None:
             self.inbox.drop(self._fifo.is_broken)
-            self._loop.call_soon_threadsafe(self._release, broken_off)
-
-    def _release(self, receipt_handles: list[str]) -> None:
-        for receipt_handle in receipt_handles:
-            self._keeper.release(receipt_handle)
+            self._loop.call_soon_threadsafe(self._keeper.release, broken_off)
 
     def _on_lost(self, leases: set[str]) -> None:
         self._fifo.lost(leases)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from broker.domain.clock import Clock
     from broker.services.catalog import Catalog
-    from broker.services.delivery import DeliveryService, Settled
+    from broker.services.delivery import DeliveryService, Said
     from broker.services.subscription import Subscription
 
     _ConsumeOutbox = Outbox[consumer_pb2.ConsumeResponse | bytes]
@@ -79,7 +79,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             async for parts in batches:
                 response = consumer_pb2.ConsumeResponse()
                 deliveries.add_deliveries(response.deliveries.deliveries, parts)
-                receipts = [part.receipts() for part in parts]
+                handed_out = [part.handed_out() for part in parts]
                 ready = response.SerializeToString()
                 # While a slow consumer is waited for, the bodies are kept once.
                 del parts, response
@@ -87,7 +87,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                     await outbox.write(ready)
                 except BaseException:
                     # They never left: the next consumer gets them at once.
-                    await asyncio.shield(subscription.give_back(receipts))
+                    await asyncio.shield(subscription.give_back(handed_out))
                     raise
 
     async def _take_requests(
@@ -104,29 +104,28 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 subscription.grant(request.credits.messages)
                 continue
             if kind == "ack":
-                outcomes = await self._answered(self._delivery.ack(request.ack.receipt_handles), request.ack)
+                said = await self._answered(self._delivery.ack(request.ack.receipt_handles), request.ack)
             elif kind == "nack":
-                outcomes = await self._answered(self._nack(request.nack), request.nack)
+                said = await self._answered(self._nack(request.nack), request.nack)
             elif kind == "extend":
-                outcomes = await self._answered(self._extend(request.extend), request.extend)
+                said = await self._answered(self._extend(request.extend), request.extend)
             else:
                 raise InvalidArgument("Only credits, ack, nack and extend may follow the subscription.", field="event")
             response = consumer_pb2.ConsumeResponse()
             response.outcome.request_id = request.request_id
-            handles = getattr(request, kind).receipt_handles
-            deliveries.add_receipt_results(response.outcome.results, handles, outcomes)
+            if said:
+                told = [handle for handle in getattr(request, kind).receipt_handles if handle in said]
+                deliveries.add_receipt_results(response.outcome.results, told, said)
             await outbox.write(response)
 
-    async def _answered(
-        self, settling: Coroutine[object, object, list[Settled | BrokerError]], request: Request
-    ) -> Sequence[Settled | BrokerError]:
+    async def _answered(self, settling: Coroutine[object, object, Said], request: Request) -> Said:
         # What is refused as a whole is refused handle by handle here, so that the stream goes on.
         try:
             return await settling
         except BrokerError as error:
-            return [error] * len(request.receipt_handles)  # type: ignore[attr-defined]
+            return dict.fromkeys(request.receipt_handles, error)  # type: ignore[attr-defined]
 
-    async def _nack(self, request: consumer_pb2.NackRequest) -> list[Settled | BrokerError]:
+    async def _nack(self, request: consumer_pb2.NackRequest) -> Said:
         return await self._delivery.nack(
             request.receipt_handles,
             delay=_optional(request, "delay"),
@@ -134,7 +133,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             untried=request.untried,
         )
 
-    async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> list[Settled | BrokerError]:
+    async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> Said:
         return await self._delivery.extend(request.receipt_handles, _optional(request, "duration"))
 
     async def Pull(
@@ -157,25 +156,25 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""
-        outcomes = await self._delivery.ack(request.receipt_handles)
+        said = await self._delivery.ack(request.receipt_handles)
         response = consumer_pb2.AckResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
         return response
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
         """Gives messages back."""
-        outcomes = await self._nack(request)
+        said = await self._nack(request)
         response = consumer_pb2.NackResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
         return response
 
     async def ExtendLease(
         self, request: consumer_pb2.ExtendLeaseRequest, context: _Context
     ) -> consumer_pb2.ExtendLeaseResponse:
         """Keeps leases for longer."""
-        outcomes = await self._extend(request)
+        said = await self._extend(request)
         response = consumer_pb2.ExtendLeaseResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, outcomes)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
         return response
 
     async def ReadQueue(

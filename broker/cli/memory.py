@@ -6,8 +6,10 @@ import ctypes
 import sys
 
 # Names and numbers of mallopt(3).
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
-_LARGE = 768 * 1024
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_LARGE = 1536 * 1024
+# Kept free at the end of the heap: what a batch needs, again and again. To take it anew costs more than to fill it.
+_KEPT = 8 * 1024 * 1024
 _ARENAS = 2
 
 
@@ -20,4 +22,5 @@ def give_back_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
         mallopt(_ARENA_MAX, _ARENAS)

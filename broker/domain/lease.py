@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 NEVER = 1 << 62
 
-_RECEIPT = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
+# One text for each number: what is not as it was handed out is not a handle.
+_NUMBER = "(?:0|[1-7][0-9a-f]{15}|[1-9a-f][0-9a-f]{0,14})"
+_RECEIPT = re.compile(rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})")
+_OFFSETS = re.compile(rf"{_NUMBER}(?:,{_NUMBER})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,30 @@ def parse_receipt(text: str) -> tuple[int, int, int]:
         InvalidArgument: the text is not a receipt handle.
     """
     found = _RECEIPT.fullmatch(text)
-    numbers = [int(number, 16) for number in found.groups()] if found else []
-    if not numbers or max(numbers) >= 1 << 63:
-        raise InvalidArgument(
-            f"{text[:80]!r} is not a receipt handle; send back the text that came with the delivery.",
-            field="receipt_handle",
-            reason="RECEIPT_INVALID",
-        )
-    lease_id, token, offset = numbers
+    if not found:
+        raise _no_receipt(text)
+    lease_id, token, offset = [int(number, 16) for number in found.groups()]
     return lease_id, token, offset
+
+
+def parse_offsets(texts: Sequence[str]) -> list[int]:
+    """The offsets in the last parts of receipt handles.
+
+    Raises:
+        InvalidArgument: a text is none.
+    """
+    together = ",".join(texts)
+    if not _OFFSETS.fullmatch(together):
+        raise _no_receipt(together)
+    return [int(text, 16) for text in texts]
+
+
+def _no_receipt(text: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{text[:80]!r} is not a receipt handle; send back the text that came with the delivery.",
+        field="receipt_handle",
+        reason="RECEIPT_INVALID",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +106,7 @@ class Lease:
     def of_offsets(cls, group_id: int, queue_id: int, offsets: Sequence[int], **others: Any) -> Self:
         """A lease of these ascending offsets only; those between them belong to others, as if they had moved."""
         first, count = offsets[0], offsets[-1] - offsets[0] + 1
-        foreign = (1 << count) - 1
-        if len(offsets) == count:
-            foreign = 0
-        for offset in offsets if foreign else ():
-            foreign &= ~(1 << offset - first)
+        foreign = (1 << count) - 1 & ~bits_of(offsets, first)
         return cls(
             lease_id=0,
             group_id=group_id,
@@ -195,6 +209,26 @@ def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
         else:
             stretches.append((offset, 1))
     return stretches
+
+
+def bits_of(offsets: Sequence[int], first: int) -> int:
+    """The bitmap of some offsets; bit 0 stands for `first`."""
+    low, count = min(offsets), len(offsets)
+    if count > 1 and max(offsets) - low == count - 1 and len(set(offsets)) == count:
+        return (1 << count) - 1 << low - first
+    bits = 0
+    for offset in offsets:
+        bits |= 1 << offset - first
+    return bits
+
+
+def offsets_of(bits: int, first: int) -> Sequence[int]:
+    """The offsets in a bitmap, ascending; bit 0 stands for `first`."""
+    end = bits.bit_length()
+    low = (bits & -bits).bit_length() - 1 if bits else end
+    if bits >> low == (1 << end - low) - 1:
+        return range(first + low, first + end)
+    return [first + i for i in range(low, end) if bits >> i & 1]
 
 
 def receipt_gone() -> StaleReceipt:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.domain.group import GroupMode
 from broker.domain.ids import format_id
-from broker.domain.lease import parse_receipt
+from broker.domain.lease import ReceiptHandle, parse_offsets, parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, NotFound
@@ -65,6 +64,10 @@ class Settled:
 
     expires_at: int | None = None
     dead_letter: LogPosition | None = None
+
+
+Said: TypeAlias = "dict[str, Settled | BrokerError]"
+"""What there is to say of receipts, by handle; those that are not in it were settled as asked."""
 
 
 class DeliveryService:
@@ -141,41 +144,39 @@ class DeliveryService:
         )
         return joined, list(topics.values())
 
-    async def ack(self, handles: Sequence[str]) -> list[Settled | BrokerError]:
-        """Marks messages as handled; one outcome per handle."""
+    async def ack(self, handles: Sequence[str]) -> Said:
+        """Marks messages as handled."""
         check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+        said: Said = {}
         # Handles of one lease differ in the offset only: what is common is read once, and they are settled together.
-        leases: dict[str, AckManyWork] = {}
-        places: list[tuple[str, int] | InvalidArgument] = []
+        by_lease: dict[str, list[str]] = {}
         for handle in handles:
-            lease, _, last = handle.rpartition(".")
-            known = leases.get(lease)
+            lease = handle.rpartition(".")[0]
+            if lease in by_lease:
+                by_lease[lease].append(handle)
+            else:
+                by_lease[lease] = [handle]
+        work: list[AckManyWork] = []
+        for some in by_lease.values():
             try:
-                if known is None or not _OFFSET(last):
-                    lease_id, token, offset = parse_receipt(handle)
-                    known = leases.setdefault(lease, AckManyWork(lease_id, token, []))
-                else:
-                    offset = int(last, 16)
-            except InvalidArgument as error:
-                places.append(error)
-                continue
-            known.offsets.append(offset)
-            places.append((lease, offset))
-        outcomes: dict[str, AckManyOutcome | BrokerError] = {}
-        for lease, outcome in zip(leases, await self._store.settle(list(leases.values())), strict=True):
-            if isinstance(outcome, ReceiptOutcome):
-                continue  # Is for nacks and extensions.
-            outcomes[lease] = outcome
-            if isinstance(outcome, AckManyOutcome) and outcome.frees:
+                work.append(_ack_of(some))
+            except InvalidArgument:
+                work += _acks_one_by_one(some, said)
+        for item, outcome in zip(work, await self._store.settle(work), strict=True):
+            refused: dict[int, BrokerError] = {}
+            if isinstance(outcome, BrokerError):
+                refused = dict.fromkeys(item.offsets, outcome)
+            elif isinstance(outcome, AckManyOutcome):
+                refused = outcome.refused
                 self.wakeups.leases_free(outcome.frees)
-        return [
-            place if isinstance(place, InvalidArgument) else _settled(outcomes[place[0]], place[1]) for place in places
-        ]
+            for offset, refusal in refused.items():
+                said[str(ReceiptHandle(item.lease_id, item.token, offset))] = refusal
+        return said
 
     async def nack(
         self, handles: Sequence[str], *, delay: int | None = None, reason: str = "", untried: bool = False
-    ) -> list[Settled | BrokerError]:
-        """Gives messages back; one outcome per handle.
+    ) -> Said:
+        """Gives messages back.
 
         Raises:
             InvalidArgument: the delay or the reason is out of bounds.
@@ -185,8 +186,8 @@ class DeliveryService:
         reason = check_reason(reason)
         return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried))
 
-    async def extend(self, handles: Sequence[str], lease_time: int | None) -> list[Settled | BrokerError]:
-        """Keeps leases for longer; one outcome per handle.
+    async def extend(self, handles: Sequence[str], lease_time: int | None) -> Said:
+        """Keeps leases for longer.
 
         Raises:
             InvalidArgument: the time is out of bounds.
@@ -253,38 +254,31 @@ class DeliveryService:
             raise InvalidArgument(f"Wait at most {self.config.longest_wait // SECOND} s.", field="wait")
         return wait / SECOND
 
-    async def _settle(self, handles: Sequence[str], work_for: _WorkFor) -> list[Settled | BrokerError]:
+    async def _settle(self, handles: Sequence[str], work_for: _WorkFor) -> Said:
         check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+        said: Said = {}
         work = []
-        refused: dict[int, BrokerError] = {}
-        for index, handle in enumerate(handles):
+        settled = []
+        for handle in handles:
             try:
                 work.append(work_for(Receipt(*parse_receipt(handle))))
+                settled.append(handle)
             except InvalidArgument as error:
-                refused[index] = error
-        done = iter(await self._store.settle(work))
-        outcomes: list[Settled | BrokerError] = []
-        for index in range(len(handles)):
-            outcome = refused.get(index) or next(done)
-            if isinstance(outcome, AckManyOutcome):
-                continue  # Is for acks.
+                said[handle] = error
+        for handle, outcome in zip(settled, await self._store.settle(work), strict=True):
             if isinstance(outcome, BrokerError):
-                outcomes.append(outcome)
-            elif outcome.dead_letter is not None:
+                said[handle] = outcome
+            elif isinstance(outcome, ReceiptOutcome):
                 self.wakeups.leases_free(outcome.frees)
-                place = await self._store.find_topic_of_queue(outcome.dead_letter[0])
-                name = place[0].name if place else ""
-                number = place[1] if place else 0
-                outcomes.append(
-                    Settled(
-                        dead_letter=LogPosition(name, number, outcome.dead_letter[1], outcome.dead_letter_message_id)
-                    )
-                )
-            else:
-                if outcome.frees:
-                    self.wakeups.leases_free(outcome.frees)
-                outcomes.append(Settled(outcome.expires_at) if outcome.expires_at else _SETTLED)
-        return outcomes
+                if outcome.dead_letter is not None:
+                    queue_id, offset = outcome.dead_letter
+                    topic, number = await self._store.find_topic_of_queue(queue_id) or (None, 0)
+                    name = topic.name if topic else ""
+                    place = LogPosition(name, number, offset, outcome.dead_letter_message_id)
+                    said[handle] = Settled(dead_letter=place)
+                elif outcome.expires_at:
+                    said[handle] = Settled(outcome.expires_at)
+        return said
 
 
 if TYPE_CHECKING:
@@ -292,11 +286,20 @@ if TYPE_CHECKING:
 
     _WorkFor = Callable[[Receipt], NackWork | ExtendWork]
 
-_SETTLED = Settled()
-_OFFSET = re.compile(r"[0-9a-f]{1,16}").fullmatch
+
+def _ack_of(handles: Sequence[str]) -> AckManyWork:
+    """The work for handles of one lease, which differ behind the last dot only."""
+    lease_id, token, _ = parse_receipt(handles[0])
+    cut = handles[0].rindex(".") + 1
+    return AckManyWork(lease_id, token, parse_offsets([handle[cut:] for handle in handles]))
 
 
-def _settled(outcome: AckManyOutcome | BrokerError, offset: int) -> Settled | BrokerError:
-    if isinstance(outcome, BrokerError):
-        return outcome
-    return outcome.refused.get(offset, _SETTLED) if outcome.refused else _SETTLED
+def _acks_one_by_one(handles: Sequence[str], said: Said) -> list[AckManyWork]:
+    """The work for handles some of which are none; says which."""
+    work = []
+    for handle in handles:
+        try:
+            work.append(_ack_of([handle]))
+        except InvalidArgument as error:
+            said[handle] = error
+    return work

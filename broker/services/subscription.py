@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound, StorageUnavailable
-from broker.services.work import ClaimWork, NackWork
+from broker.services.work import ClaimWork, NackWork, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.services.delivery import DeliveryService
     from broker.services.ports import Storage
-    from broker.services.work import Claimed, Delivered, Receipt
+    from broker.services.work import Claimed, Delivered, HandedOut
 
     _Listening = AbstractContextManager[asyncio.Event]
 
@@ -141,17 +141,23 @@ class Subscription:
             raise outcome
         return outcome
 
-    async def give_back(self, receipts: Sequence[Sequence[Receipt]]) -> None:
-        """Returns messages that never reached the consumer, for the next one; receipts by lease."""
+    async def give_back(self, handed_out: Sequence[HandedOut]) -> None:
+        """Returns messages that never reached the consumer, for the next one."""
         with suppress(BrokerError):
-            await self._store.settle([NackWork(receipt, untried=True) for lease in receipts for receipt in lease])
+            await self._store.settle(
+                [
+                    NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
+                    for lease in handed_out
+                    for offset in lease.offsets
+                ]
+            )
             self._service.wakeups.leases_free([self._group.group_id])
 
     async def _give_back_when_claimed(self, claiming: asyncio.Future[list[Claimed | BrokerError]]) -> None:
         with suppress(BrokerError):
             outcome = (await claiming)[0]
             if not isinstance(outcome, BrokerError):
-                await self.give_back([part.receipts() for part in outcome.parts])
+                await self.give_back([part.handed_out() for part in outcome.parts])
 
     async def wait_and_take(self, limit: int, wait: int) -> list[Delivered]:
         """Up to `limit` messages, waiting up to `wait` microseconds for the first; empty when none came."""
@@ -215,7 +221,7 @@ class Subscription:
         """Returns what was taken for a consumer that left."""
         ahead.cancel()
         with suppress(asyncio.CancelledError, BrokerError):
-            await self.give_back([part.receipts() for part in (await ahead).parts])
+            await self.give_back([part.handed_out() for part in (await ahead).parts])
 
     async def _credited(self) -> None:
         while self._credits <= 0:

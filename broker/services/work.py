@@ -303,10 +303,19 @@ class Delivered:
     messages: list[LogMessage]
     ordered: bool = False
 
-    def receipts(self) -> list[Receipt]:
-        """One for each message; of one message group the first stands for all."""
+    def handed_out(self) -> HandedOut:
+        """What to remember of it without the messages; of one message group the first stands for all."""
         given = self.messages[:1] if self.ordered else self.messages
-        return [Receipt(self.lease_id, self.token, message.offset) for message in given]
+        return HandedOut(self.lease_id, self.token, [message.offset for message in given])
+
+
+@dataclass(slots=True)
+class HandedOut:
+    """Messages of a lease, by their offsets."""
+
+    lease_id: int
+    token: int
+    offsets: list[int]
 
 
 @dataclass(slots=True)

@@ -53,7 +53,6 @@ def claim(
     """Hands out messages to each consumer: first what expired or was given back, then new ones."""
     counters: dict[tuple[int, tuple[int, ...]], _Counter] = {}
     outcomes: list[Claimed | BrokerError] = []
-    events: list[history.Event] = []
     size = 0
     for item in work:
         if not item.topics:
@@ -66,16 +65,17 @@ def claim(
         counter = counters.get(key)
         try:
             if counter is None:
-                counter = counters[key] = _Counter(session, key[0], item.topics, now, directory, groups, turn)
+                counter = _Counter(
+                    session, key[0], item.topics, now, directory, groups, turn, keep_history=keep_history
+                )
+                counters[key] = counter
             served = counter.serve(item)
             size += served.size
             outcomes.append(served)
         except NotFound as error:
             outcomes.append(error)
-    if keep_history:
-        for counter in counters.values():
-            events += counter.desk.events
-        session.together(history.recording(session, events))
+    events = [event for counter in counters.values() for event in counter.desk.events]
+    session.together(history.recording(session, events))
     return outcomes
 
 
@@ -115,6 +115,8 @@ class _Counter:
         directory: Directory,
         groups: GroupMemory,
         turn: int,
+        *,
+        keep_history: bool,
     ) -> None:
         known = directory.by_ids(session, [topic.topic_id for topic in topics])
         if len(known) != len(topics):
@@ -134,7 +136,7 @@ class _Counter:
         view = groups.view(session, group_id, seen.rows, now)
         if view is None:
             raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
-        self.desk = Desk(session, view, places, directory, now)
+        self.desk = Desk(session, view, places, directory, now, keep_history)
         paused = view.group.paused_at is not None
         self._due = deque([] if paused else [row[0] for row in due.rows])
         self._more_due = len(self._due) == TAKE_OVERS_AT_ONCE

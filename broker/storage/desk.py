@@ -38,10 +38,18 @@ class Desk:
     places: dict[int, Place]
     directory: Directory
     now: int
+    keeps_history: bool = True
     events: list[Event] = field(default_factory=list)
     freed: bool = False
 
     def deliver(self, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+        """Hands messages of a lease to a consumer, and notes it for the history."""
+        self.hand_over(lease, messages, room, claimed)
+        if self.keeps_history:
+            self.events += self.deliveries(lease, [message.offset for message in messages])
+
+    @staticmethod
+    def hand_over(lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
         """Hands messages of a lease to a consumer."""
         delivered = Delivered(
             lease.lease_id,
@@ -54,26 +62,24 @@ class Desk:
         )
         room.take(delivered)
         claimed.parts.append(delivered)
-        self._note(lease, messages)
 
-    def _note(self, lease: Lease, messages: Sequence[LogMessage]) -> None:
-        """Keeps for the history that messages were handed out."""
-        offsets = [message.offset for message in messages]
+    def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
+        """What the history says of messages of a lease that are handed out."""
         # Behind its head, the messages of a group are handed out for the first time.
         first = 1 if lease.message_group is not None else len(offsets)
-        for some, attempt in ((offsets[:first], lease.attempt), (offsets[first:], 1)):
-            if some:
-                self.events.append(
-                    Event.at(
-                        TimelineKind.DELIVERED,
-                        lease.group_id,
-                        lease.queue_id,
-                        some,
-                        attempt=attempt,
-                        client_id=lease.owner,
-                        happened_at=self.now,
-                    )
-                )
+        return [
+            Event.at(
+                TimelineKind.DELIVERED,
+                lease.group_id,
+                lease.queue_id,
+                some,
+                attempt=attempt,
+                client_id=lease.owner,
+                happened_at=self.now,
+            )
+            for some, attempt in ((offsets[:first], lease.attempt), (offsets[first:], 1))
+            if some
+        ]
 
 
 @dataclass(slots=True)

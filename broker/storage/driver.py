@@ -17,17 +17,16 @@ from pymysql.protocol import MysqlPacket
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-READ_AT_ONCE = 64 * 1024
+READ_AT_ONCE = 256 * 1024
 # Rows begin with the length of their first value; an error and the end begin with these.
 _FIRST_OF_OTHERS = 0xFE
 _Column = tuple[str | None, "Callable[[Any], Any] | None"]
 
 
-def take_apart(data: bytes, columns: Sequence[_Column]) -> tuple[Any, ...]:
+def take_apart(data: bytes, columns: Sequence[_Column], at: int = 0) -> tuple[Any, ...]:
     """The values of a row of the text protocol: each has its length before it, in 1 to 9 bytes; 251 stands for NULL."""
     row: list[Any] = []
     append = row.append
-    at = 0
     for encoding, convert in columns:
         length = data[at]
         at += 1
@@ -56,10 +55,11 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
     connection: Any
 
     def _read_rowdata_packet(self) -> None:
-        read, columns = self.connection.read_row_data, self.converters
-        rows = []
+        connection, columns = self.connection, self.converters
+        rows: list[tuple[Any, ...]] = []
         while True:
-            data = read()
+            connection.take_buffered(rows, columns)
+            data = connection.read_row_data()
             if data[0] >= _FIRST_OF_OTHERS and self._ended_by(data):
                 break
             rows.append(take_apart(data, columns))
@@ -98,6 +98,24 @@ class QuickConnection(Connection):  # type: ignore[misc]
         if result.server_status is not None:
             self.server_status = result.server_status
         return result.affected_rows
+
+    def take_buffered(self, rows: list[tuple[Any, ...]], columns: Sequence[_Column]) -> None:
+        """Takes the rows apart that are here in full already, up to the first packet that is none, or is out of turn.
+
+        A packet has 3 bytes of length and 1 of its number before it. Reading each by itself costs as much as taking its
+        row apart.
+        """
+        buffered: bytes = self._rfile.peek()
+        end, at, number = len(buffered) - 4, 0, self._next_seq_id
+        while at < end:
+            start = at + 4
+            following = start + (buffered[at] | buffered[at + 1] << 8 | buffered[at + 2] << 16)
+            if following > end + 4 or buffered[at + 3] != number or buffered[start] >= _FIRST_OF_OTHERS:
+                break
+            rows.append(take_apart(buffered, columns, start))
+            at, number = following, (number + 1) & 255
+        self._rfile.read(at)
+        self._next_seq_id = number
 
     def read_row_data(self) -> bytes:
         """The next packet's content, as it came."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 import sqlalchemy as sa
-from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -19,6 +18,9 @@ from broker.errors import ConfigurationError
 from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
 from broker.storage.driver import QuickConnection
 from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
 
 CONNECT_TIMEOUT = 5.0
 LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.storage import leases
+from broker.storage import history, leases
 from broker.storage.reading import (
     candidates,
     candidates_in,
@@ -159,11 +159,14 @@ def _hand_out_range(
         desk.now + item.lease_time,
         item.owner,
     )
-    _, made, read = desk.session.together(
+    # Nobody can ask for the history of one that retention took in the meantime.
+    events = desk.deliveries(lease, range(first, first + count)) if desk.keeps_history else []
+    _, made, read, *_ = desk.session.together(
         [
             _progressing(desk, backlog, first + count),
             leases.insertion(lease),
             range_of(backlog.queue_id, first, count),
+            *history.recording(desk.session, events),
         ]
     )
     topic, queue_no = desk.places[backlog.queue_id]
@@ -172,7 +175,7 @@ def _hand_out_range(
         # Retention was here since the look at the sizes.
         desk.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
-    desk.deliver(replace(lease, lease_id=made.last_id), messages, room, claimed)
+    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.lease import bits_of
 from broker.domain.retry import dead_letter_topic
 from broker.services.timeline import TimelineEvent, TimelineKind
 from broker.storage import rows
@@ -46,9 +47,7 @@ class Event:
     def at(cls, kind: TimelineKind, group_id: int, queue_id: int, offsets: Sequence[int], **others: object) -> Event:
         """An event of some ascending offsets."""
         first = offsets[0]
-        bits = 0
-        for offset in offsets:
-            bits |= 1 << offset - first
+        bits = bits_of(offsets, first)
         return cls(kind, group_id, queue_id, first, offsets[-1] - first + 1, bits, **others)  # type: ignore[arg-type]
 
 

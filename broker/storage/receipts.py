@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import Lease, receipt_gone, runs
+from broker.domain.lease import Lease, bits_of, offsets_of, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.timeline import TimelineKind
 from broker.services.work import AckManyOutcome, AckManyWork, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
@@ -82,15 +82,21 @@ def _good(lease: Lease | None, item: AckManyWork, outcome: AckManyOutcome) -> in
         outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
         return 0
     outcome.held_until = lease.available_at
-    first, count, moved = lease.first, lease.count, lease.moved
-    good = 0
+    first, count = lease.first, lease.count
+    if (
+        lease.token == item.token
+        and not lease.moved
+        and first <= min(item.offsets)
+        and max(item.offsets) < first + count
+    ):
+        return bits_of(item.offsets, first)
+    good = []
     for offset in item.offsets:
-        index = offset - first
-        if lease.token == item.token and 0 <= index < count and not (moved and moved >> index & 1):
-            good |= 1 << index
-        elif refusal := _refusal(lease, Receipt(item.lease_id, item.token, offset)):
+        if refusal := _refusal(lease, Receipt(item.lease_id, item.token, offset)):
             outcome.refused[offset] = refusal
-    return good
+        else:
+            good.append(offset)
+    return bits_of(good, first) if good else 0
 
 
 def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
@@ -144,7 +150,7 @@ class _Settling:
         lease = self.leases[lease_id]
         new = bits & ~lease.settled
         if new:
-            self._note(TimelineKind.ACKED, lease, [lease.first + i for i in range(lease.count) if new >> i & 1])
+            self._note(TimelineKind.ACKED, lease, offsets_of(new, lease.first))
         self.leases[lease_id] = lease.acked(bits)
 
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:

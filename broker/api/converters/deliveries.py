@@ -11,12 +11,12 @@ from broker.errors import BrokerError
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
     from broker.domain.message import LogMessage
-    from broker.services.delivery import Settled
+    from broker.services.delivery import Said
     from broker.services.work import Delivered
 
 
@@ -74,13 +74,14 @@ class _Filler:
 
 
 def add_receipt_results(
-    results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult],
-    handles: Sequence[str],
-    outcomes: Sequence[Settled | BrokerError],
+    results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult], handles: Iterable[str], said: Said
 ) -> None:
     """Adds what became of receipt handles to an answer."""
-    for handle, outcome in zip(handles, outcomes, strict=True):
+    for handle in handles:
         result = results.add(receipt_handle=handle)
+        outcome = said.get(handle)
+        if outcome is None:
+            continue
         if isinstance(outcome, BrokerError):
             result.error.CopyFrom(item_error(outcome))
             continue

@@ -331,7 +331,7 @@ class ReceiptOutcome(_message.Message):
     """The request's id."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceiptResult]:
-        """One result per handle, in the order of the request."""
+        """What there is to say, in the order of the request: handles that are not here were acknowledged or given back."""
 
     def __init__(
         self,
