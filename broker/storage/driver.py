@@ -7,7 +7,8 @@ is taken apart in one loop. Same values, same types; only the methods of the dri
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pymysql.connections import MAX_PACKET_LEN, Connection, MySQLResult
 from pymysql.constants import CR
@@ -15,19 +16,20 @@ from pymysql.err import OperationalError
 from pymysql.protocol import MysqlPacket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 READ_AT_ONCE = 256 * 1024
 # Rows begin with the length of their first value; an error and the end begin with these.
 _FIRST_OF_OTHERS = 0xFE
-_Column = tuple[str | None, "Callable[[Any], Any] | None"]
+Reader: TypeAlias = "Callable[[Any], Any]"
+_Column: TypeAlias = "tuple[str | None, Reader | None]"
 
 
-def take_apart(data: bytes, columns: Sequence[_Column], at: int = 0) -> tuple[Any, ...]:
+def take_apart(data: bytes, readers: Iterable[Reader | None], at: int = 0) -> tuple[Any, ...]:
     """The values of a row of the text protocol: each has its length before it, in 1 to 9 bytes; 251 stands for NULL."""
     row: list[Any] = []
     append = row.append
-    for encoding, convert in columns:
+    for read in readers:
         length = data[at]
         at += 1
         if length > 250:
@@ -38,15 +40,22 @@ def take_apart(data: bytes, columns: Sequence[_Column], at: int = 0) -> tuple[An
             length = int.from_bytes(data[at : at + size], "little")
             at += size
         end = at + length
-        value: Any = data[at:end]
+        append(data[at:end] if read is None else read(data[at:end]))
         at = end
-        if convert is int:
-            append(int(value))  # Reads digits from bytes as well as from text.
-            continue
-        if encoding is not None:
-            value = value.decode(encoding)
-        append(value if convert is None else convert(value))
     return tuple(row)
+
+
+def readers_of(columns: Iterable[_Column]) -> list[Reader | None]:
+    """What makes a value of the bytes of each column; None where they are the value."""
+    return [_reader(encoding, convert) for encoding, convert in columns]
+
+
+def _reader(encoding: str | None, convert: Reader | None) -> Reader | None:
+    if encoding is None or convert is int:
+        return convert  # int reads digits from bytes as well as from text.
+    if convert is None:
+        return operator.methodcaller("decode", encoding)
+    return lambda value: convert(value.decode(encoding))
 
 
 class QuickResult(MySQLResult):  # type: ignore[misc]
@@ -55,14 +64,14 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
     connection: Any
 
     def _read_rowdata_packet(self) -> None:
-        connection, columns = self.connection, self.converters
+        connection, readers = self.connection, readers_of(self.converters)
         rows: list[tuple[Any, ...]] = []
         while True:
-            connection.take_buffered(rows, columns)
+            connection.take_buffered(rows, readers)
             data = connection.read_row_data()
             if data[0] >= _FIRST_OF_OTHERS and self._ended_by(data):
                 break
-            rows.append(take_apart(data, columns))
+            rows.append(take_apart(data, readers))
         self.affected_rows = len(rows)
         self.rows = tuple(rows)
 
@@ -99,7 +108,7 @@ class QuickConnection(Connection):  # type: ignore[misc]
             self.server_status = result.server_status
         return result.affected_rows
 
-    def take_buffered(self, rows: list[tuple[Any, ...]], columns: Sequence[_Column]) -> None:
+    def take_buffered(self, rows: list[tuple[Any, ...]], readers: Sequence[Reader | None]) -> None:
         """Takes the rows apart that are here in full already, up to the first packet that is none, or is out of turn.
 
         A packet has 3 bytes of length and 1 of its number before it. Reading each by itself costs as much as taking its
@@ -112,7 +121,7 @@ class QuickConnection(Connection):  # type: ignore[misc]
             following = start + (buffered[at] | buffered[at + 1] << 8 | buffered[at + 2] << 16)
             if following > end + 4 or buffered[at + 3] != number or buffered[start] >= _FIRST_OF_OTHERS:
                 break
-            rows.append(take_apart(buffered, columns, start))
+            rows.append(take_apart(buffered, readers, start))
             at, number = following, (number + 1) & 255
         self._rfile.read(at)
         self._next_seq_id = number

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
-from broker.storage.driver import QuickConnection, take_apart
+from broker.storage.driver import QuickConnection, readers_of, take_apart
 from support.databases import server_url
 
 if TYPE_CHECKING:
@@ -72,6 +72,24 @@ def test_an_error_between_rows_is_raised_and_the_connection_goes_on(connections:
             assert cursor.fetchall() == ((7,),)
 
 
+@pytest.mark.parametrize("size", [0, 20, 60, 61, 200, 250, 251, 1000, 65_535, 65_600, 300_000])
+def test_rows_that_end_anywhere_in_what_is_read_at_once(connections: tuple[Any, Any], size: int) -> None:
+    """Rows are taken from a buffer: some of them end in the next one."""
+    rows = min(3000, 2_000_000 // (size + 20))
+    sql = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"
+    sql += f" SELECT i, REPEAT('x', {size} + i % 7), IF(i % 5, NULL, 'ä'), -i FROM n"
+    for connection in connections:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SET SESSION cte_max_recursion_depth = 5000"
+                if "-" not in connection.server_version or "MariaDB" not in connection.server_version
+                else "SET SESSION max_recursive_iterations = 5000"
+            )
+    plain, quick = both(connections, sql)
+    assert len(plain[0]) == rows
+    assert plain == quick
+
+
 def test_a_connection_that_is_cut_is_lost(connections: tuple[Any, Any]) -> None:
     plain, quick = connections
     with quick.cursor() as cursor, plain.cursor() as killer:
@@ -96,4 +114,4 @@ def test_any_row(values: list[Any]) -> None:
         columns.append(
             (None, None) if isinstance(value, bytes) else ("ascii", int) if isinstance(value, int) else ("utf-8", None)
         )
-    assert take_apart(data, columns) == tuple(values)
+    assert take_apart(data, readers_of(columns)) == tuple(values)

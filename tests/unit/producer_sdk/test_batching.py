@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from producer_sdk import AsyncTransactionProducer, BatchLimits, BrokerFailed, Message, RequestRefused
+from producer_sdk import AsyncProducer, AsyncTransactionProducer, BatchLimits, BrokerFailed, Message, RequestRefused
 from producer_sdk.batching import Batcher
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Sink:
     """Takes requests and answers when the test lets it."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, *, in_flight: int = 1, **limits: int) -> None:
         self.requests: list[tuple[list[str], str]] = []
         self.answers: list[asyncio.Future[None]] = []
         self.came = asyncio.Event()
-        self.batcher: Batcher[str, str] = Batcher(self.send, BatchLimits(**limits))
+        self.batcher: Batcher[str, str] = Batcher(self.send, BatchLimits(in_flight=in_flight, **limits))
 
     async def send(self, items: list[str], shared: str) -> list[str]:
         self.requests.append((items, shared))
@@ -146,6 +146,22 @@ async def test_concurrent_transactions_share_requests(stub: StubBroker) -> None:
     assert sum(len(request.transaction_ids) for request in stub.commits) == 200
     assert len(stub.prepares) <= 4
     assert len(stub.commits) <= 8
+
+
+async def test_messages_of_message_groups_go_in_one_request_after_the_other(stub: StubBroker) -> None:
+    stub.gate.clear()
+    grouped = [Message("orders", f"{number}", message_group=f"g{number % 2}") for number in range(8)]
+    async with AsyncProducer(stub.endpoint, batching=BatchLimits(items=2, in_flight=3)) as producer:
+        loose = asyncio.create_task(producer.send_many([Message("orders", "x")] * 6))
+        await stub.until(lambda: len(stub.sends) == 3)
+        ordered = asyncio.create_task(producer.send_many(grouped))
+        await stub.until(lambda: len(stub.sends) == 4)
+        await asyncio.sleep(0.1)
+        assert len(stub.sends) == 4  # The others wait for the answer to the first request.
+        stub.gate.set()
+        await asyncio.gather(loose, ordered)
+    sent = [message.body for request in stub.sends for message in request.messages if message.message_group]
+    assert sent == [f"{number}".encode() for number in range(8)]
 
 
 async def test_one_bad_item_does_not_fail_its_batch_mates(stub: StubBroker) -> None:
