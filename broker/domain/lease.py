@@ -30,7 +30,7 @@ NEVER = 1 << 62
 # One text for each number: what is not as it was handed out is not a handle.
 _NUMBER = "(?:0|[1-7][0-9a-f]{15}|[1-9a-f][0-9a-f]{0,14})"
 _RECEIPT = re.compile(rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})")
-_OFFSETS = re.compile(rf"{_NUMBER}(?:,{_NUMBER})*")
+_OFFSETS = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ def parse_offsets(texts: Sequence[str]) -> list[int]:
     Raises:
         InvalidArgument: a text is none.
     """
-    together = ",".join(texts)
+    # None of them has a dot in it: it would not be the last part.
+    together = ".".join(texts)
     if not _OFFSETS.fullmatch(together):
         raise _no_receipt(together)
     return [int(text, 16) for text in texts]

@@ -69,7 +69,8 @@ class DelayScheduler(Loop):
                 break
         self.interval = BUSY_PAUSE if moved.busy else self._look_interval
         if moved.next_due is not None:
-            self._wake_at(moved.next_due)
+            # Not later than what was taken in while the database was asked.
+            self.expect(moved.next_due)
 
     async def stop(self) -> None:
         """Ends; a move that is under way takes place, or does not."""

@@ -55,9 +55,9 @@ class LeaseWatcher(Loop):
 
     async def run_once(self) -> None:
         """One look at the groups whose consumers wait here."""
-        group_ids = self._wakeups.waiting_groups
-        if group_ids:
-            self._wakeups.told(await self._store.look_at_groups(group_ids))
+        groups = self._wakeups.waiting_groups
+        if groups:
+            self._wakeups.told(await self._store.look_at_groups(groups))
 
 
 class ClockStore(Protocol):

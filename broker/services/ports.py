@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.filters import Filter
@@ -153,7 +153,7 @@ class LeaseStore(Protocol):
         """Whether some of these leases are open."""
         ...
 
-    async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
+    async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
         """What consumers of some groups should know; groups that were deleted are left out."""
         ...
 

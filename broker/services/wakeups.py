@@ -20,6 +20,7 @@ class Wakeups:
         """Starts with nobody waiting."""
         self._by_topic: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self._topics: dict[asyncio.Event, list[int]] = {}
         self._announced: dict[Queue, int] = {}
         self._epochs: dict[int, int] = {}
 
@@ -29,9 +30,12 @@ class Wakeups:
         return bool(self._by_topic)
 
     @property
-    def waiting_groups(self) -> list[int]:
-        """Groups whose consumers wait."""
-        return list(self._by_group)
+    def waiting_groups(self) -> dict[int, set[int]]:
+        """Groups whose consumers wait, with the ids of the topics that they wait for."""
+        return {
+            group_id: {topic_id for event in events for topic_id in self._topics[event]}
+            for group_id, events in self._by_group.items()
+        }
 
     @contextmanager
     def listen(self, topic_ids: Iterable[int], group_id: int | None = None) -> Iterator[asyncio.Event]:
@@ -42,9 +46,11 @@ class Wakeups:
             self._by_topic[topic_id].add(event)
         if group_id is not None:
             self._by_group[group_id].add(event)
+        self._topics[event] = topic_ids
         try:
             yield event
         finally:
+            del self._topics[event]
             for topic_id in topic_ids:
                 _remove(self._by_topic, topic_id, event)
             if group_id is not None:

@@ -16,9 +16,10 @@ from broker.storage.session import Session, Statement, marks
 from broker.storage.taking_over import take_over
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from broker.domain.topic import Topic
+    from broker.storage.desk import Place
     from broker.storage.directory import Directory
     from broker.storage.groups import GroupMemory, GroupView
 
@@ -89,18 +90,43 @@ def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
     return bool({part.token for part in parts} & {row[0] for row in found})
 
 
-def news_of(session: Session, group_ids: Sequence[int], now: int) -> dict[int, GroupNews]:
-    """What consumers of some groups should know; groups that were deleted are left out.
+def news_of(
+    session: Session, groups: Mapping[int, Collection[int]], now: int, directory: Directory
+) -> dict[int, GroupNews]:
+    """What consumers of some groups should know who read these topics; groups that were deleted are left out.
 
-    Reads two rows and one entry of lease_available a group.
+    Reads two rows and one entry of lease_available a group; where something is due, the due leases up to the first one
+    of these topics.
     """
-    known = epochs(session, group_ids)
-    running = [i for i in group_ids if i in known and not known[i][1]]
+    known = epochs(session, list(groups))
+    running = [i for i in groups if i in known and not known[i][1]]
     earliest = session.fetch_each(
         "SELECT ?, MIN(available_at) FROM lease WHERE group_id = ?", [(group_id, group_id) for group_id in running]
     )
-    due = {group_id for group_id, available_at in earliest if available_at is not None and available_at <= now}
-    return {i: GroupNews(known[i][0], i in due) for i in group_ids if i in known}
+    due = {
+        group_id
+        for group_id, available_at in earliest
+        if available_at is not None
+        and available_at <= now
+        and _due_leases(session, group_id, now, _places(directory.by_ids(session, groups[group_id])), 1)
+    }
+    return {i: GroupNews(known[i][0], i in due) for i in groups if i in known}
+
+
+def _due_leases(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> list[int]:
+    if not queue_ids:
+        return []
+    return [row[0] for row in session.together([_looking_for_due(session, group_id, now, queue_ids, limit)])[0].rows]
+
+
+def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
+    """Asks for leases that can be taken. Uses lease_available."""
+    sql = DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(queue_ids))
+    return Statement(sql, (group_id, now, *queue_ids, limit))
+
+
+def _places(topics: Mapping[int, Topic]) -> dict[int, Place]:
+    return {queue_id: (topic, n) for topic in topics.values() for n, queue_id in enumerate(topic.queue_ids)}
 
 
 class _Counter:
@@ -121,15 +147,12 @@ class _Counter:
         known = directory.by_ids(session, [topic.topic_id for topic in topics])
         if len(known) != len(topics):
             raise NotFound("A topic was deleted.", reason="TOPIC_NOT_FOUND", field="topics")
-        places = {queue_id: (topic, n) for topic in known.values() for n, queue_id in enumerate(topic.queue_ids)}
+        places = _places(known)
         seen, due, behind = session.together(
             [
                 groups.look(group_id),
-                # Uses lease_available; the rows are locked by primary key, later.
-                Statement(
-                    DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(places)),
-                    (group_id, now, *places, TAKE_OVERS_AT_ONCE),
-                ),
+                # The rows are locked by primary key, later.
+                _looking_for_due(session, group_id, now, places, TAKE_OVERS_AT_ONCE),
                 Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
             ]
         )

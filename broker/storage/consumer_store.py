@@ -11,7 +11,7 @@ from broker.storage.groups import GroupMemory
 from broker.storage.handing_out import LARGEST_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup, GroupSettings
@@ -85,10 +85,10 @@ class ConsumerStore(Access):
             lambda session: bool(session.fetch_in("SELECT lease_id FROM lease WHERE lease_id", list(lease_ids)))
         )
 
-    async def look_at_groups(self, group_ids: Sequence[int]) -> dict[int, GroupNews]:
-        """What consumers of some groups should know; groups that were deleted are left out."""
+    async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
+        """What consumers of some groups should know who read these topics; groups that were deleted are left out."""
         now = self.clock.now()
-        return await self._read(lambda session: claims.news_of(session, group_ids, now))
+        return await self._read(lambda session: claims.news_of(session, groups, now, self.directory))
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
@@ -108,7 +108,9 @@ class ConsumerStore(Access):
 
     async def queue_heads(self) -> dict[Queue, int]:
         """Where each queue ends: its next offset."""
-        return await self._read(reading.queue_heads)
+        heads = await self._read(reading.queue_heads)
+        self.directory.notice(heads)
+        return heads
 
     async def find_group(self, name: str) -> ConsumerGroup | None:
         """A consumer group by name."""

@@ -30,7 +30,8 @@ class Desk:
     """A consumer group as one database transaction serves it; time in microseconds.
 
     Attributes:
-        freed: a message group's next lease can be taken since the look at what is due.
+        freed: a lease can be taken that was not among those that were due: a message group's next one, or the rest of
+            one that was split.
     """
 
     session: Session

@@ -79,6 +79,17 @@ class Directory:
             self._by_id.clear()
             self._by_queue.clear()
 
+    def notice(self, queues: Iterable[tuple[int, int]]) -> None:
+        """Drops what is remembered of topics that have further queues by now, given those that there are.
+
+        Args:
+            queues: topic id and queue id.
+        """
+        for topic_id, queue_id in queues:
+            entry = self._by_id.get(topic_id)
+            if entry is not None and queue_id not in entry[1].queue_ids:
+                self.forget(entry[1])
+
     def forget_names(self, names: Iterable[str]) -> None:
         """Drops what is remembered under these names: another broker may have deleted the topics, or made them anew."""
         for name in names:

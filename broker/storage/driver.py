@@ -114,7 +114,13 @@ class QuickConnection(Connection):  # type: ignore[misc]
         A packet has 3 bytes of length and 1 of its number before it. Reading each by itself costs as much as taking its
         row apart.
         """
-        buffered: bytes = self._rfile.peek()
+        try:
+            buffered: bytes = self._rfile.peek()
+        except OSError as error:
+            self._force_close()
+            raise OperationalError(
+                CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})"
+            ) from error
         end, at, number = len(buffered) - 4, 0, self._next_seq_id
         while at < end:
             start = at + 4

@@ -241,10 +241,17 @@ def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, b
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as consumers are to be served now: `filters` by topic id."""
+    """A group as consumers are to be served now.
+
+    Attributes:
+        filters: by topic id.
+        looks_first: queues where some of the last messages could not go out as they were read: large ones, or of
+            message groups. There, they are looked at before.
+    """
 
     group: ConsumerGroup
     filters: dict[int, Filter] = field(default_factory=dict)
+    looks_first: set[int] = field(default_factory=set)
 
 
 class GroupMemory:

@@ -1,8 +1,9 @@
 """Handing out what was never handed out: ranges of a queue from a group's progress on.
 
-Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Else messages
-are looked at first, without their bodies: what the filter does not want is passed over; those without a message group
-get a lease together, those of each message group one of their own, which waits where the group's turn is not over.
+Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Mostly it is
+read at once; where some of the last ones did not fit, sizes are looked at before. Else messages are looked at first,
+without their bodies: what the filter does not want is passed over; those without a message group get a lease together,
+those of each message group one of their own, which waits where the group's turn is not over.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from broker.storage.reading import (
     fitting,
     log_messages,
     messages_at,
+    plain_messages,
     range_of,
     sizes_of,
 )
@@ -63,7 +65,11 @@ def hand_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed:
     span = max(room.messages, _FEWEST_JUDGED) if wanted else room.messages
     while room.left and backlog.left and not backlog.busy and examined < _EXAMINED_PER_CLAIM:
         before, taken = backlog.first, room.messages
-        if not _hand_out_some(desk, item, backlog, room, claimed, wanted, span):
+        if wanted is None and backlog.queue_id not in desk.view.looks_first:
+            going_on = _hand_out_as_read(desk, item, backlog, room, claimed)
+        else:
+            going_on = _hand_out_some(desk, item, backlog, room, claimed, wanted, span)
+        if not going_on:
             return
         examined += backlog.first - before
         # Where little goes out, one looks further at a time.
@@ -92,6 +98,8 @@ def _hand_out_some(
             _hand_out_range(desk, item, backlog, room, claimed, first, fits)
             if fits < most:
                 room.close()
+            else:
+                desk.view.looks_first.discard(backlog.queue_id)
             return True
         found = desk.session.together([candidates_in(backlog.queue_id, first, most)])[0]
     topic, queue_no = desk.places[backlog.queue_id]
@@ -145,9 +153,35 @@ def _progressing(desk: Desk, backlog: Backlog, following: int) -> Statement:
     )
 
 
-def _hand_out_range(
-    desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, first: int, count: int
-) -> None:
+def _hand_out_as_read(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+    """Hands out a range that is read without a look at it; whether it makes sense to go on.
+
+    Bodies that are large for the room are not read, so that it never costs more than twice of what there is room for.
+    """
+    first = max(backlog.first, backlog.min_offset)
+    count = min(backlog.head - first, LARGEST_RANGE, room.messages)
+    found = _look(desk, backlog, range_of(backlog.queue_id, first, count, largest=2 * room.size // count))
+    if backlog.busy:
+        return False
+    if max(backlog.first, backlog.min_offset) != first:
+        return True  # Another broker handed some out in the meantime; look again from there.
+    if not found.rows:
+        return _skip_expired(desk, backlog)
+    topic, queue_no = desk.places[backlog.queue_id]
+    messages = plain_messages(topic.name, queue_no, found.rows, room.size)
+    if messages is None:
+        desk.view.looks_first.add(backlog.queue_id)
+        return True
+    lease, statements = _leasing_range(desk, item, backlog, first, count)
+    made = desk.session.together(statements)[0]
+    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
+    return True
+
+
+def _leasing_range(
+    desk: Desk, item: ClaimWork, backlog: Backlog, first: int, count: int
+) -> tuple[Lease, list[Statement]]:
+    """A new lease, and the statements that make it; the first one tells its number."""
     lease = Lease(
         0,
         desk.view.group.group_id,
@@ -161,14 +195,15 @@ def _hand_out_range(
     )
     # Nobody can ask for the history of one that retention took in the meantime.
     events = desk.deliveries(lease, range(first, first + count)) if desk.keeps_history else []
-    _, made, read, *_ = desk.session.together(
-        [
-            _progressing(desk, backlog, first + count),
-            leases.insertion(lease),
-            range_of(backlog.queue_id, first, count),
-            *history.recording(desk.session, events),
-        ]
-    )
+    progressing = _progressing(desk, backlog, first + count)
+    return lease, [leases.insertion(lease), progressing, *history.recording(desk.session, events)]
+
+
+def _hand_out_range(
+    desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, first: int, count: int
+) -> None:
+    lease, statements = _leasing_range(desk, item, backlog, first, count)
+    made, *_, read = desk.session.together([*statements, range_of(backlog.queue_id, first, count)])
     topic, queue_no = desk.places[backlog.queue_id]
     messages = log_messages(topic.name, queue_no, read.rows)
     if not messages:

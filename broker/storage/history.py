@@ -78,12 +78,15 @@ def recording(session: Session, events: Sequence[Event]) -> list[Statement]:
 
 
 def events_of(session: Session, queue_id: int, offset: int, longest: int, directory: Directory) -> list[TimelineEvent]:
-    """What consumers did with a message, in order. Range of event_place; `longest` is the largest span of an event."""
+    """What consumers did with a message, in order. Range of event_place; `longest` is the largest span of an event.
+
+    In the order of recording: each follows from the ones before, while the times of two brokers can differ a little.
+    """
     found = session.fetch(
         "SELECT e.kind, COALESCE(g.name, ''), e.client_id, e.attempt, e.happened_at, e.reason, e.first_offset,"
         " e.message_count, e.offsets, e.dead_letter FROM delivery_event e"
         " LEFT JOIN consumer_group g ON g.group_id = e.group_id"
-        " WHERE e.queue_id = ? AND e.first_offset > ? AND e.first_offset <= ? ORDER BY e.happened_at, e.event_id",
+        " WHERE e.queue_id = ? AND e.first_offset > ? AND e.first_offset <= ? ORDER BY e.event_id",
         (queue_id, offset - longest, offset),
     )
     events = []

@@ -32,9 +32,15 @@ def sizes_of(queue_id: int, first: int, count: int) -> Statement:
     return Statement(f"SELECT SUM(size), COUNT(message_group) {_SPAN}", (queue_id, first, first + count))
 
 
-def range_of(queue_id: int, first: int, count: int) -> Statement:
-    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key."""
-    return Statement(f"SELECT {rows.READ_COLUMNS} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+def range_of(queue_id: int, first: int, count: int, largest: int | None = None) -> Statement:
+    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key.
+
+    Bodies of more than `largest` bytes are left out.
+    """
+    columns = rows.READ_COLUMNS
+    if largest is not None:
+        columns = columns.replace("body", f"CASE WHEN size <= {largest} THEN body END")
+    return Statement(f"SELECT {columns} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
 
 
 def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
@@ -51,6 +57,16 @@ def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
 def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
     """The messages in the rows of `range_of` and `messages_at`."""
     return [rows.log_message(topic, queue_no, row) for row in found]
+
+
+def plain_messages(
+    topic: str, queue_no: int, found: Iterable[Sequence[Any]], max_bytes: int
+) -> list[LogMessage] | None:
+    """The messages in the rows of `range_of`; None where one has a message group, or they are too large together."""
+    messages = log_messages(topic, queue_no, found)
+    if any(message.body is None or message.message_group is not None for message in messages):
+        return None
+    return messages if sum([len(message.body) for message in messages]) <= max_bytes else None
 
 
 def candidates_in(queue_id: int, first: int, count: int) -> Statement:

@@ -112,6 +112,8 @@ def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
     if isinstance(first, AckManyOutcome) and isinstance(second, AckManyOutcome):
         if now < first.held_until:
             second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
+        # What the first time freed is free, and nobody was told.
+        second.frees = tuple({*first.frees, *second.frees})
         return second
     if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until:
         return first

@@ -67,6 +67,7 @@ def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
     if lease.message_group is None:
         # The rest keeps its lease, due, so that late acks of it still count.
         desk.session.together([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
+        desk.freed = True
         return taken.cut(lease.first, rest)
     # The rest waits for its turn.
     behind = replace(

@@ -334,6 +334,7 @@ class Model(RuleBasedStateMachine):
             self.model.receipts.add((each.lease_id, each.token))
             assert each.expires_at == self.now + self.rig.lease_time
             got += [(m.queue_no, m.offset, Receipt(each.lease_id, each.token, m.offset)) for m in each.messages]
+            before = {self.model.find(m.queue_no, m.offset).receipt for m in each.messages}
             if each.ordered:
                 self.hand_out_in_order(each)
             for message in [] if each.ordered else each.messages:
@@ -342,6 +343,7 @@ class Model(RuleBasedStateMachine):
                 assert delivered_before(self.model.logs[message.queue_no], message.offset, None), "skipped a message"
                 assert each.attempt == entry.attempt + 1 <= MAX_ATTEMPTS
                 entry.attempt = each.attempt
+            self.cut_off(before)
         assert len(got) <= limit
         if len(got) < limit and not claimed.more:
             assert self.takeable() == [], "there was room, and these were not delivered"
@@ -351,6 +353,15 @@ class Model(RuleBasedStateMachine):
     def pull_after_all_leases_ended(self, broker: int, limit: int) -> Any:
         self.rig.clock.pass_time(self.rig.lease_time)
         return self.pull(broker, limit)
+
+    def cut_off(self, receipts: set[tuple[int, int] | None]) -> None:
+        """Of a lease that was split the rest goes on under its name; what was handled before the rest left it."""
+        for log in self.model.logs:
+            for receipt in receipts - {None}:
+                rest = [offset for offset, entry in enumerate(log) if entry.open and entry.receipt == receipt]
+                for entry in log[: rest[0]] if rest else ():
+                    if entry.receipt == receipt:
+                        entry.receipt = None
 
     def takeable(self) -> list[Entry]:
         """What a consumer with room for it must get."""

@@ -78,6 +78,20 @@ class TestStarting:
         assert await pull(other, group, topic) == []
         assert len(await other.group_progress(group)) == 3
 
+    async def test_a_queue_that_another_broker_added_is_read_as_soon_as_its_head_is_seen(
+        self, world: World, store: Store
+    ) -> None:
+        """Who waits is woken by the head, once: what was remembered of the topic must not hide the queue then."""
+        topic = await store.create_topic("grows", TopicSettings(1, HOUR))
+        group = await store.create_group("late", GroupSettings(start_at=LATEST), DLQ)
+        other = world.broker("b")
+        await joined(other, group, topic)
+        assert await pull(other, group, topic) == []
+        await store.update_topic(topic, TopicChange(queue_count=2))
+        ok(await store.send([SendWork(new_id(), topic.topic_id, 1, text("0", "grows"))]))
+        assert len(await other.queue_heads()) >= 2
+        assert bodies(await pull(other, group, topic)) == ["0"]
+
 
 class TestPausing:
     """A paused group gets nothing; what it has may be settled."""

@@ -14,7 +14,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import AckWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
+from broker.services.work import AckWork, Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
 from broker.storage.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
@@ -322,13 +322,13 @@ async def test_groups_with_due_leases(world: World, store: Store, topic: Topic, 
     await fill(store, topic, 2)
     await pull(store, group, topic)
     world.clock.pass_time(LEASE - 1)
-    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(0, False)}
+    assert await store.look_at_groups({group.group_id: [topic.topic_id]}) == {group.group_id: GroupNews(0, False)}
     world.clock.pass_time(1)
-    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(0, True)}
+    assert await store.look_at_groups({group.group_id: [topic.topic_id]}) == {group.group_id: GroupNews(0, True)}
     await store.pause_group(group, paused=True, reason="")
-    assert await store.look_at_groups([group.group_id]) == {group.group_id: GroupNews(1, False)}
+    assert await store.look_at_groups({group.group_id: [topic.topic_id]}) == {group.group_id: GroupNews(1, False)}
     await store.delete_group(group)
-    assert await store.look_at_groups([group.group_id]) == {}
+    assert await store.look_at_groups({group.group_id: [topic.topic_id]}) == {}
 
 
 async def test_due_leases_of_topics_nobody_reads_any_more_are_in_nobodys_way(
@@ -344,6 +344,25 @@ async def test_due_leases_of_topics_nobody_reads_any_more_are_in_nobodys_way(
     await pull(store, group, topic)
     world.clock.pass_time(LEASE)
     assert bodies(await pull(store, group, topic)) == ["0"]
+    for topics, due in [([topic], False), ([old], True), ([old, topic], True)]:
+        news = await store.look_at_groups({group.group_id: [each.topic_id for each in topics]})
+        assert news == {group.group_id: GroupNews(0, due)}
+
+
+async def test_what_a_split_lease_leaves_behind_can_be_taken_at_once(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    await fill(store, topic, 3)
+    await pull(store, group, topic)
+    world.clock.pass_time(LEASE)
+    more = []
+    for _ in range(3):
+        wish = ClaimWork(group, [topic], "consumer", 1, 1 << 20, LEASE)
+        (claimed,) = await store.claim([wish])
+        assert isinstance(claimed, Claimed)
+        assert sum(len(each.messages) for each in claimed.parts) == 1
+        more.append(claimed.more)
+    assert more == [True, True, False]
 
 
 async def test_a_range_has_a_bound(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:

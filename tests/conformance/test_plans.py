@@ -333,7 +333,11 @@ def test_nothing_but_its_own_rows_is_locked(past: Past, name: str) -> None:
 
 SCANS = {
     "news of groups": (
-        lambda session: [i for i, news in claims.news_of(session, [1, 2, 3, 4], START).items() if news.due],
+        lambda session: [
+            i
+            for i, news in claims.news_of(session, {n: [1, 2, 3, 4] for n in (1, 2, 3, 4)}, START, directory()).items()
+            if news.due
+        ],
         [1],
         8,
     ),

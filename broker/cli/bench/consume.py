@@ -24,7 +24,6 @@ from broker.cli.serve import fail
 from broker.domain.ids import uuid7
 from broker.errors import BrokerError
 from broker.storage import rows
-from broker.storage.driver import QuickConnection
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def consume(
             counts = _fill(opened, TOPIC, messages, size)
             settle(opened)
             floor = stack.enter_context(closing(ConsumeFloor(url)))
-            quick_floor = stack.enter_context(closing(ConsumeFloor(url, QuickConnection)))
+            quick_floor = stack.enter_context(closing(ConsumeFloor(url, quick=True)))
             _drain(broker, clients, WARM_UP, GROUP, min(messages, WARM_UP_MESSAGES))
             drained, floors, quick = [], [], []
             for number in range(rounds):

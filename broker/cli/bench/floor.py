@@ -17,8 +17,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from pymysql.connections import Connection
-
 from broker.domain.ids import uuid7
 from broker.storage import rows
 from broker.storage.engine import Database
@@ -56,9 +54,9 @@ _LEASE = (
 class Floor:
     """Plain driver code on a database that has the broker's tables."""
 
-    def __init__(self, url: str, driver: type[Connection] = Connection) -> None:
-        """Connects; `driver` makes the connection to a server."""
-        self._database = Database(url, driver=driver)
+    def __init__(self, url: str, *, quick: bool = False) -> None:
+        """Connects; `quick`: rows are taken apart as the broker does it, not as the driver does."""
+        self._database = Database(url, quick=quick)
         self._session: Session = self._database.session()
         self._cursor: Any = self._session.connection.cursor()
         self._mark = "?" if self._database.dialect.embedded else "%s"

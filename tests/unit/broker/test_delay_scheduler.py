@@ -100,3 +100,20 @@ async def test_dropped_messages_are_told(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         await scheduler.run_once()
     assert "3 scheduled messages were dropped" in caplog.text
+
+
+async def test_what_is_taken_in_while_messages_are_moved_is_not_late() -> None:
+    clock = Clock()
+    store = FakeStore()
+    scheduler = DelayScheduler(store, Wakeups(), clock, look_interval=3600)
+
+    async def move_due(*, known: bool = False) -> Moved:
+        scheduler.expect(clock.now() + SECOND // 10)
+        return await FakeStore.move_due(store, known=known)
+
+    store.answers = [Moved(next_due=clock.now() + 3600 * SECOND)]
+    store.move_due = move_due  # type: ignore[method-assign]
+    scheduler.start()
+    assert await asked_within(store, 5)
+    assert await asked_within(store, 2), "the message that came meanwhile is due first"
+    await scheduler.stop()

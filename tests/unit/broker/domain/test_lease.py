@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.domain.lease import Lease, ReceiptHandle, parse_receipt, receipt_gone, runs
+from broker.domain.lease import (
+    Lease,
+    ReceiptHandle,
+    bits_of,
+    offsets_of,
+    parse_offsets,
+    parse_receipt,
+    receipt_gone,
+    runs,
+)
 from broker.errors import InvalidArgument, StaleReceipt
 
 LEASE = Lease(1, 2, 3, first=10, count=4, token=99, attempt=1, available_at=1000, owner="a")
@@ -120,3 +129,27 @@ def test_runs(offsets: set[int]) -> None:
     stretches = runs(sorted(offsets))
     assert [o for first, count in stretches for o in range(first, first + count)] == sorted(offsets)
     assert all(a + n < b for (a, n), (b, _) in itertools.pairwise(stretches))
+
+
+@given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=20))
+def test_offsets_are_read_back(offsets: list[int]) -> None:
+    assert parse_offsets([f"{offset:x}" for offset in offsets]) == offsets
+
+
+@pytest.mark.parametrize("text", ["", "2,3", "g", "-1", "+1", "01", "0x1", "1 ", "1_0", "A", "8000000000000000", "1\n"])
+def test_what_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_offsets(["1", text])
+
+
+@given(st.integers(0, 1000), st.lists(st.integers(0, 300), min_size=1, max_size=30))
+def test_offsets_and_bits(first: int, places: list[int]) -> None:
+    offsets = sorted({first + place for place in places})
+    bits = bits_of(offsets, first)
+    assert bits == sum(1 << offset - first for offset in offsets)
+    assert list(offsets_of(bits, first)) == offsets
+    assert bits_of([first + place for place in places], first) == bits
+
+
+def test_no_bits_are_no_offsets() -> None:
+    assert list(offsets_of(0, 7)) == []
