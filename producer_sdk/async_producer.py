@@ -73,7 +73,7 @@ class AsyncProducer:
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
-        # Two requests under way may overtake each other.
+        # What has an order: two requests under way may overtake each other.
         self._ordered_sends = Batcher(self._send_messages, replace(self._limits, in_flight=1))
         self._recalls = Batcher(self._send_recalls, self._limits)
         self._close_grace = close_grace
@@ -149,7 +149,8 @@ class AsyncProducer:
             priority=priority,
             dedup_key=dedup_key,
         )
-        return _position(await self._ask_to_store(message))
+        sends = self._ordered_sends if message_group else self._sends
+        return _position(await self._ask_to_store(message, sends))
 
     async def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages; each stands for itself.
@@ -162,7 +163,8 @@ class AsyncProducer:
         """
         self._begin()
         encoded = [to_wire(message, new_id()) for message in as_messages(messages)]
-        outcomes = await outcomes_of([self._ask_to_store(message) for message in encoded], _position)
+        sends = [self._ask_to_store(message, self._ordered_sends) for message in encoded]
+        outcomes = await outcomes_of(sends, _position)
         positions = [outcome for outcome in outcomes if isinstance(outcome, LogPosition)]
         if len(positions) < len(outcomes):
             first = next(outcome for outcome in outcomes if isinstance(outcome, HalfmqError))
@@ -223,8 +225,9 @@ class AsyncProducer:
         await self._ordered_sends.settle()
         await self._recalls.settle()
 
-    def _ask_to_store(self, message: message_pb2.Message) -> Awaitable[producer_pb2.SendResult]:
-        sends = self._ordered_sends if message.message_group else self._sends
+    def _ask_to_store(
+        self, message: message_pb2.Message, sends: Batcher[message_pb2.Message, producer_pb2.SendResult]
+    ) -> Awaitable[producer_pb2.SendResult]:
         return ask(sends, self._link.retry, message, message.ByteSize() + 4)
 
     async def _send_messages(self, messages: list[message_pb2.Message], _: str) -> Sequence[producer_pb2.SendResult]:

@@ -54,8 +54,8 @@ class BatchLimits:
         items: Items in one request at most.
         size: Bytes of items in one request at most; a larger item goes alone. No request grows beyond 32 MiB.
         in_flight: Requests of one kind under way at a time. With two, the broker has work while the client reads the
-            last answer; more help where the network is slow compared with the broker. Messages with a message group
-            go in one request after the other all the same: their order is that of the calls.
+            last answer; more help where the network is slow compared with the broker. Messages of ``send_many``, and
+            those with a message group, go in one request after the other all the same, in the order of the calls.
     """
 
     items: int = 128

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.api")
 
 RETRY_AFTER = 0.2
-# Health checks and operators' calls are taken also when there is too much of the rest.
+# Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
+# large: they have a bound of their own.
 BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
+LOOK_UPS = "/halfmq.v1.QueryService/"
+MOST_LOOK_UPS = 64
 
 
 class Load:
@@ -62,6 +65,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Takes how many calls, and how many streams, may be under way at a time."""
         self._calls = Load("calls", max_calls)
         self._streams = Load("streams", max_streams)
+        self._look_ups = Load("look-ups", MOST_LOOK_UPS)
 
     async def intercept_service(
         self,
@@ -73,7 +77,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method
-        if not method.startswith(BOUNDED):
+        if method.startswith(LOOK_UPS):
+            calls, streams = self._look_ups, self._look_ups
+        elif not method.startswith(BOUNDED):
             calls, streams = _UNBOUNDED, _UNBOUNDED
         else:
             calls, streams = self._calls, self._streams

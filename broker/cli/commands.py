@@ -6,6 +6,7 @@ import typer
 
 from broker.cli import serve
 from broker.cli.bench.consume import consume
+from broker.cli.bench.delay import delay
 from broker.cli.bench.history import history
 from broker.cli.bench.idle import idle
 from broker.cli.bench.latency import latency
@@ -29,6 +30,7 @@ bench.command("transactions")(transactions)
 bench.command("send")(send)
 bench.command("consume")(consume)
 bench.command("latency")(latency)
+bench.command("delay")(delay)
 bench.command("idle")(idle)
 bench.command("history")(history)
 app.add_typer(bench, name="bench")

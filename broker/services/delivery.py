@@ -15,8 +15,8 @@ from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.services.subscription import Subscription, Wish, signal
 from broker.services.transactions import new_id
 from broker.services.work import (
-    AckManyOutcome,
-    AckManyWork,
+    AckOutcome,
+    AckWork,
     ExtendWork,
     JoinWork,
     NackWork,
@@ -156,7 +156,7 @@ class DeliveryService:
                 by_lease[lease].append(handle)
             else:
                 by_lease[lease] = [handle]
-        work: list[AckManyWork] = []
+        work: list[AckWork] = []
         for some in by_lease.values():
             try:
                 work.append(_ack_of(some))
@@ -166,7 +166,7 @@ class DeliveryService:
             refused: dict[int, BrokerError] = {}
             if isinstance(outcome, BrokerError):
                 refused = dict.fromkeys(item.offsets, outcome)
-            elif isinstance(outcome, AckManyOutcome):
+            elif isinstance(outcome, AckOutcome):
                 refused = outcome.refused
                 self.wakeups.leases_free(outcome.frees)
             for offset, refusal in refused.items():
@@ -287,14 +287,14 @@ if TYPE_CHECKING:
     _WorkFor = Callable[[Receipt], NackWork | ExtendWork]
 
 
-def _ack_of(handles: Sequence[str]) -> AckManyWork:
+def _ack_of(handles: Sequence[str]) -> AckWork:
     """The work for handles of one lease, which differ behind the last dot only."""
     lease_id, token, _ = parse_receipt(handles[0])
     cut = handles[0].rindex(".") + 1
-    return AckManyWork(lease_id, token, parse_offsets([handle[cut:] for handle in handles]))
+    return AckWork(lease_id, token, parse_offsets([handle[cut:] for handle in handles]))
 
 
-def _acks_one_by_one(handles: Sequence[str], said: Said) -> list[AckManyWork]:
+def _acks_one_by_one(handles: Sequence[str], said: Said) -> list[AckWork]:
     """The work for handles some of which are none; says which."""
     work = []
     for handle in handles:

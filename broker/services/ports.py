@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.errors import BrokerError
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
-        AckManyOutcome,
+        AckOutcome,
         Claimed,
         ClaimedCheck,
         ClaimWork,
@@ -141,7 +141,7 @@ class LeaseStore(Protocol):
         """Hands out messages."""
         ...
 
-    async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckManyOutcome | BrokerError]:
+    async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckOutcome | BrokerError]:
         """Applies acks, nacks and extensions."""
         ...
 

@@ -134,7 +134,9 @@ class Subscription:
         try:
             outcome = (await asyncio.shield(claiming))[0]
         except asyncio.CancelledError:
-            # The consumer left in the meantime; what was taken for it must not wait for its lease to expire.
+            # The consumer left in the meantime. What is not taken yet is not taken any more, and what was taken for it
+            # must not wait for its lease to expire.
+            work.abandoned = True
             _spawn(self._give_back_when_claimed(claiming))
             raise
         if isinstance(outcome, BrokerError):

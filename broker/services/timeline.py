@@ -58,6 +58,9 @@ class TimelineEvent:
     reason: str = ""
 
 
+_AFTER_THE_VERDICT = {TimelineKind.SCHEDULED, TimelineKind.RECALLED, TimelineKind.RELEASED}
+
+
 def transaction_events(detail: TransactionDetail, position: int, message: LogMessage | None) -> list[TimelineEvent]:
     """What happened up to the moment when consumers could get the message, in order.
 
@@ -86,7 +89,14 @@ def transaction_events(detail: TransactionDetail, position: int, message: LogMes
         )
         if position < len(op.released):
             events += _release_events(op.released[position], op.decided_at, message)
-    return sorted(events, key=lambda event: (event.happened_at, event.kind))
+    decided_at = summary.prepared_at if op is None else max(summary.prepared_at, op.decided_at)
+
+    def order(event: TimelineEvent) -> tuple[int, TimelineKind]:
+        # What follows from something comes after it, though the times of two brokers can differ a little.
+        not_before = decided_at if event.kind in _AFTER_THE_VERDICT else summary.prepared_at
+        return max(event.happened_at, not_before), event.kind
+
+    return sorted(events, key=order)
 
 
 def _check_events(check: CheckEntry, group: str) -> list[TimelineEvent]:

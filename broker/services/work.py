@@ -281,7 +281,11 @@ class JoinWork:
 
 @dataclass(slots=True)
 class ClaimWork:
-    """A consumer's wish for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds."""
+    """A consumer's wish for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds.
+
+    Attributes:
+        abandoned: nobody waits for them any more.
+    """
 
     group: ConsumerGroup
     topics: Sequence[Topic]
@@ -289,6 +293,7 @@ class ClaimWork:
     limit: int
     max_bytes: int
     lease_time: int
+    abandoned: bool = False
 
 
 @dataclass(slots=True)
@@ -347,13 +352,6 @@ class Receipt:
 
 @dataclass(slots=True)
 class AckWork:
-    """A message that was handled."""
-
-    receipt: Receipt
-
-
-@dataclass(slots=True)
-class AckManyWork:
     """Messages of one lease that were handled, by their offsets."""
 
     lease_id: int
@@ -362,7 +360,7 @@ class AckManyWork:
 
 
 @dataclass(slots=True)
-class AckManyOutcome:
+class AckOutcome:
     """What became of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome."""
 
     refused: dict[int, BrokerError] = field(default_factory=dict)
@@ -454,5 +452,5 @@ class Redriven:
     following: int | None = None
 
 
-Settling: TypeAlias = "AckWork | AckManyWork | NackWork | ExtendWork"
+Settling: TypeAlias = "AckWork | NackWork | ExtendWork"
 """What is done with receipts."""

@@ -40,10 +40,16 @@ class Access:
         self._broker_id = broker_id
         self._lanes = lanes or LaneConfig()
         self._turns = itertools.count()
-        self._look_ups = _LookUps(database, self._lanes.patience)
+        self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
+        # What wakes those who wait must not wait behind a slow look-up.
+        self._watches = _LookUps(database, self._lanes.patience, 1)
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
+
+    async def _watch(self, work: Callable[[Session], Result]) -> Result:
+        """Reads what somebody is to be woken for."""
+        return await self._watches.run(work, write=False)
 
     async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
         return await self._look_ups.run(work, write=True, redo=redo)
@@ -52,10 +58,10 @@ class Access:
 class _LookUps:
     """A few threads, each with a connection of its own, for work that is not merged."""
 
-    def __init__(self, database: Database, patience: float) -> None:
+    def __init__(self, database: Database, patience: float, threads: int) -> None:
         self._database = database
         self._patience = patience
-        self._executor = ThreadPoolExecutor(LOOK_UP_THREADS, thread_name_prefix="halfmq-look-up")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
         self._free: dict[bool, list[Worker]] = {True: [], False: []}
 
     async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:

@@ -56,7 +56,7 @@ def claim(
     outcomes: list[Claimed | BrokerError] = []
     size = 0
     for item in work:
-        if not item.topics:
+        if item.abandoned or not item.topics:
             outcomes.append(Claimed([]))
             continue
         if size >= LARGEST_HAND_OUT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.services.work import AckWork
 from broker.storage import claims, groups, history, joining, progress, reading, receipts, redrive
 from broker.storage.access import Access
 from broker.storage.group_commit import Lane, LaneConfig
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from broker.errors import BrokerError
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
-        AckManyOutcome,
+        AckOutcome,
         Claimed,
         ClaimWork,
         DeadLetterPage,
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
     from broker.storage.engine import Database
     from broker.storage.session import Session
 
-    _Outcome = ReceiptOutcome | AckManyOutcome
+    _Outcome = ReceiptOutcome | AckOutcome
+
+
+# Bytes of an offset in a list.
+OFFSET_MEMORY = 40
 
 
 class ConsumerStore(Access):
@@ -63,6 +68,7 @@ class ConsumerStore(Access):
             database,
             self._settle,
             redo=self._settle_again,
+            size_of=lambda item: len(item.offsets) * OFFSET_MEMORY if isinstance(item, AckWork) else 0,
             config=LaneConfig(max_items=8192, patience=self._lanes.patience),
         )
 
@@ -88,7 +94,7 @@ class ConsumerStore(Access):
     async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
         """What consumers of some groups should know who read these topics; groups that were deleted are left out."""
         now = self.clock.now()
-        return await self._read(lambda session: claims.news_of(session, groups, now, self.directory))
+        return await self._watch(lambda session: claims.news_of(session, groups, now, self.directory))
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
@@ -108,7 +114,7 @@ class ConsumerStore(Access):
 
     async def queue_heads(self) -> dict[Queue, int]:
         """Where each queue ends: its next offset."""
-        heads = await self._read(reading.queue_heads)
+        heads = await self._watch(reading.queue_heads)
         self.directory.notice(heads)
         return heads
 

@@ -30,12 +30,15 @@ def find_message(session: Session, transaction_id: bytes, position: int, directo
         )
         parked = first is not None and first[0] == rows.PARKED
         return FoundMessage(TransactionState.PARKED if parked else TransactionState.PREPARED, waiting=waiting)
-    op = session.fetch_one("SELECT state, released FROM op_record WHERE transaction_id = ?", (transaction_id,))
+    op = session.fetch_one(
+        "SELECT state, released, half_count FROM op_record WHERE transaction_id = ?", (transaction_id,)
+    )
     if op is None:
         return None
     state = TransactionState(op[0])
     places = rows.decode_released(op[1])
-    if position >= max(len(places), 1):
+    # A rollback can come before its messages.
+    if position >= max(op[2], len(places), 1):
         return None
     found = FoundMessage(state)
     if position < len(places):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Lease, bits_of, offsets_of, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.timeline import TimelineKind
-from broker.services.work import AckManyOutcome, AckManyWork, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.services.work import AckOutcome, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.storage import dead_letters, history, leases
 from broker.storage.history import Event
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.storage.groups import GroupMemory, GroupView
     from broker.storage.session import Session
 
-Outcome = ReceiptOutcome | AckManyOutcome | BrokerError
+Outcome = ReceiptOutcome | AckOutcome | BrokerError
 Outcomes = list[Outcome]
 
 
@@ -44,8 +44,8 @@ def settle(
     acked: dict[int, int] = defaultdict(int)
     nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
     for index, item in enumerate(work):
-        if isinstance(item, AckManyWork):
-            settling.outcomes[index] = outcome = AckManyOutcome()
+        if isinstance(item, AckWork):
+            settling.outcomes[index] = outcome = AckOutcome()
             if bits := _good(settling.leases.get(item.lease_id), item, outcome):
                 acked[item.lease_id] |= bits
             continue
@@ -56,9 +56,7 @@ def settle(
             settling.outcomes[index] = refusal or receipt_gone()
             continue
         settling.outcomes[index] = ReceiptOutcome(held_until=lease.available_at)
-        if isinstance(item, AckWork):
-            acked[lease.lease_id] |= 1 << receipt.offset - lease.first
-        elif isinstance(item, NackWork):
+        if isinstance(item, NackWork):
             nacks[lease.lease_id].append((index, item))
         else:
             until = now + item.lease_time
@@ -73,10 +71,10 @@ def settle(
 
 
 def _lease_id(item: Settling) -> int:
-    return item.lease_id if isinstance(item, AckManyWork) else item.receipt.lease_id
+    return item.lease_id if isinstance(item, AckWork) else item.receipt.lease_id
 
 
-def _good(lease: Lease | None, item: AckManyWork, outcome: AckManyOutcome) -> int:
+def _good(lease: Lease | None, item: AckWork, outcome: AckOutcome) -> int:
     """The bits of the offsets that a lease has, in the hands of who acks them; the others are refused."""
     if lease is None:
         outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
@@ -109,7 +107,7 @@ def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
 
 
 def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
-    if isinstance(first, AckManyOutcome) and isinstance(second, AckManyOutcome):
+    if isinstance(first, AckOutcome) and isinstance(second, AckOutcome):
         if now < first.held_until:
             second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
         # What the first time freed is free, and nobody was told.

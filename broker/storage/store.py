@@ -81,6 +81,7 @@ class Store(ConsumerStore, TopicStore):
             await lane.close()
         await self._moves.close()
         await self._look_ups.close()
+        await self._watches.close()
 
     async def synchronise_clock(self) -> None:
         """Reads the database's time again."""

@@ -148,9 +148,13 @@ class Listener:
         return self.ending
 
     async def settle(self, **event: Any) -> list[consumer_pb2.ReceiptResult]:
-        """Sends ack=, nack= or extend=; the results."""
+        """Sends ack=, nack= or extend=; a result per handle, empty where the broker said nothing of it."""
         async with asyncio.timeout(PATIENCE):
-            return await (await self._say(**event))
+            said = {result.receipt_handle: result for result in await (await self._say(**event))}
+        (request,) = event.values()
+        asked = list(request.receipt_handles)
+        assert set(said) <= set(asked)
+        return [said.get(handle, consumer_pb2.ReceiptResult(receipt_handle=handle)) for handle in asked]
 
     async def ack(self, *deliveries: consumer_pb2.Delivery) -> None:
         results = await self.settle(ack=consumer_pb2.AckRequest(receipt_handles=handles(deliveries)))

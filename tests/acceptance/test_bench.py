@@ -46,6 +46,16 @@ def test_transactions(kind: Kind, in_flight: int) -> None:
 
 
 @EVERYWHERE
+def test_delay(kind: Kind | None) -> None:
+    options = ["--messages", "200", "--within", "0.5", "--lead", "3", "--size", "100", "--rounds", "2"]
+    figures = bench("delay", *on(kind), *options)
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["messages"], figures["rounds"], figures["within_s"], figures["size_bytes"]) == (200, 2, 0.5, 100)
+    assert 0 <= figures["released_p50_ms"] <= figures["released_p99_ms"] <= figures["released_max_ms"]
+    assert 0 < figures["received_p50_ms"] <= figures["received_p99_ms"] <= figures["received_max_ms"]
+
+
+@EVERYWHERE
 def test_send(kind: Kind | None) -> None:
     options = ["--in-flight", "16", "--size", "100", "--seconds", "1", "--rounds", "2"]
     figures = bench("send", *on(kind), *options)

@@ -19,6 +19,7 @@ from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused, StaleReceipt, VerdictConflict
 from broker.services.work import (
+    AckOutcome,
     AckWork,
     ClaimWork,
     ExtendWork,
@@ -448,15 +449,28 @@ class Model(RuleBasedStateMachine):
         self, broker: int, answers: list[tuple[tuple[int, int, Receipt], str, int]]
     ) -> None:
         work: list[AckWork | NackWork | ExtendWork] = []
+        acks: dict[tuple[int, int], AckWork] = {}
+        said: list[AckWork | NackWork | ExtendWork] = []
         for (_, _, receipt), how, time in answers:
             if how == "ack":
-                work.append(AckWork(receipt))
-            elif how == "extend":
+                # Acks of one lease come together.
+                lease = (receipt.lease_id, receipt.token)
+                if lease not in acks:
+                    work.append(acks.setdefault(lease, AckWork(*lease, [])))
+                acks[lease].offsets.append(receipt.offset)
+                said.append(acks[lease])
+                continue
+            if how == "extend":
                 work.append(ExtendWork(receipt, time))
             else:
                 delay = None if how == "retry later" else time
                 work.append(NackWork(receipt, delay=delay, reason="why", untried=how == "untried"))
-        outcomes = self.call(broker, "settle", work)
+            said.append(work[-1])
+        answered = {id(item): outcome for item, outcome in zip(work, self.call(broker, "settle", work), strict=True)}
+        outcomes = []
+        for ((_, _, receipt), _, _), item in zip(answers, said, strict=True):
+            outcome = answered[id(item)]
+            outcomes.append(outcome.refused.get(receipt.offset) if isinstance(outcome, AckOutcome) else outcome)
         valid = [self.speaks(place) for place, _, _ in answers]
         for fine, outcome in zip(valid, outcomes, strict=True):
             assert isinstance(outcome, StaleReceipt) != fine, outcome

@@ -9,9 +9,24 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.topic import Topic, TopicChange, TopicSettings
-from broker.errors import BrokerError, NotFound, Refused, StaleReceipt
-from broker.services.work import AckWork, ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
-from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, of, ok, pull, receipts, sending, text
+from broker.errors import NotFound, Refused, StaleReceipt
+from broker.services.work import ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
+from conformance.world import (
+    HOUR,
+    LEASE,
+    World,
+    ack,
+    acks,
+    bodies,
+    nacks,
+    new_id,
+    of,
+    ok,
+    pull,
+    receipts,
+    sending,
+    text,
+)
 
 if TYPE_CHECKING:
     from broker.storage.store import Store
@@ -104,7 +119,7 @@ class TestPausing:
         paused = await world.broker("b").pause_group(group, paused=True, reason="stock is counted")
         assert (paused.paused_at, paused.pause_reason) == (world.clock.now(), "stock is counted")
         one, two = receipts(held)
-        ok(await store.settle([AckWork(one), NackWork(two, delay=0)]))
+        ok(await store.settle([ack(one), NackWork(two, delay=0)]))
         assert await pull(store, group, topic) == []
         world.clock.pass_time(10 * LEASE)
         assert await pull(store, group, topic) == []
@@ -125,9 +140,9 @@ class TestSeeking:
     async def test_back_to_the_beginning(self, world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
         await fill(store, topic, *"0123")
         held = await pull(store, group, topic, limit=2)
-        ok(await store.settle(acks(held)[:1]))
+        ok(await store.settle([ack(receipts(held)[0])]))
         await world.broker("b").seek_group(group, topic.queue_ids, to=EARLIEST, offset=None)
-        of(StaleReceipt, (await store.settle(acks(held)[1:]))[0])
+        of(StaleReceipt, (await store.settle([ack(each) for each in receipts(held)[1:]]))[0])
         of(StaleReceipt, (await store.settle([ExtendWork(receipts(held)[1], LEASE)]))[0])
         again = await pull(store, group, topic)
         assert (bodies(again), again[0].attempt) == (list("0123"), 1)
@@ -313,7 +328,7 @@ async def test_lag_in_messages_and_time(world: World, store: Store, topic: Topic
     (state,) = await store.group_progress(group)
     assert (state.lag, state.waiting_since) == (3, began)
     held = await pull(store, group, topic, limit=2)
-    ok(await store.settle(acks(held)[:1]))
+    ok(await store.settle([ack(receipts(held)[0])]))
     (state,) = await store.group_progress(group)
     assert (state.lag, state.in_flight, state.committed_offset, state.waiting_since) == (2, 1, 1, began + SECOND)
     ok(await store.settle(acks(held)))
@@ -326,7 +341,7 @@ async def test_many_consumers_of_a_batch_share_what_there_is(store: Store, topic
     await fill(store, topic, *map(str, range(10)))
     wishes = [ClaimWork(group, [topic], f"c{n}", 3, 1 << 20, LEASE) for n in range(6)]
     outcomes = await store.claim(wishes)
-    assert not any(isinstance(outcome, BrokerError) for outcome in outcomes)
+    ok(outcomes)
     got = [bodies(outcome.parts) for outcome in outcomes]  # type: ignore[union-attr]
     assert [len(each) for each in got] == [3, 3, 3, 1, 0, 0]
     assert sorted(name for each in got for name in each) == sorted(map(str, range(10)))

@@ -10,8 +10,8 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
-from broker.services.work import AckWork, JoinWork, NackWork, SendWork
-from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, ok, pull, receipts, text
+from broker.services.work import JoinWork, NackWork, SendWork
+from conformance.world import HOUR, LEASE, World, ack, acks, bodies, nacks, new_id, ok, pull, receipts, text
 
 if TYPE_CHECKING:
     from broker.domain.filters import Filter
@@ -97,7 +97,7 @@ async def test_with_message_groups(world: World, store: Store, topic: Topic, cho
     assert sorted(map(tuple, (bodies([each]) for each in held))) == [("red0",), ("red0",), ("red0", "red2")]
     ordered = next(each for each in held if len(each.messages) == 2)
     one, two = receipts([ordered])
-    ok(await store.settle([AckWork(one), NackWork(two, delay=0)]))
+    ok(await store.settle([ack(one), NackWork(two, delay=0)]))
     assert bodies(await pull(store, choosy, topic)) == ["red2"]
     world.clock.pass_time(LEASE)
     assert len(bodies(await pull(store, choosy, topic))) == 3

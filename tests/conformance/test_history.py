@@ -8,8 +8,8 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.timeline import TimelineKind
-from broker.services.work import AckWork, DeadLetterSearch, JoinWork, NackWork, SendWork
-from conformance.world import HOUR, LEASE, World, acks, new_id, ok, pull, receipts, sending, text
+from broker.services.work import DeadLetterSearch, JoinWork, NackWork, SendWork
+from conformance.world import HOUR, LEASE, World, ack, acks, new_id, ok, pull, receipts, sending, text
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
@@ -33,7 +33,7 @@ async def test_each_message_has_its_own_story(world: World, store: Store, topic:
     held = await pull(store, group, topic, owner="ann")
     first, second, third, _ = receipts(held)
     world.clock.pass_time(SECOND)
-    ok(await store.settle([AckWork(first), AckWork(third), NackWork(second, delay=SECOND, reason="no stock")]))
+    ok(await store.settle([ack(first), ack(third), NackWork(second, delay=SECOND, reason="no stock")]))
     world.clock.pass_time(LEASE)
     again = await pull(world.broker("b"), group, topic, owner="bob")
     ok(await store.settle(acks(again)))
@@ -66,7 +66,7 @@ async def test_dead_letters_and_redrives(world: World, store: Store, topic: Topi
     await store.join(JoinWork(group, [topic], "c", {}))
     ok(await store.send([sending(topic, str(n)) for n in range(3)]))
     held = await pull(store, group, topic, owner="ann")
-    ok(await store.settle([AckWork(receipts(held)[1]), *[NackWork(r, reason="no") for r in receipts(held)[::2]]]))
+    ok(await store.settle([ack(receipts(held)[1]), *[NackWork(r, reason="no") for r in receipts(held)[::2]]]))
     await store.redrive(DeadLetterSearch(group), republish=False)
     await pull(store, group, topic, owner="bob")
     assert await told(store, topic, 2) == [

@@ -14,12 +14,13 @@ from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import AckWork, Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
+from broker.services.work import Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
 from broker.storage.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
     LEASE,
     World,
+    ack,
     acks,
     bodies,
     commit,
@@ -209,8 +210,8 @@ class TestSettling:
         (old, *_) = receipts(await pull(store, group, topic))
         world.clock.pass_time(LEASE)
         current = await pull(store, group, topic, owner="other")
-        work = {"ack": AckWork(old), "nack": NackWork(old), "extend": ExtendWork(old, LEASE * 10)}[how]
-        fine = acks(current)[1]
+        work = {"ack": ack(old), "nack": NackWork(old), "extend": ExtendWork(old, LEASE * 10)}[how]
+        fine = ack(receipts(current)[1])
         outcomes = await store.settle([work, fine])
         assert of(StaleReceipt, outcomes[0]).reason == "RECEIPT_STALE"
         ok(outcomes[1:])
@@ -223,8 +224,8 @@ class TestSettling:
     ) -> None:
         await fill(store, topic, 1)
         (receipt,) = receipts(await pull(store, group, topic))
-        of(StaleReceipt, (await store.settle([AckWork(replace(receipt, **change))]))[0])
-        ok(await store.settle([AckWork(receipt)]))
+        of(StaleReceipt, (await store.settle([ack(replace(receipt, **change))]))[0])
+        ok(await store.settle([ack(receipt)]))
 
     async def test_an_extension_moves_the_end(
         self, world: World, store: Store, topic: Topic, group: ConsumerGroup
@@ -244,7 +245,7 @@ class TestSettling:
     ) -> None:
         await fill(store, topic, 4)
         held = receipts(await pull(store, group, topic))
-        ok(await store.settle([ExtendWork(held[0], 5 * LEASE), AckWork(held[1]), NackWork(held[2], delay=SECOND)]))
+        ok(await store.settle([ExtendWork(held[0], 5 * LEASE), ack(held[1]), NackWork(held[2], delay=SECOND)]))
         world.clock.pass_time(SECOND)
         assert bodies(await pull(store, group, topic)) == ["2"]
         world.clock.pass_time(5 * LEASE - SECOND)
@@ -258,7 +259,7 @@ class TestGivingBack:
     ) -> None:
         await fill(store, topic, 3)
         held = receipts(await pull(store, group, topic))
-        ok(await store.settle([NackWork(held[1], delay=delay, reason="no stock"), AckWork(held[0]), AckWork(held[2])]))
+        ok(await store.settle([NackWork(held[1], delay=delay, reason="no stock"), ack(held[0]), ack(held[2])]))
         if delay:
             world.clock.pass_time(delay - 1)
             assert await pull(store, group, topic) == []
@@ -293,10 +294,10 @@ class TestGivingBack:
         await fill(store, topic, 2)
         held = receipts(await pull(store, group, topic))
         ok(await store.settle([NackWork(held[0], delay=0)]))
-        for work in (AckWork(held[0]), NackWork(held[0]), ExtendWork(held[0], 1)):
+        for work in (ack(held[0]), NackWork(held[0]), ExtendWork(held[0], 1)):
             assert of(StaleReceipt, (await store.settle([work]))[0]).reason == "RECEIPT_STALE"
-        ok(await store.settle([AckWork(held[1])]))
-        assert of(StaleReceipt, (await store.settle([AckWork(held[0])]))[0]).reason == "RECEIPT_GONE"
+        ok(await store.settle([ack(held[1])]))
+        assert of(StaleReceipt, (await store.settle([ack(held[0])]))[0]).reason == "RECEIPT_GONE"
 
     async def test_giving_back_twice_in_one_batch_makes_one_delivery(
         self, world: World, store: Store, topic: Topic, group: ConsumerGroup
@@ -365,6 +366,18 @@ async def test_what_a_split_lease_leaves_behind_can_be_taken_at_once(
     assert more == [True, True, False]
 
 
+async def test_what_nobody_waits_for_any_more_is_not_handed_out(
+    store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    await fill(store, topic, 1)
+    left, waits = await store.claim(
+        [ClaimWork(group, [topic], "consumer", 1, 1 << 20, LEASE, abandoned=abandoned) for abandoned in (True, False)]
+    )
+    assert isinstance(left, Claimed)
+    assert isinstance(waits, Claimed)
+    assert (left.parts, bodies(waits.parts)) == ([], ["0"])
+
+
 async def test_a_range_has_a_bound(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     """More than one bitmap holds is handed out in several pulls."""
     for _ in range(3):
@@ -372,7 +385,7 @@ async def test_a_range_has_a_bound(world: World, store: Store, topic: Topic, gro
     sizes = []
     while held := await pull(store, group, topic, limit=10_000):
         sizes += [len(each.messages) for each in held]
-        ok(await store.settle(acks(held)[::2]))
+        ok(await store.settle([ack(each) for each in receipts(held)[::2]]))
     assert (sum(sizes), max(sizes)) == (1500, LARGEST_RANGE)
     world.clock.pass_time(LEASE)
     assert len(bodies(await pull(store, group, topic, limit=10_000))) == 750

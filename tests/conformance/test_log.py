@@ -10,7 +10,7 @@ from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound
 from broker.services.work import SendWork
-from conformance.world import HOUR, World, acks, commit, log_of, new_id, of, ok, prepared, pull, sending, text
+from conformance.world import HOUR, World, ack, commit, log_of, new_id, of, ok, prepared, pull, receipts, sending, text
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
@@ -131,10 +131,10 @@ async def test_queue_states_with_and_without_a_group(store: Store, topic: Topic,
     held = await pull(store, group, topic, limit=4)
     (state,) = await store.queue_states(topic, group)
     assert (state.next_offset, state.committed_offset, state.in_flight, state.lag) == (4, 0, 4, 10)
-    ok(await store.settle([acks(held)[n] for n in (0, 1, 3)]))
+    ok(await store.settle([ack(receipts(held)[n]) for n in (0, 1, 3)]))
     (state,) = await store.queue_states(topic, group)
     assert (state.next_offset, state.committed_offset, state.in_flight, state.lag) == (4, 2, 1, 7)
-    ok(await store.settle(acks(held)[2:3]))
+    ok(await store.settle([ack(receipts(held)[2])]))
     (state,) = await store.queue_states(topic, group)
     assert (state.next_offset, state.committed_offset, state.in_flight, state.lag) == (4, 4, 0, 6)
     assert await store.group_progress(group) == [state]

@@ -80,9 +80,11 @@ async def test_a_message_is_found_wherever_it_is(world: World, store: Store, top
 
 async def test_what_never_gets_a_place(world: World, store: Store, topic: Topic) -> None:
     dropped = new_id()
-    ok(await store.prepare([PrepareWork(dropped, await store.producer_group_id("shop"), [half(topic)])]))
+    ok(await store.prepare([PrepareWork(dropped, await store.producer_group_id("shop"), [half(topic), half(topic)])]))
     await decided(store, rollback(dropped))
-    assert await store.find_message(dropped, 0) == FoundMessage(TransactionState.ROLLED_BACK)
+    for position in (0, 1):
+        assert await store.find_message(dropped, position) == FoundMessage(TransactionState.ROLLED_BACK)
+    assert await store.find_message(dropped, 2) is None
     recalled = sending(topic, deliver_at=START + 5)
     ok(await store.send([recalled]))
     ok(await store.recall([RecallWork(recalled.message_id, 0)]))

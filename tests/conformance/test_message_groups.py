@@ -13,8 +13,23 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import AckWork, JoinWork, NackWork, Receipt, SendWork
-from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, of, ok, pull, receipts, text
+from broker.services.work import JoinWork, NackWork, Receipt, SendWork
+from conformance.world import (
+    HOUR,
+    LEASE,
+    World,
+    ack,
+    acks,
+    bodies,
+    nacks,
+    new_id,
+    of,
+    ok,
+    pull,
+    receipts,
+    refusal,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,9 +92,9 @@ async def test_a_failing_message_blocks_its_group_only(
     await send(store, topic, "a1", "a2", "a3", "b1", "-1")
     held = await pull(store, group, topic)
     first, second, third = receipts(lease_of(held, "a"))
-    ok(await store.settle([AckWork(first), NackWork(second, delay=5 * SECOND, reason="no stock")]))
+    ok(await store.settle([ack(first), NackWork(second, delay=5 * SECOND, reason="no stock")]))
     for stale in (second, third):
-        of(StaleReceipt, (await store.settle([AckWork(stale)]))[0])
+        of(StaleReceipt, (await store.settle([ack(stale)]))[0])
     ok(await store.settle(acks([*lease_of(held, "b"), *lease_of(held, "-")])))
     await send(store, topic, "a4", "b2")
     assert bodies(await pull(store, group, topic)) == ["b2"]
@@ -103,7 +118,7 @@ async def test_the_attempt_is_the_heads(world: World, store: Store, topic: Topic
     (held,) = await pull(store, group, topic)
     assert held.attempt == 3
     one, two = receipts([held])
-    ok(await store.settle([AckWork(one)]))
+    ok(await store.settle([ack(one)]))
     ok(await store.settle([NackWork(two, delay=0)]))
     (held,) = await pull(store, group, topic)
     assert (bodies([held]), held.attempt) == (["a2"], 2)
@@ -120,7 +135,7 @@ async def test_after_its_last_attempt_the_head_is_a_dead_letter_and_the_group_go
     (outcome,) = await store.settle([NackWork(head, reason="broken")])
     assert outcome.dead_letter is not None  # type: ignore[union-attr]
     # The others are still this consumer's.
-    ok(await store.settle([AckWork(receipt) for receipt in rest]))
+    ok(await store.settle([ack(receipt) for receipt in rest]))
     assert world.count("lease") == 0
     dead = await store.find_topic("%DLQ%billing")
     assert dead is not None
@@ -158,7 +173,7 @@ async def test_what_is_given_back_untried_keeps_its_attempt_and_its_place(
 ) -> None:
     await send(store, topic, "a1", "a2", "a3")
     held = await pull(store, group, topic)
-    ok(await store.settle([AckWork(receipts(held)[0])]))
+    ok(await store.settle([ack(receipts(held)[0])]))
     ok(await store.settle([NackWork(receipt, untried=True) for receipt in receipts(held)[1:]]))
     (again,) = await pull(world.broker("b"), group, topic)
     assert (bodies([again]), again.attempt) == (["a2", "a3"], 1)
@@ -188,7 +203,7 @@ async def test_a_consumer_without_room_leaves_the_rest_behind_the_lease(
     (two,) = await pull(store, group, topic, limit=2)
     assert bodies([two]) == ["a1", "a2"]
     assert await pull(store, group, topic) == []
-    ok(await store.settle([NackWork(receipts([two])[1], delay=0), AckWork(receipts([two])[0])]))
+    ok(await store.settle([NackWork(receipts([two])[1], delay=0), ack(receipts([two])[0])]))
     (one,) = await pull(store, group, topic)
     assert bodies([one]) == ["a2"]
     ok(await store.settle(acks([one])))
@@ -286,10 +301,10 @@ async def test_order_holds_whatever_consumers_on_two_brokers_do(
                 for message in each.messages:
                     what = chance.random()
                     receipt = Receipt(each.lease_id, each.token, message.offset)
-                    work = AckWork(receipt) if what < 0.7 else NackWork(receipt, delay=0, untried=what > 0.9)
+                    work = ack(receipt) if what < 0.7 else NackWork(receipt, delay=0, untried=what > 0.9)
                     if what < 0.7:
                         (outcome,) = await mine.settle([work])
-                        if not isinstance(outcome, StaleReceipt):
+                        if refusal(outcome) is None:
                             name = message.body.decode()
                             handled[name[0]].append(name)
                     elif what < 0.97:

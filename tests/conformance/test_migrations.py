@@ -11,10 +11,12 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
 from broker.storage import migrations
 from broker.storage.engine import Database
+from broker.storage.migrations import upgrading
 from broker.storage.schema import metadata
 from support.databases import create_database, drop_database, server_url
 
@@ -48,6 +50,7 @@ def test_the_tables_are_what_the_code_believes(database: Database) -> None:
     assert migrations.current(database) is None
     migrations.migrate(database)
     assert migrations.current(database) == migrations.newest()
+    assert migrations.newest() == ScriptDirectory.from_config(upgrading.config()).get_current_head()
     engine = database.sqlalchemy_engine()
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})

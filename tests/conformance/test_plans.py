@@ -16,7 +16,6 @@ from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.services.work import (
-    AckWork,
     Claimed,
     ClaimWork,
     ExtendWork,
@@ -61,7 +60,7 @@ from conformance.bulk import (
     Measured,
     Past,
 )
-from conformance.world import START
+from conformance.world import START, ack
 from support.databases import Kind, create_database, drop_database, server_url
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def settle(session: Session) -> Any:
         "SELECT lease_id, token, first_offset FROM lease WHERE group_id = 1 AND available_at > ? LIMIT 60", (START,)
     )
     held = [Receipt(*row) for row in found]
-    work = [*map(AckWork, held[:20]), *map(NackWork, held[20:40])]
+    work = [*map(ack, held[:20]), *map(NackWork, held[20:40])]
     extensions = [ExtendWork(receipt, 10) for receipt in held[40:]]
     return receipts.settle(session, [*work, *extensions], START, directory(), GroupMemory())
 

@@ -9,10 +9,23 @@ from alembic import command
 
 from broker.domain.group import ExhaustedPolicy, GroupMode
 from broker.domain.topic import DAY, TopicSettings
-from broker.services.work import AckWork, Receipt
+from broker.services.work import Receipt
 from broker.storage import migrations
 from broker.storage.engine import Database
-from conformance.world import HOUR, START, World, commit, decided, log_of, ok, pull, sending, stored_bytes_are_exact
+from broker.storage.migrations import upgrading
+from conformance.world import (
+    HOUR,
+    START,
+    World,
+    ack,
+    commit,
+    decided,
+    log_of,
+    ok,
+    pull,
+    sending,
+    stored_bytes_are_exact,
+)
 from support.databases import create_database, drop_database, server_url
 
 if TYPE_CHECKING:
@@ -75,7 +88,7 @@ async def old(kind: AnyKind, tmp_path: Path) -> AsyncIterator[World]:
     """A database of the first version."""
     url = f"sqlite:///{tmp_path / 'old.db'}" if kind == "sqlite" else create_database(server_url(kind))
     database = Database(url)
-    config = migrations._config()
+    config = upgrading.config()
     with database.sqlalchemy_engine().connect() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
@@ -112,7 +125,7 @@ async def test_a_database_of_the_first_version_goes_on(old: World) -> None:
     assert (group.settings.max_attempts, group.settings.mode) == (3, GroupMode.CLUSTERING)
     assert group.settings.when_exhausted is ExhaustedPolicy.DEAD_LETTER
     # What was handed out before can be settled, and the rest is delivered.
-    ok(await store.settle([AckWork(Receipt(1, 7, offset)) for offset in (2, 3)]))
+    ok(await store.settle([ack(Receipt(1, 7, offset)) for offset in (2, 3)]))
     left = [message for each in await pull(store, group, topic) for message in each.messages]
     assert sorted((message.queue_no, message.offset) for message in left) == [(0, 4), (1, 0)]
     assert list((await decided(store, commit(OPEN))).released) == [(1, 5)]

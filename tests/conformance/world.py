@@ -15,6 +15,7 @@ from broker.domain.message import LogMessage, Message
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError
 from broker.services.work import (
+    AckOutcome,
     AckWork,
     ClaimWork,
     Delivered,
@@ -109,25 +110,37 @@ def bodies(delivered: Iterable[Delivered]) -> list[str]:
     return [message.body.decode() for each in delivered for message in each.messages]
 
 
+def ack(receipt: Receipt) -> AckWork:
+    return AckWork(receipt.lease_id, receipt.token, [receipt.offset])
+
+
 def acks(delivered: Iterable[Delivered]) -> list[AckWork]:
-    return [AckWork(receipt) for receipt in receipts(delivered)]
+    return [AckWork(each.lease_id, each.token, [message.offset for message in each.messages]) for each in delivered]
 
 
 def nacks(delivered: Iterable[Delivered], **how: object) -> list[NackWork]:
     return [NackWork(receipt, **how) for receipt in receipts(delivered)]  # type: ignore[arg-type]
 
 
+def refusal(outcome: object) -> BrokerError | None:
+    """Why something was refused; of several acks the first refusal."""
+    if isinstance(outcome, AckOutcome):
+        return next(iter(outcome.refused.values()), None)
+    return outcome if isinstance(outcome, BrokerError) else None
+
+
 def ok(outcomes: Sequence[object]) -> None:
     """Fails with the first refusal among outcomes."""
     for outcome in outcomes:
-        if isinstance(outcome, BrokerError):
-            raise outcome
+        if refused := refusal(outcome):
+            raise refused
 
 
 def of(kind: type[BrokerError], outcome: object) -> BrokerError:
     """The outcome, which must be this refusal."""
-    assert isinstance(outcome, kind), outcome
-    return outcome
+    refused = refusal(outcome)
+    assert isinstance(refused, kind), outcome
+    return refused
 
 
 def wiped(url: str) -> None:

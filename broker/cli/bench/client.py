@@ -20,6 +20,7 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "transaction producer": producers.in_transactions,
     "producer": producers.one_by_one,
     "timed producer": producers.on_schedule,
+    "scheduling producer": producers.ahead_of_time,
     "consumer": consumers.follow,
     "timed consumer": consumers.note_arrivals,
     "draining consumer": consumers.drain,

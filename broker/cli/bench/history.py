@@ -27,7 +27,7 @@ from broker.errors import BrokerError
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.check_sessions import CheckSession, CheckSessions
 from broker.services.transactions import new_id
-from broker.services.work import AckWork, ClaimWork, Half, JoinWork, PrepareWork, Receipt
+from broker.services.work import AckWork, ClaimWork, Half, JoinWork, PrepareWork
 from broker.storage.durability import open_database
 from broker.storage.migrations import migrate
 from broker.storage.store import Store
@@ -173,7 +173,7 @@ class _Side:
             claimed = (await self._store.claim([work]))[0]
             if isinstance(claimed, BrokerError):
                 raise claimed
-            receipts = [AckWork(Receipt(d.lease_id, d.token, m.offset)) for d in claimed.parts for m in d.messages]
+            receipts = [AckWork(d.lease_id, d.token, [m.offset for m in d.messages]) for d in claimed.parts]
             await self._store.settle(receipts)
             pulled += len(receipts)
         return time.perf_counter() - start

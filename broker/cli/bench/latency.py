@@ -13,7 +13,7 @@ from broker.cli.bench.floor import SendFloor
 from broker.cli.bench.load import body_of, marked
 from broker.cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from broker.cli.bench.processes import BrokerProcess, Client
-from broker.cli.bench.report import percentile, print_figures
+from broker.cli.bench.report import percentile, percentiles, print_figures
 from broker.cli.serve import fail
 from broker.errors import BrokerError, ConfigurationError
 
@@ -63,8 +63,8 @@ def latency(
         fail(error)
     floors = [1000 * each for each in inserts]
     figures: dict[str, Any] = {
-        **_percentiles("", taken.received_ms),
-        **_percentiles("floor_", floors),
+        **percentiles("", taken.received_ms),
+        **percentiles("floor_", floors),
         "p50_to_floor": round(percentile(taken.received_ms, 50) / percentile(floors, 50), 2),
         "confirmed_p50_ms": round(percentile(taken.confirmed_ms, 50), 3),
         "confirmed_p99_ms": round(percentile(taken.confirmed_ms, 99), 3),
@@ -79,11 +79,6 @@ def latency(
         "size_bytes": size,
     }
     print_figures("latency", figures, as_json=json_output)
-
-
-def _percentiles(prefix: str, times: list[float]) -> dict[str, float]:
-    shown = {f"{prefix}p{percent}_ms": round(percentile(times, percent), 3) for percent in (50, 90, 99)}
-    return shown | {f"{prefix}max_ms": round(max(times), 3)}
 
 
 class _Taken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import grpc
@@ -106,6 +107,33 @@ async def on_schedule(endpoint: str, *, size: int, rate: float, transactions: bo
         while (count := await next_request()) is not None:
             answer(await _on_time(one, range(first, first + count), rate))
             first += count
+
+
+async def ahead_of_time(endpoint: str, *, size: int, within: float, lead: float) -> None:
+    """Sends as many delayed messages as each request says; the first is due in `lead` seconds, the last `within` later.
+
+    Bodies are marked with their numbers: from 0 on, over all requests. Answers when each is due (microseconds of the
+    day's clock), the microseconds from this clock to the monotonic one, and how many seconds before the first due time
+    all were taken in.
+    """
+    rest = body_of(size)
+    first = 0
+    async with AsyncProducer(endpoint) as producer:
+        answer("ready")
+        while (count := await next_request()) is not None:
+            begin = datetime.now(UTC) + timedelta(seconds=lead)
+            due = [begin + timedelta(seconds=within * index / count) for index in range(count)]
+            await producer.send_many(
+                Message(TOPIC, marked(first + index, rest), deliver_at=moment) for index, moment in enumerate(due)
+            )
+            spare = (begin - datetime.now(UTC)).total_seconds()
+            first += count
+            clock = time.monotonic_ns() // 1000 - time.time_ns() // 1000
+            answer({"due_us": [_micros(moment) for moment in due], "clock_us": clock, "spare_s": spare})
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 async def _on_time(one: Callable[[int], Awaitable[None]], numbers: range, rate: float) -> dict[str, Sequence[float]]:

@@ -34,6 +34,12 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)] if values else 0.0
 
 
+def percentiles(prefix: str, times: Sequence[float]) -> dict[str, float]:
+    """Figures of times in milliseconds: p50, p90, p99 and the longest."""
+    shown = {f"{prefix}p{percent}_ms": round(percentile(times, percent), 3) for percent in (50, 90, 99)}
+    return shown | {f"{prefix}max_ms": round(max(times), 3)}
+
+
 def micros_each(seconds: float, count: int) -> float:
     """Microseconds for each of so many."""
     return round(seconds * 1e6 / count, 1)

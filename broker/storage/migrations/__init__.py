@@ -1,43 +1,32 @@
-"""Bringing a database's tables to the version this broker needs, with Alembic."""
+"""The version of a database's tables: what it is, what this broker needs, and how one becomes the other."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-
-from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from broker.storage.engine import Database
 
-_LOCK = "halfmq-migration"
-_one_at_a_time = threading.Lock()
-LOCK_WAIT = 60
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
-    return config
-
 
 def newest() -> str:
-    """The version that this broker needs."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
+    """The version that this broker needs: files of versions begin with theirs."""
+    return max(file.stem.partition("_")[0] for file in Path(__file__).parent.glob("versions/[0-9]*.py"))
 
 
 def current(database: Database) -> str | None:
     """The version a database is at; None when it has no tables yet."""
-    engine = database.sqlalchemy_engine()
-    with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    session = database.session()
+    if database.dialect.embedded:
+        tables = "sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    else:
+        tables = "information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'alembic_version'"
+    found = None
+    if session.fetch_one(f"SELECT 1 FROM {tables}") is not None:
+        found = session.fetch_one("SELECT version_num FROM alembic_version")
+    session.rollback()
+    database.release(session)
+    return found[0] if found else None
 
 
 def migrate(database: Database) -> None:
@@ -46,34 +35,8 @@ def migrate(database: Database) -> None:
     Raises:
         ConfigurationError: the database is newer than this broker, or another migration does not end.
     """
-    config = _config()
-    # Alembic keeps the migration at work in module variables.
-    with _one_at_a_time, database.sqlalchemy_engine().connect() as connection:
-        if database.dialect.embedded:
-            # Other processes wait here; what follows is one transaction, also its CREATE TABLEs.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        if not database.dialect.embedded:
-            taken = connection.execute(sa.text("SELECT GET_LOCK(:name, :wait)"), {"name": _LOCK, "wait": LOCK_WAIT})
-            if taken.scalar() != 1:
-                raise ConfigurationError(
-                    f"Another migration of this database did not end within {LOCK_WAIT} s.", field="database"
-                )
-        try:
-            _upgrade(connection, config)
-        finally:
-            if not database.dialect.embedded:
-                connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), {"name": _LOCK})
-                connection.commit()
+    if current(database) != newest():
+        # Loaded where it has something to do: that takes as long as the rest of the broker.
+        from broker.storage.migrations.upgrading import upgrade  # noqa: PLC0415
 
-
-def _upgrade(connection: sa.Connection, config: Config) -> None:
-    version = MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if version is not None and version not in known:
-        raise ConfigurationError(
-            f"The database's tables are at version {version}, which this broker does not know: upgrade the broker.",
-            field="database",
-        )
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    connection.commit()
+        upgrade(database)

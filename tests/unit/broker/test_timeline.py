@@ -64,6 +64,14 @@ def test_a_message_that_waits_or_waited() -> None:
     ]
 
 
+def test_what_follows_comes_later_though_two_clocks_differ() -> None:
+    detail = committed((7, 5))
+    detail.summary.prepared_at = 203
+    detail.checks = [CheckEntry(1, 201, "a", "c", 202, CheckVerdict.COMMIT, None)]
+    told = [name for name, _ in kinds(detail, 0, replace(MESSAGE, stored_at=199))]
+    assert told == ["PREPARED", "CHECK_SENT", "CHECK_ANSWERED", "COMMITTED", "RELEASED"]
+
+
 def test_an_ordinary_message_was_never_prepared() -> None:
     assert kinds(committed((7, 5), source=VerdictSource.SEND), 0, MESSAGE) == [("COMMITTED", 200), ("RELEASED", 300)]
 

@@ -152,7 +152,7 @@ async def test_messages_of_message_groups_go_in_one_request_after_the_other(stub
     stub.gate.clear()
     grouped = [Message("orders", f"{number}", message_group=f"g{number % 2}") for number in range(8)]
     async with AsyncProducer(stub.endpoint, batching=BatchLimits(items=2, in_flight=3)) as producer:
-        loose = asyncio.create_task(producer.send_many([Message("orders", "x")] * 6))
+        loose = asyncio.gather(*[producer.send("orders", "x") for _ in range(6)])
         await stub.until(lambda: len(stub.sends) == 3)
         ordered = asyncio.create_task(producer.send_many(grouped))
         await stub.until(lambda: len(stub.sends) == 4)
