@@ -14,7 +14,17 @@ from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork, Receipt
+from broker.services.work import (
+    AckOutcome,
+    AckWork,
+    Claimed,
+    ClaimWork,
+    ExtendWork,
+    GroupNews,
+    JoinWork,
+    NackWork,
+    Receipt,
+)
 from broker.storage.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
@@ -142,8 +152,8 @@ class TestSettling:
         self, world: World, store: Store, topic: Topic, group: ConsumerGroup
     ) -> None:
         await fill(store, topic, 5)
-        held = acks(await pull(store, group, topic))
-        ok(await store.settle([held[0], held[3]]))
+        held = receipts(await pull(store, group, topic))
+        ok(await store.settle([ack(held[0]), ack(held[3])]))
         world.clock.pass_time(LEASE)
         again = await pull(store, group, topic)
         assert bodies(again) == ["1", "2", "4"]
@@ -156,7 +166,7 @@ class TestSettling:
     async def test_an_ack_twice(self, store: Store, topic: Topic, group: ConsumerGroup, whole: bool) -> None:
         """While the lease lives, the same ack again is fine; when all of it is settled, its receipts are gone."""
         await fill(store, topic, 2)
-        held = acks(await pull(store, group, topic))
+        held = [ack(each) for each in receipts(await pull(store, group, topic))]
         ok(await store.settle(held if whole else held[:1]))
         (outcome,) = await store.settle(held[:1])
         if whole:
@@ -165,9 +175,22 @@ class TestSettling:
             ok([outcome])
 
     async def test_an_ack_twice_in_one_batch(self, store: Store, topic: Topic, group: ConsumerGroup) -> None:
-        await fill(store, topic, 1)
+        await fill(store, topic, 2)
         held = acks(await pull(store, group, topic))
-        ok(await store.settle(held * 2))
+        ok(await store.settle([*held, *held]))
+
+    async def test_some_of_an_ack_are_refused(self, store: Store, topic: Topic, group: ConsumerGroup) -> None:
+        """Each offset stands for itself: one that went back, one that the lease never had."""
+        await fill(store, topic, 4)
+        (held,) = await pull(store, group, topic)
+        ok(await store.settle([NackWork(receipts([held])[1], delay=SECOND)]))
+        (outcome,) = await store.settle([AckWork(held.lease_id, held.token, [0, 1, 2, 9, 2])])
+        assert isinstance(outcome, AckOutcome)
+        assert {offset: type(why) for offset, why in outcome.refused.items()} == {1: StaleReceipt, 9: StaleReceipt}
+        ok(await store.settle([ack(receipts([held])[3])]))
+        (again,) = await store.settle([AckWork(held.lease_id, held.token, [0, 3])])
+        assert isinstance(again, AckOutcome)
+        assert [getattr(why, "reason", "") for why in again.refused.values()] == ["RECEIPT_GONE"] * 2
 
     @pytest.mark.parametrize(("passed", "delivered"), [(-1, 0), (0, 1), (1, 1)])
     async def test_a_lease_ends_at_its_time(
