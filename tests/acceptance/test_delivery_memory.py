@@ -113,7 +113,7 @@ class Scene:
         return statistics.median(rates)
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", "mariadb", "mysql"])
 async def scene(request: pytest.FixtureRequest, brokers: Brokers) -> AsyncIterator[Scene]:
     async with Scene(brokers.database(request.param)) as made:
         yield made
