@@ -173,9 +173,9 @@ class _Side:
             claimed = (await self._store.claim([work]))[0]
             if isinstance(claimed, BrokerError):
                 raise claimed
-            receipts = [AckWork(d.lease_id, d.token, [m.offset for m in d.messages]) for d in claimed.parts]
-            await self._store.settle(receipts)
-            pulled += len(receipts)
+            acks = [AckWork(d.lease_id, d.token, [m.offset for m in d.messages]) for d in claimed.parts]
+            await self._store.settle(acks)
+            pulled += sum(len(each.offsets) for each in acks)
         return time.perf_counter() - start
 
     def _change(self, sql: str, values: tuple[int, ...]) -> None:
