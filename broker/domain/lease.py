@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from broker.errors import InvalidArgument, StaleReceipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 NEVER = 1 << 62
@@ -122,16 +122,16 @@ class Lease:
     @property
     def head(self) -> int:
         """The first offset that is not settled."""
-        return next(self.open_offsets())
+        return self.open_offsets()[0]
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to deliver."""
         return self.settled == (1 << self.count) - 1
 
-    def open_offsets(self) -> Iterator[int]:
+    def open_offsets(self) -> Sequence[int]:
         """Offsets that are not settled, ascending."""
-        return (self.first + i for i in range(self.count) if not self.settled >> i & 1)
+        return offsets_of((1 << self.count) - 1 & ~self.settled, self.first)
 
     def check_receipt(self, token: int, offset: int) -> None:
         """Refuses a receipt that does not speak for this lease any more.

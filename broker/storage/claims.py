@@ -108,15 +108,13 @@ def news_of(
         for group_id, available_at in earliest
         if available_at is not None
         and available_at <= now
-        and _due_leases(session, group_id, now, _places(directory.by_ids(session, groups[group_id])), 1)
+        and _is_due(session, group_id, now, _places(directory.by_ids(session, groups[group_id])))
     }
     return {i: GroupNews(known[i][0], i in due) for i in groups if i in known}
 
 
-def _due_leases(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> list[int]:
-    if not queue_ids:
-        return []
-    return [row[0] for row in session.together([_looking_for_due(session, group_id, now, queue_ids, limit)])[0].rows]
+def _is_due(session: Session, group_id: int, now: int, queue_ids: Collection[int]) -> bool:
+    return bool(queue_ids and session.together([_looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
 
 
 def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:

@@ -199,7 +199,7 @@ def _marks(session: Session, group: ConsumerGroup, queue_ids: Sequence[int]) -> 
         lease = rows.lease_from_row(row)
         if lease.queue_id not in marks_of:
             continue  # The group is being deleted.
-        open_offsets = list(lease.open_offsets())
+        open_offsets = lease.open_offsets()
         following, committed, in_flight = marks_of[lease.queue_id]
         marks_of[lease.queue_id] = (following, min([committed, *open_offsets]), in_flight + len(open_offsets))
     return marks_of

@@ -43,7 +43,7 @@ def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claime
             return
         lease = remaining
     topic, queue_no = desk.places[lease.queue_id]
-    offsets = list(lease.open_offsets())
+    offsets = lease.open_offsets()
     kept = read_offsets(desk.session, topic.name, queue_no, lease.queue_id, offsets)
     if not kept:
         desk.freed |= leases.end(desk.session, [lease], desk.now)
@@ -82,7 +82,7 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
 
     Of a message group that is the head; those behind it were not tried.
     """
-    offsets = list(lease.open_offsets())
+    offsets = lease.open_offsets()
     if lease.message_group is not None:
         offsets = offsets[:1]
     reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"

@@ -99,7 +99,8 @@ def _figures(
     drained: Sequence[_Drained], floors: Sequence[float], quick: Sequence[float], messages: int
 ) -> dict[str, Any]:
     count = len(drained) * messages
-    rate = count / sum(each.seconds for each in drained)
+    seconds = sum(each.seconds for each in drained)
+    rate = count / seconds
     floor, quick_floor = sum(floors) / len(floors), sum(quick) / len(quick)
     return {
         "messages_per_s": round(rate, 1),
@@ -116,7 +117,7 @@ def _figures(
         "broker_cpu_us": micros_each(sum(each.broker_cpu for each in drained), count),
         "client_cpu_us": micros_each(sum(each.client_cpu for each in drained), count),
         "delivered_again": sum(each.again for each in drained),
-        "seconds": round(count / rate, 2),
+        "seconds": round(seconds, 2),
     }
 
 
