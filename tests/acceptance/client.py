@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
@@ -155,6 +156,17 @@ class Client:
         found: transaction_pb2.Transaction = response.transaction
         return found
 
+    async def until_parked(self, ids: Iterable[str], checks: Checks) -> None:
+        """Answers UNKNOWN until these are parked. Not read from a log: any broker of the database may park them."""
+        answering = asyncio.create_task(checks.answer_unknown())
+        async with asyncio.timeout(2 * PATIENCE):
+            for one in ids:
+                while not answering.done() and (await self.transaction(one)).state != PARKED:
+                    await asyncio.sleep(0.1)
+        answering.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await answering
+
     async def undecided(self, group: str) -> dict[str, admin_pb2.TransactionSummary]:
         request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=1000)
         found = (await self.call(self.admin.ListTransactions, request)).transactions
@@ -268,6 +280,11 @@ class Checks:
             left.discard(check.transaction_id)
             answered.append(check)
         return answered
+
+    async def answer_unknown(self) -> None:
+        """Answers every check with UNKNOWN, without end."""
+        while True:
+            await self.answer(await self.next(), UNKNOWN)
 
     async def until(
         self, transaction_id: str, verdict: transaction_pb2.CheckVerdict.ValueType = UNKNOWN

@@ -26,7 +26,7 @@ from acceptance.client import (
 from halfmq.v1 import admin_pb2, transaction_pb2
 
 if TYPE_CHECKING:
-    from support.brokers import BrokerProcess
+    pass
 
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION.value[0]
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
@@ -228,20 +228,11 @@ async def test_sending_an_ordinary_message_again_has_one_effect(client: Client) 
     assert await client.bodies(topic) == ["ordinary"]
 
 
-async def test_an_operator_decides_what_is_parked(client: Client, broker: BrokerProcess) -> None:
+async def test_an_operator_decides_what_is_parked(client: Client) -> None:
     topic, group = await client.make_topic(), unique("shop")
     checks = await client.answering(group)
     ids = await client.prepare(group, topic, ["to commit", "to roll back", "to check again"])
-
-    async def answer() -> None:
-        while True:
-            await checks.answer(await checks.next(), UNKNOWN)
-
-    answering = asyncio.create_task(answer())
-    for one in ids:
-        await asyncio.to_thread(broker.await_log, one, "is parked", seconds=60.0)
-    answering.cancel()
-    await asyncio.gather(answering, return_exceptions=True)
+    await client.until_parked(ids, checks)
 
     async def resolve(one: str, resolution: admin_pb2.Resolution.ValueType, reason: str) -> object:
         request = admin_pb2.ResolveTransactionRequest(
