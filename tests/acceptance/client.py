@@ -161,7 +161,9 @@ class Client:
         answering = asyncio.create_task(checks.answer_unknown())
         async with asyncio.timeout(2 * PATIENCE):
             for one in ids:
-                while not answering.done() and (await self.transaction(one)).state != PARKED:
+                while not answering.done():
+                    if (await self.transaction(one)).state == PARKED:
+                        break
                     await asyncio.sleep(0.1)
         answering.cancel()
         with contextlib.suppress(asyncio.CancelledError):
