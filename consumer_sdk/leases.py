@@ -12,7 +12,9 @@ from halfmq.v1 import consumer_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LOST_REASONS", "LeaseKeeper", "lease_of"]
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+__all__ = ["LOST_REASONS", "DatabaseClock", "LeaseKeeper", "lease_of", "seconds_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
@@ -21,9 +23,38 @@ LOST_REASONS = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
 """Why a receipt handle is refused whose lease is over."""
 
 
+def seconds_of(told: Timestamp) -> float:
+    """Seconds since 1970."""
+    return told.ToNanoseconds() / 1e9
+
+
 def lease_of(receipt_handle: str) -> str:
     """The lease that a receipt handle belongs to: everything before its last dot."""
     return receipt_handle.rpartition(".")[0]
+
+
+class DatabaseClock:
+    """The database's time on this process's clock, as far as it can be known from what the broker says.
+
+    Every message that tells a time shows that the database is at least so far ahead, for it took a while to come. The
+    quickest one counts: one that stood in a socket, while this process stood still, shows less.
+    """
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._ahead = -math.inf
+
+    def heard(self, told: float) -> None:
+        """A time that the broker told just now, or earlier; in seconds since 1970."""
+        self._ahead = max(self._ahead, told - time.monotonic())
+
+    def answered(self, told: float, asked_at: float) -> None:
+        """A time that the broker told after a question: no further is it ahead; its clock may have been set back."""
+        self._ahead = min(self._ahead, told - asked_at)
+
+    def here(self, told: float) -> float:
+        """When that is by this process's clock, or a moment later."""
+        return told - self._ahead
 
 
 class LeaseKeeper:
@@ -61,11 +92,11 @@ class LeaseKeeper:
         self._request_id = 0
         self._asked_at = 0.0
         self._duration = 0.0
+        self.database_clock = DatabaseClock()
 
     def hold(self, deliveries: Iterable[pb.Delivery], duration: float) -> None:
         """Notes what arrived, under leases of so many seconds."""
         now = time.monotonic()
-        self._doubt_from = min(self._doubt_from, now + duration)
         beginning = " "
         for delivery in deliveries:
             handle = delivery.receipt_handle
@@ -73,7 +104,15 @@ class LeaseKeeper:
             if not handle.startswith(beginning):
                 lease = lease_of(handle)
                 beginning = f"{lease}."
-                self._sure_until.setdefault(lease, now + duration)
+                until = self._sure_until.setdefault(lease, self._end_of(delivery, now, duration))
+                self._doubt_from = min(self._doubt_from, until)
+
+    def _end_of(self, delivery: pb.Delivery, now: float, duration: float) -> float:
+        if not delivery.HasField("lease_expires_at"):
+            return now + duration
+        ends = seconds_of(delivery.lease_expires_at)
+        self.database_clock.heard(ends - duration)
+        return min(now + duration, self.database_clock.here(ends))
 
     def in_doubt(self, delivery: pb.Delivery) -> bool:
         """Whether the lease of a message may have ended unnoticed: this process stood still, or had no broker.
@@ -129,6 +168,9 @@ class LeaseKeeper:
             lease = lease_of(result.receipt_handle)
             if not result.HasField("error"):
                 self._sure_until[lease] = self._asked_at + self._duration
+                if result.HasField("lease_expires_at"):
+                    begun = seconds_of(result.lease_expires_at) - self._duration
+                    self.database_clock.answered(begun, self._asked_at)
                 continue
             if result.error.reason not in LOST_REASONS:
                 _log.warning("a lease could not be extended (%s): %s", result.error.reason, result.error.message)

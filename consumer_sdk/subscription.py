@@ -12,7 +12,7 @@ import grpc
 from consumer_sdk.errors import BrokerUnavailable, ClientClosed, ConsumerError, SubscriptionRefused
 from consumer_sdk.fifo import FifoLeases
 from consumer_sdk.inbox import Inbox
-from consumer_sdk.leases import LeaseKeeper, lease_of
+from consumer_sdk.leases import LeaseKeeper, lease_of, seconds_of
 from consumer_sdk.settling import Settling
 from halfmq.v1 import consumer_pb2 as pb
 from producer_sdk.connection import Duplex, Reconnect
@@ -268,6 +268,8 @@ class Subscription:
         if self._extender is not None:
             self._extender.cancel()
         self._lease_duration = subscribed.lease_duration.ToNanoseconds() / 1e9
+        if subscribed.HasField("time"):
+            self._keeper.database_clock.heard(seconds_of(subscribed.time))
         self._extender = self._background(self._keep_leases())
         self._subscribed_before = True
         self._subscribed.set()

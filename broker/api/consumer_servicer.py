@@ -53,6 +53,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscription = await self._subscribe(request_iterator)
         subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
         subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
+        subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
         if self._delivery.draining:

@@ -22,24 +22,12 @@ max_body_bytes = 10
 """
 
 
-class BrokerWithEnvironment(BrokerProcess):
-    """A broker that finds HALFMQ_ variables in its environment."""
-
-    def __init__(self, database: str, variables: dict[str, str], **settings: object) -> None:
-        self._variables = variables
-        super().__init__(database, **settings)
-
-    def _launch(self) -> None:
-        self.command = ["env", *(f"{name}={value}" for name, value in self._variables.items()), *self.command]
-        super()._launch()
-
-
 async def test_arguments_over_environment_over_file_over_default(tmp_path: Path, sqlite_url: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(FILE)
     variables = {"HALFMQ_LEASE": "42", "HALFMQ_QUEUE_COUNT": "8", "HALFMQ_BROKER_ID": "from-environment"}
     settings = {"config": file, "broker_id": "from-argument", "queue_count": 9}
-    with BrokerWithEnvironment(sqlite_url, variables, **settings) as broker:
+    with BrokerProcess(sqlite_url, variables, **settings) as broker:
         async with Client(broker.endpoint) as client:
             wanted = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name="orders"))
             topic = (await client.call(client.admin.CreateTopic, wanted)).topic
@@ -62,9 +50,9 @@ async def test_arguments_over_environment_over_file_over_default(tmp_path: Path,
 
 async def test_a_switch_in_the_environment_and_its_opposite_as_argument(sqlite_url: str) -> None:
     switched_on = {"HALFMQ_AUTO_CREATE": "true"}
-    with BrokerWithEnvironment(sqlite_url, switched_on) as broker:
+    with BrokerProcess(sqlite_url, switched_on) as broker:
         async with Client(broker.endpoint) as client:
             assert (await client.send("orders")).position.topic == "orders"
-    with BrokerWithEnvironment(sqlite_url, switched_on, auto_create=False) as broker:
+    with BrokerProcess(sqlite_url, switched_on, auto_create=False) as broker:
         async with Client(broker.endpoint) as client:
             assert (await client.send("order")).error.reason == "TOPIC_NOT_FOUND"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -24,9 +23,6 @@ from acceptance.client import (
     unique,
 )
 from halfmq.v1 import admin_pb2, transaction_pb2
-
-if TYPE_CHECKING:
-    pass
 
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION.value[0]
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]

@@ -6,7 +6,9 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.group import GroupSettings
+from broker.domain.check_policy import SECOND
+from broker.domain.group import ExhaustedPolicy, GroupSettings
+from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
 from broker.storage.directory import Directory
@@ -22,15 +24,19 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
 
 QUEUES = 2
-MAX_ATTEMPTS = 3
+GROUPS = [
+    ("billing", GroupSettings(max_attempts=3)),
+    ("audit", GroupSettings(2, (2 * SECOND, 7 * SECOND), ExhaustedPolicy.RETRY)),
+]
+"""Two consumer groups that differ in all that counts for retries."""
 
 
 class Rig:
     """Begins anew for each example; the connections stay."""
 
     topic: Topic
-    dead: Topic
-    group: ConsumerGroup
+    dead: list[Topic]
+    groups: list[ConsumerGroup]
     producer: int
 
     def __init__(self, url: str) -> None:
@@ -64,12 +70,20 @@ class Rig:
     async def _make(self) -> None:
         store = self.stores[0]
         self.topic = await store.create_topic("orders", TopicSettings(QUEUES, HOUR * 1000))
-        self.group = await store.create_group("billing", GroupSettings(MAX_ATTEMPTS), TopicSettings(1, HOUR * 1000))
-        dead = await store.find_topic("%DLQ%billing")
-        assert dead is not None
-        self.dead = dead
         self.producer = await store.producer_group_id("shop")
-        await store.join(JoinWork(self.group, [self.topic], "consumer", {}))
+        self.groups, self.dead = [], []
+        for number, (name, _) in enumerate(GROUPS):
+            await self.make_group(number, store)
+            dead = await store.find_topic(dead_letter_topic(name))
+            assert dead is not None
+            self.dead.append(dead)
+
+    async def make_group(self, number: int, store: Store) -> None:
+        """Makes a group and joins it."""
+        name, settings = GROUPS[number]
+        group = await store.create_group(name, settings, TopicSettings(1, HOUR * 1000))
+        self.groups[number : number + 1] = [group]
+        await store.join(JoinWork(group, [self.topic], "consumer", {}))
 
     def leases(self) -> int:
         """Leases in the table."""

@@ -24,8 +24,8 @@ from broker.domain.lease import Lease
 from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
 from broker.services.work import Claimed, ClaimWork, TransactionOutcome, VerdictWork
-from broker.storage import claims, leases, receipts, release, verdicts
-from conformance.model import Model
+from broker.storage import claims, groups, leases, progress, receipts, redrive, release, verdicts
+from conformance.model.machine import Model
 from conformance.rig import Rig
 from conformance.world import LEASE
 
@@ -147,6 +147,48 @@ def _keeps_the_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases, "new_token", lambda: 7)
 
 
+def _without_deleting_leases(patch: pytest.MonkeyPatch, module: object, name: str) -> None:
+    real = getattr(module, name)
+
+    class Session:
+        def __init__(self, session: object) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._session, name)
+
+        def run(self, sql: str, *rest: object) -> object:
+            return 0 if sql.startswith("DELETE FROM lease") else self._session.run(sql, *rest)  # type: ignore[attr-defined]
+
+    patch.setattr(module, name, lambda session, *rest, **named: real(Session(session), *rest, **named))
+
+
+def _keeps_leases_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
+    _without_deleting_leases(patch, progress, "seek")
+
+
+def _keeps_leases_of_a_deleted_group(patch: pytest.MonkeyPatch) -> None:
+    _without_deleting_leases(patch, groups, "_delete")
+
+
+def _serves_a_paused_group(patch: pytest.MonkeyPatch) -> None:
+    real = groups._from_row
+    patch.setattr(groups, "_from_row", lambda row: replace(real(row), paused_at=None))
+
+
+def _redrives_as_a_further_attempt(patch: pytest.MonkeyPatch) -> None:
+    real = redrive.Lease
+    patch.setattr(redrive, "Lease", lambda *rest, **named: replace(real(*rest, **named), attempt=1))
+
+
+def _gives_up_what_is_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RetryPolicy, "exhausted", lambda policy, attempt: attempt >= policy.max_attempts)
+
+
+def _mixes_up_retry_delays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RetryPolicy, "delay_after", lambda policy, attempt: policy.delays[0])
+
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _never_refuses,
     _skips_an_offset,
@@ -161,6 +203,12 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _forgets_whose_turn_it_is,
     _gives_back_one_of_a_group,
     _counts_attempts_of_those_behind,
+    _keeps_leases_of_the_place_before,
+    _keeps_leases_of_a_deleted_group,
+    _serves_a_paused_group,
+    _redrives_as_a_further_attempt,
+    _gives_up_what_is_tried_for_ever,
+    _mixes_up_retry_delays,
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from support.forking import ForkedCommand
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 START_SECONDS = 60.0
@@ -25,41 +27,38 @@ _CHECKOUT = Path(__file__).parents[2]
 class BrokerProcess:
     """A running broker; its log is kept and can be waited on."""
 
-    def __init__(self, database: str, **settings: object) -> None:
+    def __init__(self, database: str, variables: Mapping[str, str] | None = None, **settings: object) -> None:
         """Starts it and waits until it serves.
 
         Args:
             database: URL of the database.
+            variables: HALFMQ_ variables of its environment.
             settings: further options of `halfmq serve`, such as check_interval=0.2; True and False are switches.
         """
         self.database = database
+        self._variables = variables or {}
         options = {"listen": "127.0.0.1:0", "drain": 2, **settings}
-        self.command = [sys.executable, "-c", "from broker.cli import main; main()", "serve", f"--database={database}"]
-        self.command += [_option(name, value) for name, value in options.items()]
+        self.arguments = ["serve", f"--database={database}"]
+        self.arguments += [_option(name, value) for name, value in options.items()]
         self.lines: list[str] = []
         self._said = threading.Condition()
         self.endpoint = ""
         self._launch()
 
     def _launch(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
-        self.process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_CHECKOUT, env=environment
-        )
+        self.process = ForkedCommand(self.arguments, self._variables, str(_CHECKOUT))
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         watchdog = threading.Timer(START_SECONDS, self.process.kill)
         watchdog.start()
-        assert self.process.stdout is not None
         self.endpoint = self.process.stdout.readline().strip()
         watchdog.cancel()
         if not self.endpoint:
             self.process.wait(STOP_SECONDS)
             self.close()
-            pytest.fail(f"the broker did not start: {' '.join(self.command)}\n{self.log}", pytrace=False)
+            pytest.fail(f"the broker did not start: {' '.join(self.arguments)}\n{self.log}", pytrace=False)
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._said:
                 self.lines.append(line.rstrip("\n"))
@@ -112,8 +111,7 @@ class BrokerProcess:
         if self.count("[error"):
             sys.stderr.write(f"{self.log}\n")  # pytest shows it with the failure
         for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+            pipe.close()
 
     def __enter__(self) -> Self:
         """Is running already."""

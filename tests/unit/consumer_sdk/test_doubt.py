@@ -13,11 +13,15 @@ from consumer_sdk.leases import LeaseKeeper
 from halfmq.v1 import consumer_pb2 as pb
 
 LEASE = 30.0
+DATABASE_AHEAD = 1_700_000_000.0
 
 
-def delivery(handle: str, group: str = "") -> pb.Delivery:
+def delivery(handle: str, group: str = "", *, ends: float | None = None) -> pb.Delivery:
+    """A delivery; `ends` is when its lease does, by the database's clock."""
     made = pb.Delivery(receipt_handle=handle)
     made.message.topic, made.message.message_group = "orders", group
+    if ends is not None:
+        made.lease_expires_at.FromMicroseconds(round(ends * 1e6))
     return made
 
 
@@ -37,7 +41,11 @@ class World:
         self.keeper.hold(deliveries, LEASE)
         self.inbox.put(deliveries)
 
-    def answer(self, **refused: str) -> None:
+    def handed_out(self, handle: str) -> pb.Delivery:
+        """A delivery of this moment, by the database's clock."""
+        return delivery(handle, ends=self.now + DATABASE_AHEAD + LEASE)
+
+    def answer(self, *, database_ahead: float = DATABASE_AHEAD, **refused: str) -> None:
         """Answers the last request; reasons by handle, with "_" for the dots."""
         request = self.said[-1]
         outcome = pb.ReceiptOutcome(request_id=request.request_id)
@@ -45,6 +53,8 @@ class World:
             result = outcome.results.add(receipt_handle=handle)
             if reason := refused.get("h" + handle.replace(".", "_")):
                 result.error.reason = reason
+            else:
+                result.lease_expires_at.FromMicroseconds(round((self.now + database_ahead + LEASE) * 1e6))
         self.keeper.on_outcome(outcome)
 
     def taken(self, limit: int = 10) -> list[str]:
@@ -116,3 +126,49 @@ def test_a_message_group_keeps_its_order_through_a_doubt(world: World) -> None:
     assert following is not None
     assert world.inbox.turn_over(following) is None
     assert world.inbox.take_in_turn() == delivery("1.a.2", "a")
+
+
+def test_what_stood_in_the_socket_is_as_old_as_its_lease(world: World) -> None:
+    late = world.handed_out("2.b.0")
+    world.arrive(world.handed_out("1.a.0"))
+    world.now += LEASE + 10
+    world.arrive(late, world.handed_out("3.c.0"))
+    assert [each for each in ("2.b.0", "3.c.0") if world.keeper.in_doubt(delivery(each))] == ["2.b.0"]
+    assert world.taken() == []
+    world.answer(h1_a_0="RECEIPT_STALE", h2_b_0="RECEIPT_STALE")
+    assert world.lost == {"1.a", "2.b"}
+
+
+def test_the_first_that_came_is_late_and_the_broker_had_told_its_time(world: World) -> None:
+    world.keeper.database_clock.heard(world.now + DATABASE_AHEAD)
+    late = world.handed_out("1.a.0")
+    world.now += LEASE + 10
+    world.arrive(late)
+    assert world.taken() == []
+
+
+def test_latency_costs_a_lease_no_more_than_itself(world: World) -> None:
+    quick = world.handed_out("1.a.0")
+    world.arrive(quick)
+    slow = world.handed_out("2.b.0")
+    world.now += 4
+    world.arrive(slow)
+    world.now += LEASE - 4.001
+    assert not world.keeper.in_doubt(slow)
+    world.now += 0.002
+    assert world.keeper.in_doubt(slow)
+
+
+def test_a_database_clock_that_is_set_back_is_believed_after_one_question(world: World) -> None:
+    world.arrive(world.handed_out("1.a.0"))
+    ahead = DATABASE_AHEAD - 3600
+    after = delivery("2.b.0", ends=world.now + ahead + LEASE)
+    world.arrive(after)
+    assert world.keeper.in_doubt(after)
+    assert world.taken() == ["1.a.0"]
+    assert world.taken() == []
+    world.answer(database_ahead=ahead)
+    assert world.taken() == ["2.b.0"]
+    following = delivery("3.c.0", ends=world.now + ahead + LEASE)
+    world.arrive(following)
+    assert not world.keeper.in_doubt(following)

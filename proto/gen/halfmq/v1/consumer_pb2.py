@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from halfmq.v1 import message_pb2 as halfmq_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18halfmq/v1/consumer.proto\x12\thalfmq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"\xa5\x01\n\x08\x44\x65livery\x12&\n\x07message\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x16\n\x0ereceipt_handle\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x34\n\x10lease_expires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlast_error\x18\x05 \x01(\t\"\x83\x02\n\x0e\x43onsumeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12)\n\tsubscribe\x18\x02 \x01(\x0b\x32\x14.halfmq.v1.SubscribeH\x00\x12*\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x17.halfmq.v1.GrantCreditsH\x00\x12$\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x15.halfmq.v1.AckRequestH\x00\x12&\n\x04nack\x18\x05 \x01(\x0b\x32\x16.halfmq.v1.NackRequestH\x00\x12/\n\x06\x65xtend\x18\x06 \x01(\x0b\x32\x1d.halfmq.v1.ExtendLeaseRequestH\x00\x42\x07\n\x05\x65vent\"\xdf\x01\n\tSubscribe\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x07\x66ilters\x18\x05 \x03(\x0b\x32\x16.halfmq.v1.TopicFilter\x12\x17\n\x0freplace_filters\x18\x06 \x01(\x08\x12\"\n\x05start\x18\x07 \x01(\x0b\x32\x13.halfmq.v1.Position\"?\n\x0bTopicFilter\x12\r\n\x05topic\x18\x01 \x01(\t\x12!\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x11.halfmq.v1.Filter\" \n\x0cGrantCredits\x12\x10\n\x08messages\x18\x01 \x01(\r\"\xa5\x01\n\x0f\x43onsumeResponse\x12+\n\nsubscribed\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.SubscribedH\x00\x12.\n\ndeliveries\x18\x02 \x01(\x0b\x32\x18.halfmq.v1.DeliveryBatchH\x00\x12,\n\x07outcome\x18\x03 \x01(\x0b\x32\x19.halfmq.v1.ReceiptOutcomeH\x00\x42\x07\n\x05\x65vent\"e\n\nSubscribed\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x31\n\x0elease_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"8\n\rDeliveryBatch\x12\'\n\ndeliveries\x18\x01 \x03(\x0b\x32\x13.halfmq.v1.Delivery\"O\n\x0eReceiptOutcome\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12)\n\x07results\x18\x02 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"\xaf\x01\n\rReceiptResult\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x34\n\x10lease_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x0b\x64\x65\x61\x64_letter\x18\x03 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.ItemError\"\xa0\x02\n\x0bPullRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x14\n\x0cmax_messages\x18\x03 \x01(\r\x12\'\n\x04wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0elease_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\'\n\x07\x66ilters\x18\x07 \x03(\x0b\x32\x16.halfmq.v1.TopicFilter\x12\x17\n\x0freplace_filters\x18\x08 \x01(\x08\x12\"\n\x05start\x18\t \x01(\x0b\x32\x13.halfmq.v1.Position\"7\n\x0cPullResponse\x12\'\n\ndeliveries\x18\x01 \x03(\x0b\x32\x13.halfmq.v1.Delivery\"%\n\nAckRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\"8\n\x0b\x41\x63kResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"q\n\x0bNackRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\x12(\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07untried\x18\x04 \x01(\x08\"9\n\x0cNackResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"Z\n\x12\x45xtendLeaseRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x13\x45xtendLeaseResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"\xa2\x01\n\x10ReadQueueRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x04 \x01(\r\x12\'\n\x04wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x06\x66ilter\x18\x06 \x01(\x0b\x32\x11.halfmq.v1.Filter\"y\n\x11ReadQueueResponse\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"f\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\">\n\x14QueueOffsetsResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.halfmq.v1.QueueOffset\"\xb0\x01\n\x0bQueueOffset\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_offset\x18\x04 \x01(\x03\x12\x0b\n\x03lag\x18\x05 \x01(\x03\x12+\n\x08lag_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eoffset_at_time\x18\x07 \x01(\x03\x32\xea\x03\n\x0f\x43onsumerService\x12\x44\n\x07\x43onsume\x12\x19.halfmq.v1.ConsumeRequest\x1a\x1a.halfmq.v1.ConsumeResponse(\x01\x30\x01\x12\x39\n\x04Pull\x12\x16.halfmq.v1.PullRequest\x1a\x17.halfmq.v1.PullResponse0\x01\x12\x34\n\x03\x41\x63k\x12\x15.halfmq.v1.AckRequest\x1a\x16.halfmq.v1.AckResponse\x12\x37\n\x04Nack\x12\x16.halfmq.v1.NackRequest\x1a\x17.halfmq.v1.NackResponse\x12L\n\x0b\x45xtendLease\x12\x1d.halfmq.v1.ExtendLeaseRequest\x1a\x1e.halfmq.v1.ExtendLeaseResponse\x12H\n\tReadQueue\x12\x1b.halfmq.v1.ReadQueueRequest\x1a\x1c.halfmq.v1.ReadQueueResponse0\x01\x12O\n\x0cQueueOffsets\x12\x1e.halfmq.v1.QueueOffsetsRequest\x1a\x1f.halfmq.v1.QueueOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18halfmq/v1/consumer.proto\x12\thalfmq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"\xa5\x01\n\x08\x44\x65livery\x12&\n\x07message\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x16\n\x0ereceipt_handle\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x34\n\x10lease_expires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlast_error\x18\x05 \x01(\t\"\x83\x02\n\x0e\x43onsumeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12)\n\tsubscribe\x18\x02 \x01(\x0b\x32\x14.halfmq.v1.SubscribeH\x00\x12*\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x17.halfmq.v1.GrantCreditsH\x00\x12$\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x15.halfmq.v1.AckRequestH\x00\x12&\n\x04nack\x18\x05 \x01(\x0b\x32\x16.halfmq.v1.NackRequestH\x00\x12/\n\x06\x65xtend\x18\x06 \x01(\x0b\x32\x1d.halfmq.v1.ExtendLeaseRequestH\x00\x42\x07\n\x05\x65vent\"\xdf\x01\n\tSubscribe\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x07\x66ilters\x18\x05 \x03(\x0b\x32\x16.halfmq.v1.TopicFilter\x12\x17\n\x0freplace_filters\x18\x06 \x01(\x08\x12\"\n\x05start\x18\x07 \x01(\x0b\x32\x13.halfmq.v1.Position\"?\n\x0bTopicFilter\x12\r\n\x05topic\x18\x01 \x01(\t\x12!\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x11.halfmq.v1.Filter\" \n\x0cGrantCredits\x12\x10\n\x08messages\x18\x01 \x01(\r\"\xa5\x01\n\x0f\x43onsumeResponse\x12+\n\nsubscribed\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.SubscribedH\x00\x12.\n\ndeliveries\x18\x02 \x01(\x0b\x32\x18.halfmq.v1.DeliveryBatchH\x00\x12,\n\x07outcome\x18\x03 \x01(\x0b\x32\x19.halfmq.v1.ReceiptOutcomeH\x00\x42\x07\n\x05\x65vent\"\x8f\x01\n\nSubscribed\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x31\n\x0elease_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"8\n\rDeliveryBatch\x12\'\n\ndeliveries\x18\x01 \x03(\x0b\x32\x13.halfmq.v1.Delivery\"O\n\x0eReceiptOutcome\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12)\n\x07results\x18\x02 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"\xaf\x01\n\rReceiptResult\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x34\n\x10lease_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x0b\x64\x65\x61\x64_letter\x18\x03 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.ItemError\"\xa0\x02\n\x0bPullRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x14\n\x0cmax_messages\x18\x03 \x01(\r\x12\'\n\x04wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0elease_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\'\n\x07\x66ilters\x18\x07 \x03(\x0b\x32\x16.halfmq.v1.TopicFilter\x12\x17\n\x0freplace_filters\x18\x08 \x01(\x08\x12\"\n\x05start\x18\t \x01(\x0b\x32\x13.halfmq.v1.Position\"7\n\x0cPullResponse\x12\'\n\ndeliveries\x18\x01 \x03(\x0b\x32\x13.halfmq.v1.Delivery\"%\n\nAckRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\"8\n\x0b\x41\x63kResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"q\n\x0bNackRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\x12(\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07untried\x18\x04 \x01(\x08\"9\n\x0cNackResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"Z\n\x12\x45xtendLeaseRequest\x12\x17\n\x0freceipt_handles\x18\x01 \x03(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x13\x45xtendLeaseResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.ReceiptResult\"\xa2\x01\n\x10ReadQueueRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x04 \x01(\r\x12\'\n\x04wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x06\x66ilter\x18\x06 \x01(\x0b\x32\x11.halfmq.v1.Filter\"y\n\x11ReadQueueResponse\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"f\n\x13QueueOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\">\n\x14QueueOffsetsResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.halfmq.v1.QueueOffset\"\xb0\x01\n\x0bQueueOffset\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommitted_offset\x18\x04 \x01(\x03\x12\x0b\n\x03lag\x18\x05 \x01(\x03\x12+\n\x08lag_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eoffset_at_time\x18\x07 \x01(\x03\x32\xea\x03\n\x0f\x43onsumerService\x12\x44\n\x07\x43onsume\x12\x19.halfmq.v1.ConsumeRequest\x1a\x1a.halfmq.v1.ConsumeResponse(\x01\x30\x01\x12\x39\n\x04Pull\x12\x16.halfmq.v1.PullRequest\x1a\x17.halfmq.v1.PullResponse0\x01\x12\x34\n\x03\x41\x63k\x12\x15.halfmq.v1.AckRequest\x1a\x16.halfmq.v1.AckResponse\x12\x37\n\x04Nack\x12\x16.halfmq.v1.NackRequest\x1a\x17.halfmq.v1.NackResponse\x12L\n\x0b\x45xtendLease\x12\x1d.halfmq.v1.ExtendLeaseRequest\x1a\x1e.halfmq.v1.ExtendLeaseResponse\x12H\n\tReadQueue\x12\x1b.halfmq.v1.ReadQueueRequest\x1a\x1c.halfmq.v1.ReadQueueResponse0\x01\x12O\n\x0cQueueOffsets\x12\x1e.halfmq.v1.QueueOffsetsRequest\x1a\x1f.halfmq.v1.QueueOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,40 +46,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GRANTCREDITS']._serialized_end=882
   _globals['_CONSUMERESPONSE']._serialized_start=885
   _globals['_CONSUMERESPONSE']._serialized_end=1050
-  _globals['_SUBSCRIBED']._serialized_start=1052
-  _globals['_SUBSCRIBED']._serialized_end=1153
-  _globals['_DELIVERYBATCH']._serialized_start=1155
-  _globals['_DELIVERYBATCH']._serialized_end=1211
-  _globals['_RECEIPTOUTCOME']._serialized_start=1213
-  _globals['_RECEIPTOUTCOME']._serialized_end=1292
-  _globals['_RECEIPTRESULT']._serialized_start=1295
-  _globals['_RECEIPTRESULT']._serialized_end=1470
-  _globals['_PULLREQUEST']._serialized_start=1473
-  _globals['_PULLREQUEST']._serialized_end=1761
-  _globals['_PULLRESPONSE']._serialized_start=1763
-  _globals['_PULLRESPONSE']._serialized_end=1818
-  _globals['_ACKREQUEST']._serialized_start=1820
-  _globals['_ACKREQUEST']._serialized_end=1857
-  _globals['_ACKRESPONSE']._serialized_start=1859
-  _globals['_ACKRESPONSE']._serialized_end=1915
-  _globals['_NACKREQUEST']._serialized_start=1917
-  _globals['_NACKREQUEST']._serialized_end=2030
-  _globals['_NACKRESPONSE']._serialized_start=2032
-  _globals['_NACKRESPONSE']._serialized_end=2089
-  _globals['_EXTENDLEASEREQUEST']._serialized_start=2091
-  _globals['_EXTENDLEASEREQUEST']._serialized_end=2181
-  _globals['_EXTENDLEASERESPONSE']._serialized_start=2183
-  _globals['_EXTENDLEASERESPONSE']._serialized_end=2247
-  _globals['_READQUEUEREQUEST']._serialized_start=2250
-  _globals['_READQUEUEREQUEST']._serialized_end=2412
-  _globals['_READQUEUERESPONSE']._serialized_start=2414
-  _globals['_READQUEUERESPONSE']._serialized_end=2535
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=2537
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=2639
-  _globals['_QUEUEOFFSETSRESPONSE']._serialized_start=2641
-  _globals['_QUEUEOFFSETSRESPONSE']._serialized_end=2703
-  _globals['_QUEUEOFFSET']._serialized_start=2706
-  _globals['_QUEUEOFFSET']._serialized_end=2882
-  _globals['_CONSUMERSERVICE']._serialized_start=2885
-  _globals['_CONSUMERSERVICE']._serialized_end=3375
+  _globals['_SUBSCRIBED']._serialized_start=1053
+  _globals['_SUBSCRIBED']._serialized_end=1196
+  _globals['_DELIVERYBATCH']._serialized_start=1198
+  _globals['_DELIVERYBATCH']._serialized_end=1254
+  _globals['_RECEIPTOUTCOME']._serialized_start=1256
+  _globals['_RECEIPTOUTCOME']._serialized_end=1335
+  _globals['_RECEIPTRESULT']._serialized_start=1338
+  _globals['_RECEIPTRESULT']._serialized_end=1513
+  _globals['_PULLREQUEST']._serialized_start=1516
+  _globals['_PULLREQUEST']._serialized_end=1804
+  _globals['_PULLRESPONSE']._serialized_start=1806
+  _globals['_PULLRESPONSE']._serialized_end=1861
+  _globals['_ACKREQUEST']._serialized_start=1863
+  _globals['_ACKREQUEST']._serialized_end=1900
+  _globals['_ACKRESPONSE']._serialized_start=1902
+  _globals['_ACKRESPONSE']._serialized_end=1958
+  _globals['_NACKREQUEST']._serialized_start=1960
+  _globals['_NACKREQUEST']._serialized_end=2073
+  _globals['_NACKRESPONSE']._serialized_start=2075
+  _globals['_NACKRESPONSE']._serialized_end=2132
+  _globals['_EXTENDLEASEREQUEST']._serialized_start=2134
+  _globals['_EXTENDLEASEREQUEST']._serialized_end=2224
+  _globals['_EXTENDLEASERESPONSE']._serialized_start=2226
+  _globals['_EXTENDLEASERESPONSE']._serialized_end=2290
+  _globals['_READQUEUEREQUEST']._serialized_start=2293
+  _globals['_READQUEUEREQUEST']._serialized_end=2455
+  _globals['_READQUEUERESPONSE']._serialized_start=2457
+  _globals['_READQUEUERESPONSE']._serialized_end=2578
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=2580
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=2682
+  _globals['_QUEUEOFFSETSRESPONSE']._serialized_start=2684
+  _globals['_QUEUEOFFSETSRESPONSE']._serialized_end=2746
+  _globals['_QUEUEOFFSET']._serialized_start=2749
+  _globals['_QUEUEOFFSET']._serialized_end=2925
+  _globals['_CONSUMERSERVICE']._serialized_start=2928
+  _globals['_CONSUMERSERVICE']._serialized_end=3418
 # @@protoc_insertion_point(module_scope)

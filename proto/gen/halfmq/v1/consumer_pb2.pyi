@@ -272,6 +272,7 @@ class Subscribed(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     """Name of the broker."""
     client_id: _builtins.str
@@ -280,16 +281,21 @@ class Subscribed(_message.Message):
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long a delivery is its own without extension."""
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Database time: what comes later than its own times tell stood somewhere on the way."""
+
     def __init__(
         self,
         *,
         broker_id: _builtins.str = ...,
         client_id: _builtins.str = ...,
         lease_duration: _duration_pb2.Duration | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "lease_duration", b"lease_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
