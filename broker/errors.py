@@ -32,13 +32,16 @@ class BrokerError(Exception):
 class InvalidArgument(BrokerError):
     """The request itself is wrong."""
 
-    def __init__(self, message: str, *, field: str, reason: str = "INVALID_ARGUMENT") -> None:
-        """Names the field at fault."""
+    def __init__(
+        self, message: str, *, field: str, reason: str = "INVALID_ARGUMENT", position: int | None = None
+    ) -> None:
+        """Names the field at fault, and where in its text the fault is: the character, from 1."""
         super().__init__(message, reason=reason, field=field)
+        self.position = position
 
     def within(self, prefix: str) -> InvalidArgument:
         """The same error seen from the message that holds the field."""
-        return InvalidArgument(self.message, field=f"{prefix}.{self.field}", reason=self.reason)
+        return InvalidArgument(self.message, field=f"{prefix}.{self.field}", reason=self.reason, position=self.position)
 
 
 class NotFound(BrokerError):

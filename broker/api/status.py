@@ -44,7 +44,10 @@ def item_error(error: errors.BrokerError) -> pb.ItemError:
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.BrokerError) -> NoReturn:
     """Ends an RPC with an error: code, text, and details for programs."""
     code = code_of(error)
-    details: list[Any] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    if isinstance(error, errors.InvalidArgument) and error.position is not None:
+        info.metadata["position"] = str(error.position)
+    details: list[Any] = [info]
     metadata: list[tuple[str, str | bytes]] = [(REASON_KEY, error.reason)]
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)

@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from halfmq.v1 import (
     admin_pb2,
@@ -67,11 +68,14 @@ class Refusal(Exception):
         self.code = error.code() if error else grpc.StatusCode.OK
         self.text = ""
         self.reason = ""
+        self.info = error_details_pb2.ErrorInfo()
         if error is None:
             return
         self.text = error.details() or ""
         metadata = dict(error.trailing_metadata() or ())
         self.reason = metadata.get("halfmq-reason", "")
+        for detail in status_pb2.Status.FromString(metadata.get("grpc-status-details-bin", b"")).details:
+            detail.Unpack(self.info)
 
 
 class Client:

@@ -81,6 +81,7 @@ async def test_a_mistake_is_told_with_its_field_and_place(pair: Pair, mistake: A
         assert text in refusal.text
         if place is not None:
             assert f"wrong at character {place}:" in refusal.text
+            assert refusal.info.metadata["position"] == str(place)
     with pytest.raises(Refusal, match=r"filters\[0\]\.filter\.") as on_stream:
         async with Listener(pair[1], group, topic, filters=wanting(topic, wanted)):
             pass

@@ -27,7 +27,7 @@ _CHECKOUT = Path(__file__).parents[2]
 class BrokerProcess:
     """A running broker; its log is kept and can be waited on."""
 
-    def __init__(self, database: str, variables: Mapping[str, str] | None = None, **settings: object) -> None:
+    def __init__(self, database: str, variables: Mapping[str, str] | None = None, /, **settings: object) -> None:
         """Starts it and waits until it serves.
 
         Args:

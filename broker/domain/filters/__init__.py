@@ -62,6 +62,7 @@ def compile_filter(kind: FilterKind, expression: str, field: str = "filter") -> 
             f"The filter is wrong at character {fault.at + 1}: {fault.text}. This one is right: {_EXAMPLES[kind]}",
             field=field,
             reason="FILTER_INVALID",
+            position=fault.at + 1,
         ) from None
     return Filter(kind, expression.strip(BLANKS), matches)
 
