@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -315,3 +315,7 @@ class Checks:
         self._call.cancel()
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+
+
+Pair: TypeAlias = tuple[Client, Client]
+"""Connections to two brokers on one database."""

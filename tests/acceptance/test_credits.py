@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import PATIENCE, Client, message
+from acceptance.client import PATIENCE, Client, Pair, message
 from halfmq.v1 import admin_pb2, consumer_pb2, producer_pb2
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ async def progress(client: Client, group: str) -> admin_pb2.GroupProgress:
     return found
 
 
-async def test_three_credits_bring_three_messages(client: Client) -> None:
+async def test_three_credits_bring_three_messages(pair: Pair) -> None:
+    client, other = pair
     topic, group = await client.make_topic(), await client.make_group()
     await fill(client, topic, *"0123456789")
     stream = await Stream.open(client, group, topic)
@@ -109,12 +110,13 @@ async def test_three_credits_bring_three_messages(client: Client) -> None:
     # Two of the last three are left, for messages that come later.
     await fill(client, topic, *"abc")
     assert [each.message.body for each in await stream.take(2)] == [b"a", b"b"]
-    # Nobody holds the one there was no credit for: another consumer of the group gets it.
-    assert [each.message.body for each in await client.pull(group, topic, wait=20)] == [b"c"]
+    # Nobody holds the one there was no credit for: another consumer of the group gets it, from another broker.
+    assert [each.message.body for each in await other.pull(group, topic, wait=20)] == [b"c"]
     await stream.leave()
 
 
-async def test_credits_add_up(client: Client) -> None:
+async def test_credits_add_up(pair: Pair) -> None:
+    client, other = pair
     topic, group = await client.make_topic(), await client.make_group()
     stream = await Stream.open(client, group, topic)
     for messages in (1, 0, 2):
@@ -122,8 +124,8 @@ async def test_credits_add_up(client: Client) -> None:
     await fill(client, topic, *"0123456789")
     found = await stream.take(3)
     await stream.ack(*found)
-    assert (await progress(client, group)).next_offset == 3
-    assert len(await client.pull(group, topic)) == 7
+    assert (await progress(other, group)).next_offset == 3
+    assert len(await other.pull(group, topic)) == 7
     await stream.leave()
 
 
@@ -169,8 +171,9 @@ async def test_a_stream_that_is_not_read_does_not_hold_up_another(
         await stream.leave()
 
 
-async def test_who_settles_by_other_calls_goes_on_getting_messages(client: Client) -> None:
-    """A stream that says nothing more is not taken for dead while its messages are settled."""
+async def test_who_settles_by_other_calls_goes_on_getting_messages(pair: Pair) -> None:
+    """A stream that says nothing more is not taken for dead while its messages are settled, on whichever broker."""
+    client, other = pair
     topic, group = await client.make_topic(), await client.make_group()
     call: Any = client.consumer.Consume()
     subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
@@ -186,7 +189,7 @@ async def test_who_settles_by_other_calls_goes_on_getting_messages(client: Clien
             response = await call.read()
         (delivery,) = response.deliveries.deliveries
         assert (delivery.message.body, delivery.attempt) == (f"{seen}".encode(), 1)
-        await client.call(client.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle]))
+        await other.call(other.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle]))
         seen += 1
     assert seen > 3
     call.cancel()

@@ -7,11 +7,9 @@ import asyncio
 import grpc
 import pytest
 
-from acceptance.client import Client, Refusal, unique
+from acceptance.client import Pair, Refusal, unique
 from acceptance.streams import EARLIEST, Listener, eventually, make_group, progress
 from halfmq.v1 import admin_pb2
-
-Pair = tuple[Client, Client]
 
 
 @pytest.fixture

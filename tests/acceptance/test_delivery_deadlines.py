@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import COMMITTED, PATIENCE, PREPARED, Client, message, new_id, unique
+from acceptance.client import COMMITTED, PATIENCE, PREPARED, Client, Pair, message, new_id, unique
 from acceptance.streams import handles
 from halfmq.v1 import consumer_pb2, producer_pb2, transaction_pb2
 from support.databases import connect
@@ -80,7 +80,8 @@ async def give_up(call: Callable[[int, float], Any]) -> None:
     await asyncio.gather(*[one(number, DEADLINE) for number in range(ABANDONED)], one(ABANDONED, LONGER))
 
 
-async def test_sends_that_were_given_up_are_not_in_the_log(client: Client, busy: Busy) -> None:
+async def test_sends_that_were_given_up_are_not_in_the_log(pair: Pair, busy: Busy) -> None:
+    client, other = pair
     topic = await client.make_topic()
     await client.send(topic, "before")
 
@@ -93,11 +94,12 @@ async def test_sends_that_were_given_up_are_not_in_the_log(client: Client, busy:
         assert not first.done()
     assert not (await first).results[0].HasField("error")
     await client.send(topic, "last")
-    found = [body for body in await client.bodies(topic) if body != f"abandoned {ABANDONED}"]
+    found = [body for body in await other.bodies(topic) if body != f"abandoned {ABANDONED}"]
     assert found == ["before", "first", "last"]
 
 
-async def test_verdicts_that_were_given_up_are_not_taken(client: Client, busy: Busy) -> None:
+async def test_verdicts_that_were_given_up_are_not_taken(pair: Pair, busy: Busy) -> None:
+    client, other = pair
     topic, shop = await client.make_topic(), unique("shop")
     ids = await client.prepare(shop, topic, [str(number) for number in range(ABANDONED + 3)], check_after=600)
 
@@ -112,16 +114,17 @@ async def test_verdicts_that_were_given_up_are_not_taken(client: Client, busy: B
     assert [result.state for result in (await first).results] == [COMMITTED]
     (last,) = await client.commit([ids[-2]])
     assert last.state == COMMITTED
-    states = [(await client.transaction(each)).state for each in ids[:ABANDONED]]
+    states = [(await other.transaction(each)).state for each in ids[:ABANDONED]]
     assert states == [PREPARED] * ABANDONED
-    found = [body for body in await client.bodies(topic) if body != str(ABANDONED)]
+    found = [body for body in await other.bodies(topic) if body != str(ABANDONED)]
     assert found == [str(ABANDONED + 2), str(ABANDONED + 1)]
     # Said again, they are taken: nothing stands in their way.
-    assert {result.state for result in await client.commit(ids[:-2])} == {COMMITTED}
+    assert {result.state for result in await other.commit(ids[:-2])} == {COMMITTED}
     assert len(await client.bodies(topic)) == ABANDONED + 3
 
 
-async def test_half_messages_that_were_given_up_are_not_there(client: Client, busy: Busy) -> None:
+async def test_half_messages_that_were_given_up_are_not_there(pair: Pair, busy: Busy) -> None:
+    client, other = pair
     topic, shop = await client.make_topic(), unique("shop")
     await client.prepare(shop, topic, ["before"], check_after=600)
 
@@ -139,10 +142,11 @@ async def test_half_messages_that_were_given_up_are_not_there(client: Client, bu
         assert not first.done()
     assert not (await first).results[0].HasField("error")
     await client.prepare(shop, topic, ["last"], check_after=600)
-    assert len(await client.undecided(shop)) == 3
+    assert len(await other.undecided(shop)) == 3
 
 
-async def test_acks_that_were_given_up_do_not_count(client: Client, busy: Busy) -> None:
+async def test_acks_that_were_given_up_do_not_count(pair: Pair, busy: Busy) -> None:
+    client, other = pair
     topic, group = await client.make_topic(), await client.make_group()
     for number in range(ABANDONED + 2):
         await client.send(topic, str(number))
@@ -159,7 +163,7 @@ async def test_acks_that_were_given_up_do_not_count(client: Client, busy: Busy) 
 
     async def lag() -> int:
         request = consumer_pb2.QueueOffsetsRequest(topic=topic, consumer_group=group)
-        return sum(queue.lag for queue in (await client.call(client.consumer.QueueOffsets, request)).queues)
+        return sum(queue.lag for queue in (await other.call(other.consumer.QueueOffsets, request)).queues)
 
     # Another ack has gone through the lane behind them.
     results = (await client.call(client.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=held[:1]))).results

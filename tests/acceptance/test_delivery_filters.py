@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import Client, Refusal, message, unique
+from acceptance.client import Client, Pair, Refusal, message, unique
 from acceptance.streams import Listener, eventually, make_group, progress
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Pair = tuple[Client, Client]
 
 KIB = 1024
 RED = message_pb2.Filter(tags="red")

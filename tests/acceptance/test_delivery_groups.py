@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import Client, Refusal, message, unique
+from acceptance.client import Client, Pair, Refusal, message, unique
 from acceptance.streams import (
     EARLIEST,
     LATEST,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-Pair = tuple[Client, Client]
 
 # Brokers look at groups four times a second; the rest is for machines that do much else.
 MOMENT = 3.0

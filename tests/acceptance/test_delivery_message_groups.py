@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.client import PATIENCE, Client, half, message, unique
+from acceptance.client import PATIENCE, Client, Pair, half, message, unique
 from acceptance.sdk_forms import Form, both_forms, consumer
 from acceptance.streams import Listener, eventually, handles, make_group, progress
 from halfmq.v1 import admin_pb2, consumer_pb2, producer_pb2
@@ -17,7 +17,6 @@ from halfmq.v1 import admin_pb2, consumer_pb2, producer_pb2
 if TYPE_CHECKING:
     from acceptance.conftest import AnyKind, Brokers
 
-Pair = tuple[Client, Client]
 
 GROUPS = ["a", "b", "c", "d"]
 STALE = {"RECEIPT_STALE", "RECEIPT_GONE"}

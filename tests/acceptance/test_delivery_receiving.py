@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from acceptance.client import PATIENCE, Client, message
+from acceptance.client import PATIENCE, Client, Pair, message
 from acceptance.streams import Listener, eventually, handles, progress
 from halfmq.v1 import consumer_pb2, producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Pair = tuple[Client, Client]
 
 INVALID, PRECONDITION = (
     code.value[0] for code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)

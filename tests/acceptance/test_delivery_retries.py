@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from acceptance.client import Client, Refusal, message, unique
+from acceptance.client import Client, Pair, Refusal, message, unique
 from acceptance.streams import Listener, eventually, handles, make_group, progress, seconds
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Pair = tuple[Client, Client]
 
 # RocketMQ's, which a group has that names none.
 DEFAULT = [1, 5, 10, 30, *(60 * minutes for minutes in range(1, 11)), 1200, 1800, 3600, 7200]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from acceptance.client import PATIENCE, Client, half, message, unique
+from acceptance.client import PATIENCE, Client, Pair, half, message, unique
 from acceptance.streams import Listener, eventually, handles
 from faults.mysql_proxy import Delay, MySqlProxy, Rule
 from halfmq.v1 import consumer_pb2, producer_pb2
@@ -26,8 +26,6 @@ MEDIAN, LONGEST = 0.1, 1.0
 WAITING = 50
 # Twenty looks at all queues and four at the groups a second, each a few statements; the clock now and then.
 MOST_STATEMENTS = 150.0
-
-Pair = tuple[Client, Client]
 
 
 def told(what: str, taken: Sequence[float]) -> None:

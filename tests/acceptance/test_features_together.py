@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import COMMIT, COMMITTED, PREPARED, ROLLED_BACK, Client, half, message, unique
+from acceptance.client import COMMIT, COMMITTED, PREPARED, ROLLED_BACK, Client, Pair, half, message, unique
 from acceptance.streams import EARLIEST, Listener, eventually, make_group, progress
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, query_pb2
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from acceptance.streams import Arrival
     from support.brokers import BrokerProcess
 
-Pair = tuple[Client, Client]
 
 AHEAD = 2.5
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -79,3 +79,51 @@ async def test_what_is_past_its_time_goes_and_the_rest_stays(
     request = consumer_pb2.ReadQueueRequest(topic=short, offset=held.message.offset)
     (piece,) = await client.stream(client.consumer.ReadQueue, request)
     assert (piece.min_offset, [m.offset for m in piece.messages]) == (3, [3])
+
+
+async def test_of_a_topic_that_is_too_large_the_oldest_go(
+    kind: AnyKind,
+    brokers: Brokers,
+    new_broker: Callable[..., BrokerProcess],
+    connect: Callable[[BrokerProcess], Client],
+) -> None:
+    """One broker forgets, what another one serves ends with it."""
+    url = brokers.database(kind)
+    sweeper = new_broker(url, broker_id="sweeper")
+    client = connect(sweeper)
+    topic, other, shop = unique("bounded"), await client.make_topic(), unique("shop")
+    wanted = admin_pb2.Topic(name=topic, queue_count=1, retention_bytes=3_500)
+    await client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=wanted))
+    readers, late = await client.make_group(), await client.make_group()
+    for number in range(10):
+        body = f"{number}".ljust(1000)
+        await client.send(other, body)
+        if number % 2:
+            await client.send(topic, body)
+        else:
+            await client.commit(await client.prepare(shop, topic, [body], check_after=600))
+    held = await client.pull(readers, topic, 2)
+    # What waits for a verdict is no part of the topic yet.
+    (prepared,) = await client.prepare(shop, topic, ["prepared".ljust(1000)], check_after=600)
+    assert await queue(client, topic) == (0, 10)
+    server = kind != "sqlite"
+    elsewhere = connect(new_broker(url, broker_id="reader")) if server else None
+    await client.close()
+    await asyncio.to_thread(sweeper.stop)
+
+    client = connect(new_broker(url, broker_id="sweeper"))
+    reader = elsewhere or client
+    async with asyncio.timeout(PATIENCE):
+        while await queue(client, topic) != (7, 10):
+            pass
+    assert await queue(reader, topic) == (7, 10)
+    assert [body.strip() for body in await reader.bodies(topic)] == ["7", "8", "9"]
+    assert await queue(client, other) == (0, 10)
+    # Groups go on with what is left, whatever they held; what is committed later has its place behind it.
+    handles = [delivery.receipt_handle for delivery in held]
+    results = (await reader.call(reader.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=handles))).results
+    assert len(results) == len(held)
+    await client.commit([prepared])
+    for group in (readers, late):
+        assert [body.strip() for body in await reader.consume_all(group, topic)] == ["7", "8", "9", "prepared"]
+    assert await queue(reader, topic) == (7, 11)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
-from acceptance.client import COMMITTED, PREPARED, Client, Refusal, half, message, new_id, unique
+from acceptance.client import COMMITTED, PATIENCE, PREPARED, Client, Pair, Refusal, half, message, new_id, unique
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, query_pb2, transaction_pb2
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def two(
     brokers: Brokers,
     new_broker: Callable[..., BrokerProcess],
     connect: Callable[[BrokerProcess], Client],
-) -> tuple[Client, Client]:
+) -> Pair:
     """Clients of two brokers on one database."""
     url = brokers.database(server_kind)
     return connect(new_broker(url)), connect(new_broker(url))
@@ -67,6 +68,48 @@ async def test_priorities(client: Client) -> None:
     assert (await commit(client, result.transaction_id)).released[0].queue == 2
     described = await describe(client, topic)
     assert sorted(queue.stored_bytes for queue in described.queues) == [0, 3, 4, 6]
+
+
+async def test_the_most_urgent_goes_first_to_two_consumers_on_two_brokers(two: Pair) -> None:
+    topic, group = await create(two[0], queue_count=2, priority_levels=3), await two[0].make_group()
+    urgent: dict[str, int] = {}
+    for number in range(30):
+        client, wanted = two[number % 2], message(topic, f"{number}", priority=number % 3)
+        urgent[f"{number}"] = number % 3
+        if number < 15:
+            await send(client, wanted)
+        else:
+            (result,) = await client.prepare_items(unique("shop"), [half([wanted], check_after=600)])
+            await commit(two[1 - number % 2], result.transaction_id)
+    came: list[str] = []
+
+    async def take(client: Client, most: int) -> list[str]:
+        deliveries = await client.pull(group, topic, most)
+        if deliveries:
+            request = consumer_pb2.AckRequest(receipt_handles=[each.receipt_handle for each in deliveries])
+            await client.call(client.consumer.Ack, request)
+        bodies = [each.message.body.decode() for each in deliveries]
+        came.extend(bodies)
+        return bodies
+
+    for turn in range(3):
+        await take(two[turn % 2], 4)
+    # What is more urgent than the rest goes in front of it, whoever brought it.
+    assert [urgent[body] for body in came] == [2] * 10 + [1] * 2
+    (last,) = await send(two[0], message(topic, "late", priority=2))
+    assert not last.HasField("error")
+    urgent["late"] = 2
+    assert await take(two[1], 1) == ["late"]
+    assert [urgent[body] for body in await take(two[0], 1)] == [1]
+
+    async def drain(client: Client) -> None:
+        while await take(client, 3):
+            pass
+
+    # Both at once; who finds a queue in use by the other broker goes on with the next one. Nothing comes twice.
+    await asyncio.gather(*[drain(client) for client in two])
+    await drain(two[0])
+    assert sorted(came) == sorted(urgent)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +135,7 @@ async def test_settings_that_are_refused(client: Client, field: str, value: int)
     assert refused.value.text.startswith(f"topic.{field}: ")
 
 
-async def test_a_topic_is_changed_and_others_see_it(two: tuple[Client, Client]) -> None:
+async def test_a_topic_is_changed_and_others_see_it(two: Pair) -> None:
     first, second = two
     topic = await create(first, queue_count=1)
     await send(second, message(topic, "before"))
@@ -115,7 +158,7 @@ async def test_a_topic_is_changed_and_others_see_it(two: tuple[Client, Client]) 
     assert (refused.value.code, refused.value.text[:13]) == (grpc.StatusCode.INVALID_ARGUMENT, "queue_count: ")
 
 
-async def test_one_of_many_with_a_key_gets_in(two: tuple[Client, Client]) -> None:
+async def test_one_of_many_with_a_key_gets_in(two: Pair) -> None:
     """Two brokers, many calls at the same moment."""
     topic = await create(two[0], queue_count=1)
     keys = [f"order {number}" for number in range(20)]
@@ -135,7 +178,7 @@ async def test_one_of_many_with_a_key_gets_in(two: tuple[Client, Client]) -> Non
     assert sorted(await two[1].consume_all(group, topic)) == sorted(keys)
 
 
-async def test_keys_and_transactions(two: tuple[Client, Client]) -> None:
+async def test_keys_and_transactions(two: Pair) -> None:
     first, second = two
     topic, shop = await create(first), unique("shop")
     owner = half([message(topic, "half", dedup_key="k")], check_after=60)
@@ -154,6 +197,33 @@ async def test_keys_and_transactions(two: tuple[Client, Client]) -> None:
     twice = half([message(topic, "a", dedup_key="x"), message(topic, "b", dedup_key="x")])
     (wrong,) = await first.prepare_items(shop, [twice])
     assert (wrong.error.code, wrong.error.field) == (INVALID, "messages[1].dedup_key")
+
+
+async def test_a_key_is_free_again_after_its_window(two: Pair) -> None:
+    """The window begins when the message becomes visible, and every broker keeps to it."""
+    topic = await create(two[0], queue_count=1, dedup_window=Duration(seconds=1))
+    shop = unique("shop")
+    again = half([message(topic, "half", dedup_key="k")], check_after=600)
+    (first,) = await send(two[0], message(topic, "first", dedup_key="k"))
+    (prepared,) = await two[1].prepare_items(shop, [again])
+    assert (prepared.error.code, prepared.error.reason) == (EXISTS, "DEDUP_KEY_TAKEN")
+    duplicates = 0
+    async with asyncio.timeout(PATIENCE):
+        while (second := (await send(two[duplicates % 2], message(topic, "second", dedup_key="k")))[0]).duplicate:
+            assert second.position.message_id == first.position.message_id
+            duplicates += 1
+    assert duplicates > 0
+    times = [found.stored_at.ToMicroseconds() for found in await two[1].log(topic)]
+    assert len(times) == 2
+    assert times[1] - times[0] >= 1_000_000
+    # The newer message has the key now, for as long; then a half message may take it.
+    async with asyncio.timeout(PATIENCE):
+        while (result := (await two[0].prepare_items(shop, [again]))[0]).HasField("error"):
+            assert result.error.reason == "DEDUP_KEY_TAKEN"
+            assert second.position.message_id in result.error.message
+    assert (await commit(two[1], result.transaction_id)).state == COMMITTED
+    times = [found.stored_at.ToMicroseconds() for found in await two[0].log(topic)]
+    assert times[2] - times[1] >= 1_000_000
 
 
 async def test_finding_messages(client: Client) -> None:
