@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from halfmq.v1 import (
@@ -24,7 +25,7 @@ from halfmq.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
     from types import TracebackType
 
 PATIENCE = 30.0
@@ -76,6 +77,14 @@ class Refusal(Exception):
         self.reason = metadata.get("halfmq-reason", "")
         for detail in status_pb2.Status.FromString(metadata.get("grpc-status-details-bin", b"")).details:
             detail.Unpack(self.info)
+
+
+async def refused_field(call: Awaitable[Any], field: str) -> None:
+    """A call that must be refused because of one of its fields."""
+    with pytest.raises(Refusal) as error:
+        await call
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.value.text.startswith(f"{field}: "), error.value.text
 
 
 class Client:

@@ -149,7 +149,7 @@ async def test_redrive_of_all_tells_how_far_it_is(pair: Pair, tired: str) -> Non
     request = consumer_pb2.NackRequest(receipt_handles=handles(deliveries[:1]), reason="again")
     await pair[1].call(pair[1].consumer.Nack, request)
     assert (await redrive(pair[1], tired))[-1].redriven == 1
-    (only,) = await pair[0].pull(tired, topic)
+    (only,) = await pair[0].pull(tired, topic, wait=5)
     assert (only.message.offset, only.last_error) == (deliveries[0].message.offset, "again")
 
 

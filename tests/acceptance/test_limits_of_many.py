@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 
-from acceptance.client import COMMIT, PREPARED, Client, Refusal, half, message, new_id, unique
+from acceptance.client import COMMIT, PREPARED, Client, half, message, new_id, refused_field, unique
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, MAX_TRANSACTION_BYTES
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    pass
 
 MIB = 1024 * 1024
 
@@ -38,7 +37,7 @@ async def test_the_largest_transaction_is_checked_shown_and_delivered(client: Cl
     assert len(await client.log(topic)) == len(largest)
 
 
-async def test_a_transaction_too_large_to_be_checked_is_refused(client: Client) -> None:
+async def test_a_transaction_too_large_to_be_checked_isrefused_field(client: Client) -> None:
     topic, group = await client.make_topic(), unique("shop")
     size = MAX_TRANSACTION_BYTES
     fits, larger = half(_messages(topic, size - 1), new_id()), half(_messages(topic, size + 1), new_id())
@@ -69,7 +68,7 @@ async def test_receipts_of_a_request(client: Client, count: int) -> None:
         if count <= MAX_RECEIPTS:
             assert len((await client.call(call, request)).results) == count
         else:
-            await _refused(client.call(call, request), "receipt_handles")
+            await refused_field(client.call(call, request), "receipt_handles")
 
 
 @pytest.mark.parametrize("count", [MAX_TOPICS_OF_CONSUMER - 1, MAX_TOPICS_OF_CONSUMER, MAX_TOPICS_OF_CONSUMER + 1])
@@ -79,7 +78,7 @@ async def test_topics_of_a_consumer(client: Client, count: int) -> None:
     if count <= MAX_TOPICS_OF_CONSUMER:
         assert await client.stream(client.consumer.Pull, request) == []
     else:
-        await _refused(client.stream(client.consumer.Pull, request), "topics")
+        await refused_field(client.stream(client.consumer.Pull, request), "topics")
 
 
 @pytest.mark.parametrize("length", [254, 255, 256])
@@ -90,14 +89,7 @@ async def test_name_of_an_operator(client: Client, length: int) -> None:
         transaction_id=one, resolution=admin_pb2.RESOLUTION_ROLLBACK, operator="o" * length, reason="seen"
     )
     if length > 255:
-        await _refused(client.call(client.admin.ResolveTransaction, request), "operator")
+        await refused_field(client.call(client.admin.ResolveTransaction, request), "operator")
     else:
         await client.call(client.admin.ResolveTransaction, request)
         assert [action.operator for action in (await client.transaction(one)).operator_actions] == ["o" * length]
-
-
-async def _refused(call: Awaitable[Any], field: str) -> None:
-    with pytest.raises(Refusal) as error:
-        await call
-    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert error.value.text.startswith(f"{field}: "), error.value.text
