@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "60000"))
-ALONE = 10_000
+ALONE = 5_000
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from acceptance.client import Client
-from acceptance.sdk_forms import Form, both_forms, consumer, fill, lag, take
+from acceptance.sdk_forms import Form, consumer, fill, lag, take
 
 if TYPE_CHECKING:
     from support.brokers import BrokerProcess
@@ -19,7 +21,7 @@ HOLDING_CONSUMER = Path(__file__).with_name("holding_consumer.py")
 LEASE = 3.0
 
 
-@both_forms
+@pytest.mark.parametrize(("kind", "form"), [("sqlite", "sync"), ("mariadb", "asyncio"), ("mysql", "sync")])
 async def test_a_held_message_goes_to_another_only_when_its_process_is_killed(
     form: Form, client: Client, broker: BrokerProcess
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -52,9 +54,11 @@ class GroupRules(DeliveryRules):
         for queue_no in range(QUEUES):
             reader.begin_at(queue_no, 0)
 
-    @rule(broker=BROKERS, number=READERS, chosen=st.sets(st.integers(0, 4), min_size=1))
-    def redrive(self, broker: int, number: int, chosen: set[int]) -> None:
-        """Some dead letters, also of those that went back before: they stay."""
+    @rule(
+        target=DeliveryRules.deliveries, broker=BROKERS, number=READERS, chosen=st.sets(st.integers(0, 4), min_size=1)
+    )
+    def redrive(self, broker: int, number: int, chosen: set[int]) -> Any:
+        """Some dead letters, also of those that went back before: they stay. The others are delivered again."""
         reader = self.model.readers[number]
         wanted = [
             letter for index, letter in enumerate(reader.letters) if index in chosen and self.clear(reader, letter)
@@ -67,6 +71,7 @@ class GroupRules(DeliveryRules):
             letter.redriven = True
             entry = letter.entry
             entry.dead, entry.attempt, entry.receipt, entry.available_at = False, 0, None, self.now
+        return self.pull(1 - broker, number, 6)
 
     def clear(self, reader: Reader, letter: Letter) -> bool:
         """Whether its message is nowhere else by now, and of its message group nobody has any."""
