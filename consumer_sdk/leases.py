@@ -12,6 +12,7 @@ from halfmq.v1 import consumer_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
 __all__ = ["LOST_REASONS", "DatabaseClock", "LeaseKeeper", "lease_of", "seconds_of"]
@@ -23,8 +24,8 @@ LOST_REASONS = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
 """Why a receipt handle is refused whose lease is over."""
 
 
-def seconds_of(told: Timestamp) -> float:
-    """Seconds since 1970."""
+def seconds_of(told: Timestamp | Duration) -> float:
+    """Seconds, of a time since 1970."""
     return told.ToNanoseconds() / 1e9
 
 

@@ -267,7 +267,7 @@ class Subscription:
         self._stop_waiting()
         if self._extender is not None:
             self._extender.cancel()
-        self._lease_duration = subscribed.lease_duration.ToNanoseconds() / 1e9
+        self._lease_duration = seconds_of(subscribed.lease_duration)
         if subscribed.HasField("time"):
             self._keeper.database_clock.heard(seconds_of(subscribed.time))
         self._extender = self._background(self._keep_leases())

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import pytest
@@ -43,7 +44,9 @@ def places(*some: Kind | None) -> pytest.MarkDecorator:
 ROUNDED = 0.02
 
 
-@pytest.mark.parametrize(("kind", "in_flight"), [("mariadb", 32), ("mysql", 1)])
+@pytest.mark.parametrize(
+    ("kind", "in_flight"), list(product(KINDS, [1, 32])) if EVERYWHERE else [("mariadb", 32), ("mysql", 1)]
+)
 def test_transactions(kind: Kind, in_flight: int) -> None:
     options = ["--in-flight", str(in_flight), "--size", "100", "--seconds", "1", "--rounds", "2"]
     figures = bench("transactions", *on(kind), *options)

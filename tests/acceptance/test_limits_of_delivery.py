@@ -17,9 +17,6 @@ from acceptance.client import (
 )
 from halfmq.v1 import admin_pb2, consumer_pb2, transaction_pb2
 
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-MIB = 1024 * 1024
-
 
 async def test_reason_and_delay_of_a_nack(client: Client) -> None:
     topic, readers = await client.make_topic(), await client.make_group()

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from acceptance.client import PARKED, PATIENCE, PREPARED, Client, Refusal, unique
+from acceptance.streams import eventually
 from halfmq.v1 import admin_pb2, consumer_pb2
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ async def test_what_is_past_its_time_goes_and_the_rest_stays(
     await asyncio.to_thread(first.stop)
 
     client = connect(new_broker(url, broker_id="sweeper", retention_hours=ONE_MILLISECOND, first_check=3600))
+    await eventually(lambda: queue(client, short), lambda found: found == (3, 3))
     async with asyncio.timeout(PATIENCE):
-        while await queue(client, short) != (3, 3):
-            pass
         for one in (committed, rolled_back):
             with pytest.raises(Refusal) as gone:
                 while True:
@@ -113,9 +113,7 @@ async def test_of_a_topic_that_is_too_large_the_oldest_go(
 
     client = connect(new_broker(url, broker_id="sweeper"))
     reader = elsewhere or client
-    async with asyncio.timeout(PATIENCE):
-        while await queue(client, topic) != (7, 10):
-            pass
+    await eventually(lambda: queue(client, topic), lambda found: found == (7, 10))
     assert await queue(reader, topic) == (7, 10)
     assert [body.strip() for body in await reader.bodies(topic)] == ["7", "8", "9"]
     assert await queue(client, other) == (0, 10)

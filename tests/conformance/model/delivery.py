@@ -205,29 +205,27 @@ class DeliveryRules(TransactionRules):
         acks: dict[tuple[int, int], AckWork] = {}
         work: list[AckWork | NackWork | ExtendWork] = []
         items: list[AckWork | NackWork | ExtendWork] = []
-        for (_, _, offset, receipt), how, time, _ in answers:
-            item: AckWork | NackWork | ExtendWork
+        for delivery, how, time, _ in answers:
             if how == "ack":
-                lease = (receipt.lease_id, receipt.token)
-                item = acks.setdefault(lease, AckWork(*lease, []))
-                item.offsets.append(offset)
-            elif how == "extend":
-                item = ExtendWork(receipt, time)
+                if delivery.lease not in acks:
+                    work.append(acks.setdefault(delivery.lease, AckWork(*delivery.lease, [])))
+                acks[delivery.lease].offsets.append(delivery.offset)
+                items.append(acks[delivery.lease])
+                continue
+            if how == "extend":
+                work.append(ExtendWork(delivery.receipt, time))
             else:
-                item = NackWork(
-                    receipt, delay=None if how == "retry later" else time, reason="why", untried=how == "untried"
-                )
-            items.append(item)
-            if not any(item is each for each in work):
-                work.append(item)
+                delay = None if how == "retry later" else time
+                work.append(NackWork(delivery.receipt, delay=delay, reason="why", untried=how == "untried"))
+            items.append(work[-1])
         outcomes = {id(item): outcome for item, outcome in zip(work, self.call(broker, "settle", work), strict=True)}
-        return [
-            each._replace(
-                outcome=outcome.refused.get(each.delivery.offset) if isinstance(outcome, AckOutcome) else outcome
-            )
-            for each, item in zip(answers, items, strict=True)
-            for outcome in [outcomes[id(item)]]
-        ]
+        said = []
+        for each, item in zip(answers, items, strict=True):
+            outcome = outcomes[id(item)]
+            if isinstance(outcome, AckOutcome):
+                outcome = outcome.refused.get(each.delivery.offset)
+            said.append(each._replace(outcome=outcome))
+        return said
 
     def believe(self, answers: list[Answer]) -> None:
         """Applies what was accepted: acks first, then extensions, then what is given back."""
@@ -268,7 +266,6 @@ class DeliveryRules(TransactionRules):
         assert (answer.outcome.dead_letter is not None) == dead
         if dead:
             # The rest of its lease stays where it is.
-            assert reader.peers(entry)[0] is entry, "given up out of turn"
             entry.dead = True
             reader.buried.append(entry)
             return

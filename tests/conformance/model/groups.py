@@ -22,7 +22,7 @@ class GroupRules(DeliveryRules):
         """To an offset of a queue; one past the end is the end."""
         reader = self.model.readers[number]
         queue_id = self.rig.topic.queue_ids[queue_no]
-        self.rig.run(self.rig.stores[broker].seek_group(self.rig.groups[number], [queue_id], to=None, offset=offset))
+        self.call(broker, "seek_group", self.rig.groups[number], [queue_id], to=None, offset=offset)
         reader.begin_at(queue_no, offset)
 
     @rule(broker=BROKERS, number=READERS, to=st.sampled_from([EARLIEST, LATEST]))
@@ -30,7 +30,7 @@ class GroupRules(DeliveryRules):
         """To the beginning or the end of the topic."""
         reader = self.model.readers[number]
         group, queues = self.rig.groups[number], self.rig.topic.queue_ids
-        self.rig.run(self.rig.stores[broker].seek_group(group, queues, to=to, offset=None))
+        self.call(broker, "seek_group", group, queues, to=to, offset=None)
         for queue_no, log in enumerate(reader.logs):
             reader.begin_at(queue_no, len(log) if to == LATEST else 0)
 
@@ -41,14 +41,13 @@ class GroupRules(DeliveryRules):
         self.pause(broker, reader)
 
     def pause(self, broker: int, reader: Reader) -> None:
-        store, group = self.rig.stores[broker], self.rig.groups[reader.number]
-        self.rig.run(store.pause_group(group, paused=reader.paused, reason="why"))
+        self.call(broker, "pause_group", self.rig.groups[reader.number], paused=reader.paused, reason="why")
 
     @rule(broker=BROKERS, number=READERS)
     def make_anew(self, broker: int, number: int) -> None:
         """Deletes a group and makes one of its name, which begins where the topic does."""
         reader = self.model.readers[number]
-        self.rig.run(self.rig.stores[broker].delete_group(self.rig.groups[number]))
+        self.call(broker, "delete_group", self.rig.groups[number])
         self.rig.run(self.rig.make_group(number, self.rig.stores[broker]))
         reader.paused = False
         for queue_no in range(QUEUES):
@@ -64,7 +63,7 @@ class GroupRules(DeliveryRules):
             letter for index, letter in enumerate(reader.letters) if index in chosen and self.clear(reader, letter)
         ]
         search = DeadLetterSearch(self.rig.groups[number], offsets=frozenset(letter.offset for letter in wanted))
-        back = self.rig.run(self.rig.stores[broker].redrive(search, republish=False))
+        back = self.call(broker, "redrive", search, republish=False)
         fresh = [letter for letter in wanted if not letter.redriven]
         assert (back.redriven, back.republished, back.left) == (len(fresh), 0, len(wanted) - len(fresh))
         for letter in fresh:

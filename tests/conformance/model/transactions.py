@@ -45,8 +45,8 @@ class TransactionRules(RuleBasedStateMachine):
     def now(self) -> int:
         return self.rig.clock.time
 
-    def call(self, broker: int, name: str, *rest: Any) -> Any:
-        return self.rig.run(getattr(self.rig.stores[broker], name)(*rest))
+    def call(self, broker: int, name: str, *rest: Any, **named: Any) -> Any:
+        return self.rig.run(getattr(self.rig.stores[broker], name)(*rest, **named))
 
     def half(self, queue_no: int | None, message_group: str | None, body: bytes) -> Half:
         return Half(self.rig.topic.topic_id, queue_no, Message("orders", body, message_group=message_group))
