@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
+# The body comes last: what is before it has the same shape in most rows, which the driver makes use of.
 READ_COLUMNS = (
-    "log_offset, transaction_id, position, body, tag, message_keys, message_group, properties, born_at, stored_at"
+    "log_offset, transaction_id, position, tag, message_keys, message_group, properties, born_at, stored_at, body"
 )
 LEASE_COLUMNS = (
     "lease_id, group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved,"
@@ -61,7 +62,7 @@ def half_from_row(topic: str, row: Sequence[Any]) -> Message:
 
 def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
     """A message from the values of READ_COLUMNS."""
-    offset, transaction_id, position, body, tag, keys, group, properties, born_at, stored_at = row
+    offset, transaction_id, position, tag, keys, group, properties, born_at, stored_at, body = row
     return LogMessage(
         topic,
         queue_no,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
-from broker.storage.driver import QuickConnection, readers_of, take_apart
+from broker.storage.driver import QuickConnection, Rows, readers_of, take_apart
 from support.databases import server_url
 
 if TYPE_CHECKING:
@@ -99,19 +99,46 @@ def test_a_connection_that_is_cut_is_lost(connections: tuple[Any, Any]) -> None:
         assert lost.value.args[0] in {2006, 2013, 1927, 4031}
 
 
-@settings(deadline=None)
-@given(st.lists(st.one_of(st.none(), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.text(max_size=99))))
-def test_any_row(values: list[Any]) -> None:
-    data, columns = b"", []
-    for value in values:
-        encoded = value if isinstance(value, bytes) else str(value).encode()
+def encoded(row: tuple[Any, ...]) -> bytes:
+    """A row of the text protocol."""
+    data = b""
+    for value in row:
+        content = value if isinstance(value, bytes) else str(value).encode()
         if value is None:
             data += b"\xfb"
-        elif len(encoded) < 251:
-            data += bytes([len(encoded)]) + encoded
+        elif len(content) < 251:
+            data += bytes([len(content)]) + content
         else:
-            data += b"\xfc" + len(encoded).to_bytes(2, "little") + encoded
-        columns.append(
-            (None, None) if isinstance(value, bytes) else ("ascii", int) if isinstance(value, int) else ("utf-8", None)
-        )
-    assert take_apart(data, readers_of(columns)) == tuple(values)
+            data += b"\xfc" + len(content).to_bytes(2, "little") + content
+    return data
+
+
+KINDS = {
+    int: (("ascii", int), st.integers(-(2**63), 2**63 - 1)),
+    bytes: ((None, None), st.binary(max_size=300)),
+    str: (("utf-8", None), st.text(max_size=99)),
+}
+
+
+@st.composite
+def results(draw: st.DrawFn) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    """Columns, and rows many of which are alike: their values are picked from a few, of a few lengths."""
+    kinds = draw(st.lists(st.sampled_from(list(KINDS.values())), max_size=6))
+    few = [st.sampled_from(draw(st.lists(st.none() | values, min_size=1, max_size=3))) for _, values in kinds]
+    return [column for column, _ in kinds], draw(st.lists(st.tuples(*few), max_size=30))
+
+
+@settings(deadline=None)
+@given(results())
+@example(([(None, None), (None, None)], [(b"x" * 200, b""), (b"", b"")]))
+def test_any_rows(result: tuple[list[Any], list[tuple[Any, ...]]]) -> None:
+    """Rows are taken apart alone, and one after the other with what was learned from those before."""
+    columns, rows = result
+    together = Rows(readers_of(columns))
+    data = b"before" + b"".join(map(encoded, rows)) + b"behind"
+    at = len(b"before")
+    for row in rows:
+        assert take_apart(encoded(row), readers_of(columns)) == row
+        together.take(data, at, at + len(encoded(row)))
+        at += len(encoded(row))
+    assert together.taken == rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.converters.messages import fill_rest, position
-from broker.api.converters.times import timestamp
+from broker.api.converters.times import fill_timestamp, timestamp
 from broker.api.status import item_error
 from broker.errors import BrokerError
 from halfmq.v1 import consumer_pb2
@@ -58,10 +58,12 @@ class _Filler:
         self._born_at = self._stored_at = -1
 
     def fill(self, delivery: consumer_pb2.Delivery, message: LogMessage) -> None:
-        if message.stored_at != self._stored_at or message.born_at != self._born_at:
-            self._born_at, self._stored_at = message.born_at, message.stored_at
-            self._common.born_at.CopyFrom(timestamp(message.born_at))
-            self._common.stored_at.CopyFrom(timestamp(message.stored_at))
+        if message.born_at != self._born_at:
+            self._born_at = message.born_at
+            fill_timestamp(self._common.born_at, message.born_at)
+        if message.stored_at != self._stored_at:
+            self._stored_at = message.stored_at
+            fill_timestamp(self._common.stored_at, message.stored_at)
         delivery.CopyFrom(self._pattern)
         delivery.receipt_handle = f"{self._prefix}{message.offset:x}"
         filled = delivery.message

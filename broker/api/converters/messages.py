@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters.times import micros, micros_of_time, timestamp
+from broker.api.converters.times import fill_timestamp, micros, micros_of_time, timestamp
 from broker.domain.ids import format_id, message_id, parse_id
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument
@@ -101,8 +101,8 @@ def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> Non
     target.offset = message.offset
     target.body = message.body
     fill_rest(target, message)
-    target.born_at.CopyFrom(timestamp(message.born_at))
-    target.stored_at.CopyFrom(timestamp(message.stored_at))
+    fill_timestamp(target.born_at, message.born_at)
+    fill_timestamp(target.stored_at, message.stored_at)
 
 
 def fill_rest(target: message_pb2.LogMessage, message: LogMessage) -> None:

@@ -20,6 +20,12 @@ def timestamp(micros: int) -> Timestamp:
     return Timestamp(seconds=micros // SECOND, nanos=micros % SECOND * 1000)
 
 
+def fill_timestamp(target: Timestamp, micros: int) -> None:
+    """Writes microseconds into a Timestamp; in place, because building it apart costs twice as much."""
+    target.seconds, below = divmod(micros, SECOND)
+    target.nanos = below * 1000
+
+
 def micros_of_time(time: Timestamp, field: str) -> int:
     """A Timestamp in whole microseconds since 1970, rounded up.
 
