@@ -88,10 +88,10 @@ def test_send(kind: Kind | None) -> None:
 @places(None, "mysql")
 @pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
 def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:
-    options = ["--messages", "5001", "--size", "100", "--rounds", "2", "--prefetch", "700"]
+    options = ["--messages", "5001", "--size", "100", "--rounds", "2", "--in-flight", "700"]
     figures = bench("consume", *on(kind), *options, "--consumers", str(consumers), "--processes", str(processes))
     assert (kind or "sqlite") in figures["database"]
-    assert (figures["messages"], figures["rounds"], figures["prefetch"], figures["size_bytes"]) == (5001, 2, 700, 100)
+    assert (figures["messages"], figures["rounds"], figures["in_flight"], figures["size_bytes"]) == (5001, 2, 700, 100)
     assert (figures["consumers"], figures["processes"]) == (consumers, processes)
     assert figures["ratio"] == pytest.approx(figures["messages_per_s"] / figures["floor_per_s"], abs=0.001)
     assert len(figures["ratios"]) == 2

@@ -44,8 +44,9 @@ def consume(
     size: Size = 1024,
     consumers: Annotated[int, typer.Option(min=1, help="Consumers in each client process.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
-    prefetch: Annotated[int, typer.Option(min=1, max=100_000, help="The consumers' prefetch.")] = 4 * RECEIVE,
-    rounds: Annotated[int, typer.Option(min=1, help="How often, each time with the floor measured before.")] = 3,
+    in_flight: Annotated[int, typer.Option(min=1, max=100_000, help="Messages of a consumer at a time.")] = 4 * RECEIVE,
+    seconds: Annotated[float, typer.Option(min=0, help="Rounds go on until they took so long together.")] = 0.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds at least, with the floor between them.")] = 3,
     json_output: Json = False,
 ) -> None:
     """Measure how fast a full topic is consumed and acked, next to plain driver code that reads the same rows.
@@ -58,7 +59,7 @@ def consume(
             (url,), shown = stack.enter_context(side_by_side(database, 1))
             opened = stack.enter_context(with_tables(url))
             broker = stack.enter_context(BrokerProcess(url))
-            options = {"consumers": consumers, "prefetch": prefetch}
+            options = {"consumers": consumers, "prefetch": in_flight}
             clients = [
                 stack.enter_context(Client("draining consumer", broker.endpoint, **options)) for _ in range(processes)
             ]
@@ -71,17 +72,18 @@ def consume(
             floor = stack.enter_context(closing(ConsumeFloor(url)))
             quick_floor = stack.enter_context(closing(ConsumeFloor(url, quick=True)))
             _drain(broker, clients, WARM_UP, GROUP, min(messages, WARM_UP_MESSAGES))
-            drained, floors, quick = [], [], []
-            for number in range(rounds):
+            drained: list[_Drained] = []
+            floors, quick = [], []
+            while len(drained) < rounds or sum(each.seconds for each in drained) < seconds:
                 floors.append(floor.measure(counts))
                 quick.append(quick_floor.measure(counts))
-                drained.append(_drain(broker, clients, TOPIC, f"{GROUP}-{number}", messages))
+                drained.append(_drain(broker, clients, TOPIC, f"{GROUP}-{len(drained)}", messages))
             floors.append(floor.measure(counts))
     except BrokerError as error:
         fail(error)
     figures = _figures(drained, floors, quick, messages)
-    figures |= {"messages": messages, "rounds": rounds, "database": shown}
-    figures |= {"consumers": consumers, "processes": processes, "prefetch": prefetch, "size_bytes": size}
+    figures |= {"messages": messages, "rounds": len(drained), "database": shown}
+    figures |= {"consumers": consumers, "processes": processes, "in_flight": in_flight, "size_bytes": size}
     print_figures("consume", figures, as_json=json_output)
 
 
