@@ -167,8 +167,8 @@ class Broker:
         )
         delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
         self._delivery = DeliveryService(self.store, self._catalog, self._wakeups, delivery_config)
-        self._consumers = ConsumerServicer(self._delivery, self._catalog, self.store.clock, config.name)
         self._groups = GroupService(self.store, self._catalog, self._wakeups)
+        self._consumers = ConsumerServicer(self._delivery, self._groups, self._catalog, self.store.clock, config.name)
         self._queries = MessageQueries(self.store, self._catalog)
         self._loops: list[Loop] = [
             TransactionChecker(self.store, self._sessions, policy, self.store.clock),

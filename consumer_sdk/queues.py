@@ -11,13 +11,22 @@ from producer_sdk.filters import filter_to_wire
 from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime, timedelta
     from types import TracebackType
 
     from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
     from producer_sdk.filters import MessageFilter
 
-__all__ = ["AsyncQueueReader", "QueueOffset", "QueueReader", "QueueSlice", "queue_offsets", "read_queue"]
+__all__ = [
+    "AsyncQueueReader",
+    "QueueOffset",
+    "QueueReader",
+    "QueueSlice",
+    "commit_offsets",
+    "queue_offsets",
+    "read_queue",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,14 @@ async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: d
     ]
 
 
+async def commit_offsets(link: BrokerLink, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+    """Notes a group's progress through a link; see AsyncQueueReader.commit_offsets."""
+    request = pb.CommitOffsetsRequest(consumer_group=group, topic=topic)
+    for queue, offset in sorted(offsets.items()):
+        request.queues.add(queue=queue, offset=offset)
+    await link.call(lambda broker: broker.consumer.CommitOffsets, request)
+
+
 class AsyncQueueReader:
     """Reads queues by offset; for replay, inspection and batch jobs. It leaves no trace at the broker."""
 
@@ -163,6 +180,20 @@ class AsyncQueueReader:
         """
         return await queue_offsets(self._link, topic, group, time)
 
+    async def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Notes how far a group has come that reads by offset: its lag is seen, and retention can spare what is left.
+
+        Args:
+            topic: Topic.
+            group: Group. It must exist, share its messages, and have no consumers.
+            offsets: By number of the queue, the offset below which all is handled.
+
+        Raises:
+            RequestRefused: There is no such topic, queue or group, or the group reads under leases.
+            BrokerUnavailable: No broker answered in time.
+        """
+        await commit_offsets(self._link, topic, group, offsets)
+
     async def close(self) -> None:
         """Closes the connections."""
         await self._link.close()
@@ -206,6 +237,10 @@ class QueueReader:
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end; see AsyncQueueReader.queue_offsets."""
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
+
+    def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Notes how far a group has come that reads by offset; see AsyncQueueReader.commit_offsets."""
+        self._runner.run(self._core.commit_offsets(topic, group, offsets))
 
     def close(self) -> None:
         """Closes the connections. Safe to repeat."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.domain.clock import Clock
     from broker.services.catalog import Catalog
     from broker.services.delivery import DeliveryService, Said
+    from broker.services.groups import GroupService
     from broker.services.subscription import Subscription
 
     _ConsumeOutbox = Outbox[consumer_pb2.ConsumeResponse | bytes]
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
 class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     """Delivery under leases, and reading by offset."""
 
-    def __init__(self, delivery: DeliveryService, catalog: Catalog, clock: Clock, broker_id: str) -> None:
+    def __init__(
+        self, delivery: DeliveryService, groups: GroupService, catalog: Catalog, clock: Clock, broker_id: str
+    ) -> None:
         """Takes the services it speaks for, the database's clock, and the broker's name."""
         self._delivery = delivery
+        self._groups = groups
         self._catalog = catalog
         self._clock = clock
         self._broker_id = broker_id
@@ -225,6 +229,14 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             if state.queue_no < len(offsets):
                 entry.offset_at_time = offsets[state.queue_no]
         return response
+
+    async def CommitOffsets(
+        self, request: consumer_pb2.CommitOffsetsRequest, context: _Context
+    ) -> consumer_pb2.CommitOffsetsResponse:
+        """Notes how far a group has come that reads by offset."""
+        offsets = [(each.queue, each.offset) for each in request.queues]
+        await self._groups.commit(request.consumer_group, request.topic, offsets)
+        return consumer_pb2.CommitOffsetsResponse()
 
 
 def _wish(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> Wish:

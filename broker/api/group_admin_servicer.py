@@ -60,6 +60,8 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         policy = groups.policy_in(request.when_exhausted, "when_exhausted")
         if policy is not None:
             changes["when_exhausted"] = int(policy)
+        if request.HasField("keep_unread"):
+            changes["keep_unread"] = int(request.keep_unread)
         group, wanted = await self._groups.update(request.group, changes)
         return admin_pb2.UpdateGroupResponse(group=groups.group(group, wanted))
 

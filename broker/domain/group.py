@@ -36,13 +36,19 @@ class ExhaustedPolicy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What can be set of a group; times in microseconds, `start_at` None for what the mode suggests."""
+    """What can be set of a group; times in microseconds.
+
+    Attributes:
+        start_at: None: as the mode suggests.
+        keep_unread: whether retention spares what it has not handled.
+    """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     retry_delays: tuple[int, ...] = ()
     when_exhausted: ExhaustedPolicy = ExhaustedPolicy.DEAD_LETTER
     mode: GroupMode = GroupMode.CLUSTERING
     start_at: int | None = None
+    keep_unread: bool = False
 
 
 def check_settings(changes: Mapping[str, Any], prefix: str = "") -> None:

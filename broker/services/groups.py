@@ -118,6 +118,39 @@ class GroupService:
         self._noticed(name)
         return [state for state in await self._store.group_progress(group) if state.topic == topic]
 
+    async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]]) -> None:
+        """Notes how far a group has come that reads by offset.
+
+        Args:
+            name: the group.
+            topic: the topic.
+            offsets: by number of the queue, the offset below which all is handled.
+
+        Raises:
+            NotFound: there is no such group or topic.
+            InvalidArgument: a queue or an offset cannot be.
+            Refused: the group reads under leases.
+        """
+        try:
+            group = await self._find(name)
+        except NotFound:
+            raise NotFound(
+                f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group"
+            ) from None
+        found = await self._catalog.topic(topic)
+        check_count(len(offsets), len(found.queue_ids), "queues")
+        by_id: dict[int, int] = {}
+        for index, (queue_no, offset) in enumerate(offsets):
+            if queue_no >= len(found.queue_ids) or found.queue_ids[queue_no] in by_id:
+                raise InvalidArgument(
+                    f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; name each once.",
+                    field=f"queues[{index}].queue",
+                )
+            if offset < 0:
+                raise InvalidArgument("An offset cannot be negative.", field=f"queues[{index}].offset")
+            by_id[found.queue_ids[queue_no]] = offset
+        await self._store.commit_offsets(group, found, by_id)
+
     async def dead_letters(
         self, name: str, wanted: Filter | None, page_token: str, page_size: int
     ) -> tuple[list[FoundDeadLetter], str]:

@@ -245,6 +245,10 @@ class GroupStore(Protocol):
         """The filters of a group, by the name of the topic."""
         ...
 
+    async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Notes how far a group has come that reads by offset, by queue id."""
+        ...
+
     async def seek_group(
         self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
     ) -> None:

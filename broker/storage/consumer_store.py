@@ -157,6 +157,10 @@ class ConsumerStore(Access):
 
         return await self._read(read)
 
+    async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Notes how far a group has come that reads by offset, by queue id."""
+        await self._write(lambda session: progress.commit(session, group, topic, offsets))
+
     async def seek_group(
         self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
     ) -> None:

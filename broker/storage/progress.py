@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.group import EARLIEST, LATEST, ConsumerGroup
+from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, GroupMode
 from broker.domain.topic import QueueState, Topic
 from broker.errors import NotFound, Refused
 from broker.storage import groups, rows
@@ -12,7 +12,7 @@ from broker.storage.reading import offset_at
 from broker.storage.session import Session, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from broker.storage.directory import Directory
 
@@ -118,6 +118,67 @@ def seek(
             )
             session.run("DELETE FROM lease WHERE group_id = ? AND queue_id = ?", (member.group_id, queue_id))
     groups.touch(session, group)
+
+
+def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
+    """Notes how far a group has come that reads by offset.
+
+    Args:
+        session: a transaction.
+        group: the group.
+        topic: the topic.
+        offsets: by queue id, the offset below which all is handled; behind the end of the queue, the end counts.
+
+    Raises:
+        Refused: the group is broadcasting, or reads under leases.
+    """
+    if group.settings.mode is GroupMode.BROADCASTING:
+        raise Refused(
+            f"The members of the broadcasting group {group.name!r} have a place each; read by offset as another group.",
+            reason="GROUP_BROADCASTING",
+            field="consumer_group",
+        )
+    join(session, group, [topic])
+    for queue_id in sorted(offsets):
+        # First the progress: a claim holds it while it adds leases.
+        session.fetch(
+            "SELECT 1 FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
+            (group.group_id, queue_id),
+        )
+        leased = session.fetch_one(
+            "SELECT 1 FROM lease WHERE group_id = ? AND queue_id = ? LIMIT 1", (group.group_id, queue_id)
+        )
+        if leased:
+            raise Refused(
+                f"The group {group.name!r} has leases in this queue: its progress is what its consumers acknowledge.",
+                reason="GROUP_HAS_LEASES",
+                field="consumer_group",
+            )
+        session.run(
+            "UPDATE group_progress SET next_offset = (SELECT CASE WHEN q.next_offset < ? THEN q.next_offset ELSE ? END"
+            " FROM queue q WHERE q.queue_id = ?) WHERE group_id = ? AND queue_id = ?",
+            (offsets[queue_id], offsets[queue_id], queue_id, group.group_id, queue_id),
+        )
+
+
+def first_unread(session: Session, queue_id: int) -> int | None:
+    """The first offset that a group has not handled which wants it to be kept; None where no group does.
+
+    Uses group_keeping and group_members, then reads a row of group_progress and an entry of lease_queue for each.
+    """
+    keeping = [row[0] for row in session.fetch("SELECT group_id FROM consumer_group WHERE keep_unread = 1")]
+    if not keeping:
+        return None
+    keeping += [row[0] for row in session.fetch_in("SELECT group_id FROM consumer_group WHERE parent_id", keeping)]
+    reached = session.fetch(
+        f"SELECT next_offset FROM group_progress WHERE queue_id = ? AND group_id IN ({marks(keeping)})",
+        (queue_id, *keeping),
+    )
+    leased = session.fetch_each(
+        "SELECT MIN(first_offset) FROM lease WHERE group_id = ? AND queue_id = ?", [(i, queue_id) for i in keeping]
+    )
+    offsets = [row[0] for row in [*reached, *leased] if row[0] is not None]
+    return min(offsets, default=None)
 
 
 def group_states(session: Session, group: ConsumerGroup, directory: Directory) -> list[QueueState]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.storage import keys
+from broker.storage.progress import first_unread
 from broker.storage.session import Statement
 
 if TYPE_CHECKING:
@@ -48,6 +50,12 @@ def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Hea
     return [Head(*row) for row in found]
 
 
+def _unless_unread(session: Session, queue_id: int, messages: list[Head]) -> list[Head]:
+    """Those of a queue's first messages that no group has to be spared for."""
+    unread = first_unread(session, queue_id)
+    return messages if unread is None else [message for message in messages if message.offset < unread]
+
+
 def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> bool:
     """Deletes the messages from the queue's lower bound `first` on, with their keys and what is noted of them.
 
@@ -81,11 +89,11 @@ def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
     if row is None:
         return 0
     bound = now - topic.retention
-    expired = []
-    for message in head_of(session, queue_id, row[0], CHUNK):
-        if message.stored_at > bound:
-            break
-        expired.append(message)
+    expired = list(
+        itertools.takewhile(lambda message: message.stored_at <= bound, head_of(session, queue_id, row[0], CHUNK))
+    )
+    if expired:
+        expired = _unless_unread(session, queue_id, expired)
     if expired and drop_head(session, topic.topic_id, queue_id, row[0], expired):
         return len(expired)
     return 0
@@ -102,7 +110,10 @@ def trim_topic(session: Session, topic: Topic) -> int:
         return 0
     limit = max(_LEAST_OF_QUEUE, CHUNK // len(queues))
     first = {queue_id: low for queue_id, low, stored in queues if stored}
-    heads = {queue_id: head_of(session, queue_id, low, limit) for queue_id, low in first.items()}
+    heads = {
+        queue_id: _unless_unread(session, queue_id, head_of(session, queue_id, low, limit))
+        for queue_id, low in first.items()
+    }
     dropped: dict[int, list[Head]] = {}
     oldest = [(head[0].stored_at, queue_id) for queue_id, head in heads.items() if head]
     heapq.heapify(oldest)

@@ -88,6 +88,10 @@ class Admin:
         """Tells a topic's settings."""
         return self._runner.run(self._core.get_topic(topic))
 
+    def list_topics(self) -> Iterator[TopicInfo]:
+        """Iterates over all topics, by name; see AsyncAdmin.list_topics."""
+        return self._each(self._core.list_topics())
+
     def update_topic(
         self,
         topic: str,
@@ -121,6 +125,7 @@ class Admin:
         when_exhausted: ExhaustedPolicy | None = None,
         mode: GroupMode | None = None,
         start: StartPosition | None = None,
+        keep_unread: bool = False,
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group; see AsyncAdmin.create_group."""
@@ -132,6 +137,7 @@ class Admin:
                 when_exhausted=when_exhausted,
                 mode=mode,
                 start=start,
+                keep_unread=keep_unread,
                 exist_ok=exist_ok,
             )
         )
@@ -147,11 +153,16 @@ class Admin:
         max_attempts: int | None = None,
         retry_delays: Sequence[Span] | None = None,
         when_exhausted: ExhaustedPolicy | None = None,
+        keep_unread: bool | None = None,
     ) -> GroupInfo:
         """Changes a consumer group while it is in use; see AsyncAdmin.update_group."""
         return self._runner.run(
             self._core.update_group(
-                group, max_attempts=max_attempts, retry_delays=retry_delays, when_exhausted=when_exhausted
+                group,
+                max_attempts=max_attempts,
+                retry_delays=retry_delays,
+                when_exhausted=when_exhausted,
+                keep_unread=keep_unread,
             )
         )
 

@@ -17,7 +17,7 @@ from producer_sdk.filters import filter_to_wire
 from producer_sdk.positions import position_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
 
     from producer_sdk.connection import Span
     from producer_sdk.filters import MessageFilter
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncAdmin"]
 
+_PAGE = 1000
 _TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
 
 
@@ -86,6 +87,14 @@ class AsyncAdmin(AsyncInspection):
         request = pb.DescribeTopicRequest(topic=topic)
         return TopicInfo.of((await self._link.call(lambda broker: broker.admin.DescribeTopic, request)).topic)
 
+    def list_topics(self) -> AsyncGenerator[TopicInfo, None]:
+        """Iterates over all topics, by name; dead letter topics are among them."""
+        return self._paged(
+            pb.ListTopicsRequest(page_size=_PAGE),
+            lambda broker: broker.admin.ListTopics,
+            lambda page: [TopicInfo.of(topic) for topic in page.topics],
+        )
+
     async def update_topic(
         self,
         topic: str,
@@ -122,6 +131,7 @@ class AsyncAdmin(AsyncInspection):
         when_exhausted: ExhaustedPolicy | None = None,
         mode: GroupMode | None = None,
         start: StartPosition | None = None,
+        keep_unread: bool = False,
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group.
@@ -134,6 +144,7 @@ class AsyncAdmin(AsyncInspection):
             when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
             mode: Whether its consumers share the messages, for ever; None: they do.
             start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
+            keep_unread: Whether retention spares what it has not handled, in queues that it read before.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("group", group, _GROUP)
@@ -146,6 +157,7 @@ class AsyncAdmin(AsyncInspection):
             when_exhausted=_policy(when_exhausted),
             mode=pb.GROUP_MODE_UNSPECIFIED if mode is None else pb.GroupMode.ValueType(mode),
             start=None if start is None else position_to_wire("start", start),
+            keep_unread=keep_unread,
         )
         try:
             created = await self._link.call(
@@ -168,6 +180,7 @@ class AsyncAdmin(AsyncInspection):
         max_attempts: int | None = None,
         retry_delays: Sequence[Span] | None = None,
         when_exhausted: ExhaustedPolicy | None = None,
+        keep_unread: bool | None = None,
     ) -> GroupInfo:
         """Changes a consumer group while it is in use; what is None stays. No retry delays: the broker's default."""
         check_text("group", group, _GROUP)
@@ -178,6 +191,7 @@ class AsyncAdmin(AsyncInspection):
             max_attempts=check_number("max_attempts", max_attempts, least=1),
             retry_delays=delays,
             when_exhausted=_policy(when_exhausted),
+            keep_unread=keep_unread,
         )
         return GroupInfo.of((await self._link.call(lambda broker: broker.admin.UpdateGroup, request)).group)
 

@@ -54,6 +54,7 @@ class GroupInfo:
         paused_at: Since when it is paused (database time, UTC); None unless it is.
         pause_reason: Why it is paused.
         created_at: When it was created (database time, UTC).
+        keep_unread: Whether retention spares what it has not handled.
     """
 
     name: str
@@ -66,6 +67,7 @@ class GroupInfo:
     paused_at: datetime | None
     pause_reason: str
     created_at: datetime | None
+    keep_unread: bool = False
 
     @classmethod
     def of(cls, group: pb.ConsumerGroup) -> GroupInfo:
@@ -82,6 +84,7 @@ class GroupInfo:
             paused_at=read_time(group.paused_at),
             pause_reason=group.pause_reason,
             created_at=read_time(group.created_at),
+            keep_unread=group.keep_unread,
         )
 
 

@@ -12,6 +12,7 @@ from producer_sdk.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
 
 __all__ = ["BackgroundRunner", "EventLoopThread", "is_own_cancellation"]
 
@@ -161,6 +162,19 @@ class BackgroundRunner:
             coroutine.close()
             raise
         return thread.run(coroutine)
+
+    def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+        """Starts a coroutine on the background loop; its result is in the future.
+
+        Raises:
+            ClientClosed: As for run().
+        """
+        try:
+            loop = self._current().loop
+        except BaseException:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Has something called on the background loop, soon, and does not wait for it.

@@ -35,6 +35,7 @@ def settings_in(given: admin_pb2.ConsumerGroup) -> GroupSettings:
         when_exhausted=policy_in(given.when_exhausted, "group.when_exhausted") or ExhaustedPolicy.DEAD_LETTER,
         mode=_mode_in(given.mode),
         start_at=start_in(given.start, "group.start") if given.HasField("start") else None,
+        keep_unread=given.keep_unread,
     )
 
 
@@ -77,6 +78,7 @@ def group(found: ConsumerGroup, filters: Iterable[tuple[str, Filter]] = ()) -> a
         mode=cast("admin_pb2.GroupMode.ValueType", int(settings.mode)),
         start=start_out(found.start_at),
         pause_reason=found.pause_reason or "",
+        keep_unread=settings.keep_unread,
     )
     for delay in found.retry_policy.delays:
         result.retry_delays.add().FromMicroseconds(delay)

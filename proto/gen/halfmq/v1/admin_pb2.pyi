@@ -206,6 +206,7 @@ class ConsumerGroup(_message.Message):
     PAUSED_AT_FIELD_NUMBER: _builtins.int
     PAUSE_REASON_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
+    KEEP_UNREAD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 120 at most."""
     max_attempts: _builtins.int
@@ -216,6 +217,10 @@ class ConsumerGroup(_message.Message):
     """Whether its consumers share the messages. Fixed when the group is created."""
     pause_reason: _builtins.str
     """Why it is paused."""
+    keep_unread: _builtins.bool
+    """Whether retention spares what it has not handled, in queues that it read before. Such a group that nobody reads
+    any more lets its topics grow without end.
+    """
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created (database time)."""
@@ -251,10 +256,11 @@ class ConsumerGroup(_message.Message):
         paused_at: _timestamp_pb2.Timestamp | None = ...,
         pause_reason: _builtins.str = ...,
         filters: _abc.Iterable[_consumer_pb2.TopicFilter] | None = ...,
+        keep_unread: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "paused_at", b"paused_at", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "filters", b"filters", "max_attempts", b"max_attempts", "mode", b"mode", "name", b"name", "pause_reason", b"pause_reason", "paused_at", b"paused_at", "retry_delays", b"retry_delays", "start", b"start", "when_exhausted", b"when_exhausted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "filters", b"filters", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "mode", b"mode", "name", b"name", "pause_reason", b"pause_reason", "paused_at", b"paused_at", "retry_delays", b"retry_delays", "start", b"start", "when_exhausted", b"when_exhausted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -746,12 +752,15 @@ class UpdateGroupRequest(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     RETRY_DELAYS_FIELD_NUMBER: _builtins.int
     WHEN_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    KEEP_UNREAD_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Its name."""
     max_attempts: _builtins.int
     """Deliveries of a message before it is given up."""
     when_exhausted: Global___ExhaustedPolicy.ValueType
     """What happens to a message after its last attempt; UNSPECIFIED: as before."""
+    keep_unread: _builtins.bool
+    """Whether retention spares what it has not handled."""
     @_builtins.property
     def retry_delays(self) -> Global___RetryDelays:
         """How long to wait after failed deliveries."""
@@ -763,13 +772,19 @@ class UpdateGroupRequest(_message.Message):
         max_attempts: _builtins.int | None = ...,
         retry_delays: Global___RetryDelays | None = ...,
         when_exhausted: Global___ExhaustedPolicy.ValueType = ...,
+        keep_unread: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "group", b"group", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays", "when_exhausted", b"when_exhausted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "group", b"group", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays", "when_exhausted", b"when_exhausted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__keep_unread: _TypeAlias = _typing.Literal["keep_unread"]  # noqa: Y015
+    _WhichOneofArgType__keep_unread: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_unread) -> _WhichOneofReturnType__keep_unread | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
 
 Global___UpdateGroupRequest: _TypeAlias = UpdateGroupRequest  # noqa: Y015

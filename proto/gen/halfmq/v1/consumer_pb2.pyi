@@ -830,3 +830,78 @@ class QueueOffset(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueueOffset: _TypeAlias = QueueOffset  # noqa: Y015
+
+@_typing.final
+class CommitOffsetsRequest(_message.Message):
+    """Asks to note how far a group has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    consumer_group: _builtins.str
+    """Group. It must exist, share its messages (GROUP_MODE_CLUSTERING), and have no leases in these queues."""
+    topic: _builtins.str
+    """Topic. It must exist."""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]:
+        """Queues of the topic, each once."""
+
+    def __init__(
+        self,
+        *,
+        consumer_group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queues: _abc.Iterable[Global___CommittedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitOffsetsRequest: _TypeAlias = CommitOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class CommittedOffset(_message.Message):
+    """How far a group has come in a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    """Number of the queue within the topic."""
+    offset: _builtins.int
+    """All messages below it are handled."""
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
+
+@_typing.final
+class CommitOffsetsResponse(_message.Message):
+    """Answers CommitOffsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitOffsetsResponse: _TypeAlias = CommitOffsetsResponse  # noqa: Y015

@@ -70,6 +70,11 @@ class ConsumerServiceStub:
                 request_serializer=halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsResponse.FromString,
                 _registered_method=True)
+        self.CommitOffsets = channel.unary_unary(
+                '/halfmq.v1.ConsumerService/CommitOffsets',
+                request_serializer=halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
 
 
 class ConsumerServiceServicer:
@@ -127,6 +132,14 @@ class ConsumerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CommitOffsets(self, request, context):
+        """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
+        not read. Such a reader keeps its own place; this changes nothing for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsumerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +177,11 @@ def add_ConsumerServiceServicer_to_server(servicer, server):
                     servicer.QueueOffsets,
                     request_deserializer=halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsResponse.SerializeToString,
+            ),
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -356,6 +374,33 @@ class ConsumerService:
             '/halfmq.v1.ConsumerService/QueueOffsets',
             halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsRequest.SerializeToString,
             halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.ConsumerService/CommitOffsets',
+            halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsRequest.SerializeToString,
+            halfmq_dot_v1_dot_consumer__pb2.CommitOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class ConsumerServiceStub:
     """Reads a queue from an offset, without a group and without leases."""
     QueueOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]
     """Tells where the queues of a topic begin and end, and how far a group has come."""
+    CommitOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]
+    """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
+    not read. Such a reader keeps its own place; this changes nothing for it.
+    """
 
 @_typing.type_check_only
 class ConsumerServiceAsyncStub(ConsumerServiceStub):
@@ -75,6 +79,10 @@ class ConsumerServiceAsyncStub(ConsumerServiceStub):
     """Reads a queue from an offset, without a group and without leases."""
     QueueOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]  # type: ignore[assignment]
     """Tells where the queues of a topic begin and end, and how far a group has come."""
+    CommitOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
+    """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
+    not read. Such a reader keeps its own place; this changes nothing for it.
+    """
 
 class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Delivery to consumer groups under leases, and plain reading by offset."""
@@ -138,5 +146,15 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.QueueOffsetsResponse, _abc.Awaitable[_consumer_pb2.QueueOffsetsResponse]]:
         """Tells where the queues of a topic begin and end, and how far a group has come."""
+
+    @_abc_1.abstractmethod
+    def CommitOffsets(
+        self,
+        request: _consumer_pb2.CommitOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_pb2.CommitOffsetsResponse, _abc.Awaitable[_consumer_pb2.CommitOffsetsResponse]]:
+        """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
+        not read. Such a reader keeps its own place; this changes nothing for it.
+        """
 
 def add_ConsumerServiceServicer_to_server(servicer: ConsumerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,56 @@
+"""What Spark calls: the data source named ``halfmq``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from consumer_sdk.spark.columns import Projection, default_schema
+from consumer_sdk.spark.failures import shown_in_one_line
+from consumer_sdk.spark.options import ReadOptions
+from consumer_sdk.spark.readers import BatchReader, StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["HalfmqDataSource"]
+
+
+class HalfmqDataSource(DataSource):
+    """Topics as tables and as streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format("halfmq")``."""
+        return "halfmq"
+
+    def schema(self) -> StructType:
+        """The columns, where the user names none.
+
+        Raises:
+            ConfigurationError: An option cannot be.
+        """
+        with shown_in_one_line():
+            ReadOptions.read(self.options)
+        return default_schema()
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Reads what is there.
+
+        Raises:
+            ConfigurationError: An option or a column cannot be.
+        """
+        with shown_in_one_line():
+            Projection(schema)
+            return BatchReader(ReadOptions.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Reads on and on.
+
+        Raises:
+            ConfigurationError: An option or a column cannot be.
+        """
+        with shown_in_one_line():
+            Projection(schema)
+            return StreamReader(ReadOptions.read(self.options), schema)

@@ -1,0 +1,27 @@
+"""How errors look in Spark."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from consumer_sdk.errors import HalfmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["shown_in_one_line"]
+
+
+@contextmanager
+def shown_in_one_line() -> Iterator[None]:
+    """Has Spark show an error of halfmq without the Python traceback, where it would bury what the error says.
+
+    A worker that met an error ends, so what is set here lasts no longer than it.
+    """
+    try:
+        yield
+    except HalfmqError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -1,0 +1,293 @@
+"""The options of the data source, read and checked before anything is connected."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from consumer_sdk.errors import ConfigurationError
+from producer_sdk.connection import TlsConfig, parse_endpoints
+from producer_sdk.filters import SqlFilter, TagFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from producer_sdk.filters import MessageFilter
+
+__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions"]
+
+EARLIEST, LATEST = -2, -1
+"""What stands for an end of a queue in JSON offsets."""
+
+Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
+"""Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
+
+_CONNECTION = ("endpoint", "tls", "tlsRootCertificates", "tlsClientCertificate", "tlsClientKey", "tlsServerName")
+_READ = (
+    *_CONNECTION,
+    "topic",
+    "topics",
+    "topicPattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "group",
+    "tagFilter",
+    "sqlFilter",
+    "messagesPerRequest",
+)
+_TOPICS = ("topic", "topics", "topicPattern")
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+DEFAULT_OFFSETS_PER_TRIGGER = 50_000
+DEFAULT_MESSAGES_PER_REQUEST = 8192
+LARGEST_REQUEST = 100_000
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach the brokers. It travels to executors, so it holds the files' names, not what is in them.
+
+    Attributes:
+        endpoint: One ``host:port`` or several, with commas between them.
+        tls: Whether the connection is encrypted.
+        root_certificates, client_certificate, client_key: Files in PEM form; None: gRPC's own authorities, no
+            certificate of ours.
+        server_name: Name to expect in the broker's certificate, where it is another one than the host's.
+    """
+
+    endpoint: str
+    tls: bool = False
+    root_certificates: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+    server_name: str | None = None
+
+    def tls_config(self) -> TlsConfig | None:
+        """What the files say.
+
+        Raises:
+            ConfigurationError: A file cannot be read here, or a certificate comes without its key.
+        """
+        if not self.tls:
+            return None
+        return TlsConfig(
+            root_certificates=_pem("tlsRootCertificates", self.root_certificates),
+            client_certificate=_pem("tlsClientCertificate", self.client_certificate),
+            client_key=_pem("tlsClientKey", self.client_key),
+            server_name=self.server_name,
+        )
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is to be read, and how.
+
+    Attributes:
+        connection: Where the brokers are.
+        topics: Names of the topics; empty where there is a pattern.
+        topic_pattern: Regular expression that a topic's whole name matches.
+        start: Where to begin in the queues that exist at the first start; later ones begin at their first message.
+        end: Where a batch ends.
+        max_offsets_per_trigger: Messages of a micro-batch, at most.
+        min_partitions: Ranges are split until there are so many, as far as there are messages.
+        fail_on_data_loss: Whether messages that are gone before they were read are an error.
+        group: Consumer group whose progress a streaming query reports.
+        wanted: Which messages are wanted; None: all.
+        messages_per_request: Messages that are asked for at a time.
+    """
+
+    connection: Connection
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    start: Bound | None = None
+    end: Bound = "latest"
+    max_offsets_per_trigger: int = DEFAULT_OFFSETS_PER_TRIGGER
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    group: str | None = None
+    wanted: MessageFilter | None = None
+    messages_per_request: int = DEFAULT_MESSAGES_PER_REQUEST
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Reads options as they were given to Spark, in whatever case.
+
+        Raises:
+            ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
+        """
+        given = _known(options, _READ)
+        topics, pattern = _topics(given)
+        return cls(
+            connection=_connection(given),
+            topics=topics,
+            topic_pattern=pattern,
+            start=_bound(given, "starting", topics),
+            end=_bound(given, "ending", topics) or "latest",
+            max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger") or DEFAULT_OFFSETS_PER_TRIGGER,
+            min_partitions=_count(given, "minPartitions"),
+            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+            group=given.get("group") or None,
+            wanted=_filter(given),
+            messages_per_request=_count(given, "messagesPerRequest", LARGEST_REQUEST) or DEFAULT_MESSAGES_PER_REQUEST,
+        )
+
+
+def _known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The options by their names as documented."""
+    spelled = {name.lower(): name for name in names}
+    given: dict[str, str] = {}
+    for option, value in options.items():
+        name = spelled.get(option.lower())
+        if name is None:
+            close = difflib.get_close_matches(option.lower(), spelled, 1)
+            hint = f"did you mean {spelled[close[0]]!r}?" if close else f"the options are {', '.join(names)}"
+            msg = f"halfmq has no option {option!r}; {hint}"
+            raise ConfigurationError(msg, field=option)
+        given[name] = value
+    return given
+
+
+def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    named = [name for name in _TOPICS if given.get(name)]
+    if len(named) != 1:
+        what = " and ".join(named) if named else "none of them"
+        msg = f"name what to read by one of topic, topics and topicPattern; {what} is given"
+        raise ConfigurationError(msg, field="topic")
+    if named == ["topicPattern"]:
+        pattern = given["topicPattern"]
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            msg = f"topicPattern {pattern!r} is no regular expression: {error}"
+            raise ConfigurationError(msg, field="topicPattern") from None
+        return (), pattern
+    topics = tuple(dict.fromkeys(name.strip() for name in given[named[0]].split(",")))
+    if named == ["topic"] and len(topics) > 1:
+        msg = f"topic {given['topic']!r} names several; use topics for them"
+        raise ConfigurationError(msg, field="topic")
+    if not all(topics):
+        msg = f"{named[0]} {given[named[0]]!r} has an empty name between its commas"
+        raise ConfigurationError(msg, field=named[0])
+    return topics, None
+
+
+def _connection(given: Mapping[str, str]) -> Connection:
+    if not given.get("endpoint"):
+        msg = "the option endpoint is missing; name a broker, such as localhost:8085"
+        raise ConfigurationError(msg, field="endpoint")
+    files = {name: given.get(name) or None for name in _CONNECTION[2:]}
+    tls = _flag(given, "tls", default=any(files.values()))
+    if not tls and any(files.values()):
+        named = next(name for name, value in files.items() if value)
+        msg = f"{named} is given, but tls is false; leave one of them out"
+        raise ConfigurationError(msg, field="tls")
+    connection = Connection(given["endpoint"], tls, *files.values())
+    parse_endpoints(connection.endpoint)
+    connection.tls_config()
+    return connection
+
+
+def _pem(option: str, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        msg = f"{option} {path!r} cannot be read: {error.strerror}; every executor needs the file at this place"
+        raise ConfigurationError(msg, field=option) from None
+
+
+def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound | None:
+    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
+    offsets, time = given.get(by_offset), given.get(by_time)
+    if offsets and time:
+        msg = f"{by_offset} and {by_time} are both given; leave one of them out"
+        raise ConfigurationError(msg, field=by_time)
+    if time:
+        return _time(by_time, time)
+    if not offsets:
+        return None
+    word = offsets.strip().lower()
+    if word in {"earliest", "latest"}:
+        if which == "ending" and word == "earliest":
+            msg = "endingOffsets cannot be earliest: nothing would be read"
+            raise ConfigurationError(msg, field=by_offset)
+        return word
+    return _offsets(by_offset, offsets, topics)
+
+
+def _time(option: str, text: str) -> datetime:
+    try:
+        if text.strip().isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        time = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        msg = f"{option} {text!r} is no time; give milliseconds since 1970, or one such as 2026-01-31T12:00:00+00:00"
+        raise ConfigurationError(msg, field=option) from None
+    if time.tzinfo is None:
+        msg = f"{option} {text!r} has no time zone; write one behind it, such as {text.strip()}+00:00"
+        raise ConfigurationError(msg, field=option)
+    return time
+
+
+def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int]]:
+    example = '{"orders": {"0": 17, "1": -2}}, with -2 for earliest and -1 for latest'
+    try:
+        read = {
+            topic: {int(queue): int(offset) for queue, offset in queues.items()}
+            for topic, queues in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        msg = f"{option} {text!r} cannot be read; write earliest, latest, or such as {example}"
+        raise ConfigurationError(msg, field=option) from None
+    for topic, queues in read.items():
+        if topics and topic not in topics:
+            msg = f"{option} names the topic {topic!r}, which is not among those to read"
+            raise ConfigurationError(msg, field=option)
+        if wrong := [offset for queue, offset in queues.items() if offset < EARLIEST or queue < 0]:
+            msg = f"{option} has {wrong[0]} for a queue of {topic!r}; write offsets from 0 on, as in {example}"
+            raise ConfigurationError(msg, field=option)
+    return read
+
+
+def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1) -> int | None:
+    text = given.get(option)
+    if text is None:
+        return None
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if not 1 <= count <= most:
+        msg = f"{option} {text!r} must be a number from 1 to {most}"
+        raise ConfigurationError(msg, field=option)
+    return count
+
+
+def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = given.get(option)
+    if text is None:
+        return default
+    if text.lower() not in _TRUE | _FALSE:
+        msg = f"{option} {text!r} must be true or false"
+        raise ConfigurationError(msg, field=option)
+    return text.lower() in _TRUE
+
+
+def _filter(given: Mapping[str, str]) -> MessageFilter | None:
+    tags, condition = given.get("tagFilter"), given.get("sqlFilter")
+    if tags and condition:
+        msg = "tagFilter and sqlFilter are both given; a condition can ask for tags too: halfmq.tag IN ('a', 'b')"
+        raise ConfigurationError(msg, field="sqlFilter")
+    if tags:
+        return TagFilter(tags)
+    return SqlFilter(condition) if condition else None

@@ -1,0 +1,114 @@
+"""Reading ranges of queues from the broker, the next part while the last one is made use of."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+from consumer_sdk.errors import HalfmqError
+from halfmq.v1 import consumer_pb2
+from producer_sdk.connection import BackgroundRunner, BrokerLink
+from producer_sdk.filters import filter_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumer_sdk.spark.offsets import QueueRange
+    from consumer_sdk.spark.options import Connection, ReadOptions
+    from halfmq.v1.message_pb2 import LogMessage
+    from producer_sdk.connection import Broker
+
+__all__ = ["DataLoss", "lost_messages", "scan"]
+
+_BYTES_AT_A_TIME = 4 * 1024 * 1024
+
+
+class DataLoss(HalfmqError):
+    """Messages that were to be read are gone: retention took them, or the topic was deleted and made anew."""
+
+
+@functools.cache
+def _connected(connection: Connection, process: int) -> tuple[BrokerLink, BackgroundRunner]:
+    """The connections of this process, kept from task to task: workers of Spark are used again."""
+    return BrokerLink(connection.endpoint, tls=connection.tls_config()), BackgroundRunner("Spark source")
+
+
+def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]:
+    """The messages of a range, some at a time.
+
+    Raises:
+        DataLoss: Some are gone, unless that is allowed.
+        HalfmqError: The broker refused, or none answered.
+    """
+    link, runner = _connected(options.connection, os.getpid())
+    at = wanted.start
+    upcoming = runner.submit(_read(link, options, wanted, at))
+    try:
+        while True:
+            part = upcoming.result()
+            if part.min_offset > at:
+                _lost(options, wanted, f"retention took offsets {at} to {min(part.min_offset, wanted.end) - 1}")
+            following = max(part.next_offset, at)
+            ended = following >= wanted.end
+            if not ended and following == at:
+                _lost(options, wanted, f"it ends at {part.max_offset}, before {wanted.end}")
+                ended = True
+            if not ended:
+                upcoming = runner.submit(_read(link, options, wanted, following))
+            if part.messages:
+                yield [message for message in part.messages if message.offset < wanted.end] if ended else part.messages
+            if ended:
+                return
+            at = following
+    finally:
+        upcoming.cancel()
+
+
+def lost_messages(topic: str, queue: int, what: str) -> str:
+    """The message of DataLoss."""
+    return (
+        f"messages of queue {queue} of {topic!r} are gone before they were read: {what}; set failOnDataLoss to false to"
+        " go on with what is there"
+    )
+
+
+def _lost(options: ReadOptions, wanted: QueueRange, what: str) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(lost_messages(wanted.topic, wanted.queue, what))
+
+
+class _Part:
+    """What one request gave."""
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_offset")
+
+    def __init__(self) -> None:
+        self.messages: list[LogMessage] = []
+        self.next_offset = self.min_offset = self.max_offset = 0
+
+
+async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: int) -> _Part:
+    request = consumer_pb2.ReadQueueRequest(
+        topic=wanted.topic,
+        queue=wanted.queue,
+        offset=at,
+        max_messages=min(options.messages_per_request, wanted.end - at),
+    )
+    if options.wanted is not None:
+        request.filter.CopyFrom(filter_to_wire("filter", options.wanted))
+
+    async def read(broker: Broker, timeout: float) -> _Part:  # noqa: ASYNC109 - gRPC's own
+        part, size = _Part(), 0
+        call = broker.consumer.ReadQueue(request, timeout=timeout)
+        async for response in call:
+            part.messages += response.messages
+            part.next_offset, part.min_offset = response.next_offset, max(part.min_offset, response.min_offset)
+            part.max_offset = response.max_offset
+            size += response.ByteSize()
+            if size >= _BYTES_AT_A_TIME:
+                call.cancel()
+                break
+        return part
+
+    return await link.attempt(read)
