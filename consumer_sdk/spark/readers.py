@@ -134,9 +134,9 @@ class _Reading:
     options: ReadOptions
     schema: StructType
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range, as Arrow record batches."""
-        if partition is None:
+        if partition.value is None:
             # Where there are no ranges, Spark has one task read nothing.
             return
         projection = Projection(self.schema)

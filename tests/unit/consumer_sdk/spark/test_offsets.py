@@ -1,0 +1,61 @@
+"""Offsets of a query: their order, the shares of a micro-batch, and how ranges are split."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer_sdk.spark.offsets import QueueRange, as_json, bounded, from_json, ranges_between, split
+
+QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 12))
+OFFSETS = st.dictionaries(QUEUES, st.integers(0, 1000))
+
+
+@given(OFFSETS)
+def test_the_same_offsets_have_the_same_text(offsets: dict[tuple[str, int], int]) -> None:
+    """Spark compares texts: queues in another order would look like news, for ever."""
+    shuffled = dict(reversed(offsets.items()))
+    assert json.dumps(as_json(offsets)) == json.dumps(as_json(shuffled))
+    assert from_json(json.loads(json.dumps(as_json(offsets)))) == offsets
+    for queues in as_json(offsets).values():
+        assert list(map(int, queues)) == sorted(map(int, queues))
+
+
+@given(OFFSETS, OFFSETS, st.integers(1, 2000))
+def test_a_micro_batch_takes_what_it_may(
+    start: dict[tuple[str, int], int], head: dict[tuple[str, int], int], most: int
+) -> None:
+    end = bounded(start, head, most)
+    waiting = {queue: max(0, head[queue] - start.get(queue, 0)) for queue in head}
+    taken = {queue: end[queue] - start.get(queue, 0) for queue in head}
+    assert end.keys() == head.keys()
+    assert sum(taken.values()) == min(most, sum(waiting.values()))
+    for queue, count in taken.items():
+        assert 0 <= count <= waiting[queue]
+        # Nobody gets more than his share, but for what rounding leaves.
+        assert count <= waiting[queue] * most // max(1, sum(waiting.values())) + 1
+
+
+@given(OFFSETS, OFFSETS, st.none() | st.integers(1, 40))
+def test_partitions_are_the_ranges(
+    start: dict[tuple[str, int], int], end: dict[tuple[str, int], int], at_least: int | None
+) -> None:
+    ranges = ranges_between(start, end)
+    assert {(each.topic, each.queue) for each in ranges} == {queue for queue in end if end[queue] > start.get(queue, 0)}
+    pieces = split(ranges, at_least)
+    covered = [(each.topic, each.queue, offset) for each in pieces for offset in range(each.start, each.end)]
+    assert covered == [(each.topic, each.queue, offset) for each in ranges for offset in range(each.start, each.end)]
+    assert all(each.count for each in pieces)
+    assert len(pieces) >= min(at_least or 0, len(covered))
+
+
+def test_the_longest_ranges_are_split_most() -> None:
+    assert split([QueueRange("a", 0, 10, 100), QueueRange("a", 1, 0, 10)], 4) == [
+        QueueRange("a", 0, 10, 32),
+        QueueRange("a", 0, 32, 55),
+        QueueRange("a", 0, 55, 77),
+        QueueRange("a", 0, 77, 100),
+        QueueRange("a", 1, 0, 10),
+    ]
