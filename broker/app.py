@@ -21,6 +21,7 @@ from broker.api.consumer_servicer import ConsumerServicer
 from broker.api.health_servicer import HealthServicer
 from broker.api.interceptor import CallInterceptor
 from broker.api.query_servicer import QueryServicer
+from broker.api.sink_servicer import SinkServicer
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, ConfigurationError
@@ -33,6 +34,7 @@ from broker.services.check_sessions import CheckSessions
 from broker.services.delivery import DeliveryConfig, DeliveryService
 from broker.services.groups import GroupService
 from broker.services.queries import MessageQueries
+from broker.services.sinks import SinkService
 from broker.services.transactions import TransactionService
 from broker.services.wakeups import Wakeups
 from broker.storage.durability import open_database
@@ -48,6 +50,8 @@ from halfmq.v1 import (
     producer_pb2_grpc,
     query_pb2,
     query_pb2_grpc,
+    sink_pb2,
+    sink_pb2_grpc,
     transaction_pb2,
     transaction_pb2_grpc,
 )
@@ -79,6 +83,7 @@ SERVICES = (
     consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
     query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name,
+    sink_pb2.DESCRIPTOR.services_by_name["SinkService"].full_name,
 )
 
 
@@ -169,6 +174,7 @@ class Broker:
         self._delivery = DeliveryService(self.store, self._catalog, self._wakeups, delivery_config)
         self._groups = GroupService(self.store, self._catalog, self._wakeups)
         self._consumers = ConsumerServicer(self._delivery, self._groups, self._catalog, self.store.clock, config.name)
+        self._sinks = SinkService(self.store, self._transactions, self._catalog, self._wakeups)
         self._queries = MessageQueries(self.store, self._catalog)
         self._loops: list[Loop] = [
             TransactionChecker(self.store, self._sessions, policy, self.store.clock),
@@ -176,7 +182,12 @@ class Broker:
             LeaseWatcher(self.store, self._wakeups),
             ClockSynchroniser(self.store),
             scheduler,
-            RetentionSweeper(self.store, keep_ops=config.retention, keep_events=int(config.history_hours * 3600e6)),
+            RetentionSweeper(
+                self.store,
+                keep_ops=config.retention,
+                keep_events=int(config.history_hours * 3600e6),
+                keep_leftovers=int(config.sink_hours * 3600e6),
+            ),
         ]
 
     async def _listen(self) -> None:
@@ -188,6 +199,7 @@ class Broker:
             self._server,
         )
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(ProducerServicer(self._transactions), self._server)
+        sink_pb2_grpc.add_SinkServiceServicer_to_server(SinkServicer(self._sinks), self._server)
         consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(self._catalog, self._groups, self._transactions, self.store.clock), self._server

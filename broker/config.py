@@ -31,6 +31,7 @@ BOUNDS = {
     "retention_hours": (1e-7, 100 * 366 * 24),
     "max_delay_hours": (0, 366 * 24),
     "history_hours": (0, 100 * 366 * 24),
+    "sink_hours": (1e-7, 100 * 366 * 24),
     "max_calls": (1, 1_000_000),
     "max_streams": (1, 1_000_000),
     "drain": (0, 3600),
@@ -56,6 +57,7 @@ class BrokerConfig:
         retention_hours: hours that messages and op records are kept by default.
         max_delay_hours: longest time that a message may wait before its delivery.
         history_hours: hours that deliveries and acks are kept for the timeline of messages; 0: they are not recorded.
+        sink_hours: hours that half messages of a sink wait for the commit of their epoch.
         auto_create: make unknown topics and consumer groups when they are first named.
         max_body_bytes: largest body of a message.
         max_calls: calls under way at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
@@ -83,6 +85,7 @@ class BrokerConfig:
     retention_hours: float = 72.0
     max_delay_hours: float = 24.0
     history_hours: float = 24.0
+    sink_hours: float = 24.0
     auto_create: bool = False
     max_body_bytes: int = 4 * 1024 * 1024
     max_calls: int = 5000

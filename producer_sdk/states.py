@@ -47,4 +47,5 @@ class VerdictSource(IntEnum):
     OPERATOR = pb.VERDICT_SOURCE_OPERATOR
     """An operator."""
     SEND = pb.VERDICT_SOURCE_SEND
+    SINK = pb.VERDICT_SOURCE_SINK
     """Nobody had to: an ordinary message."""

@@ -47,6 +47,9 @@ def serve(
     history_hours: Annotated[
         float | None, typer.Option(help="Hours that deliveries are kept for timelines; 0: not recorded [24].")
     ] = None,
+    sink_hours: Annotated[
+        float | None, typer.Option(help="Hours that half messages of a sink wait for their epoch [24].")
+    ] = None,
     auto_create: Annotated[
         bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
     ] = None,

@@ -46,6 +46,7 @@ class VerdictSource(IntEnum):
     CHECK = 2
     OPERATOR = 3
     SEND = 4
+    SINK = 5
 
 
 class CheckVerdict(IntEnum):

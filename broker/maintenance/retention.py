@@ -46,6 +46,10 @@ class RetentionStore(Protocol):
         """Deletes some op records older than `kept` microseconds; how many."""
         ...
 
+    async def drop_sink_leftovers(self, kept: int) -> int:
+        """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
+        ...
+
     async def trim_events(self, kept: int) -> int:
         """Deletes some records of deliveries older than `kept` microseconds; how many."""
         ...
@@ -60,19 +64,23 @@ class RetentionSweeper(Loop):
 
     name = "retention"
 
-    def __init__(self, store: RetentionStore, *, keep_ops: int, keep_events: int, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, store: RetentionStore, *, keep_ops: int, keep_events: int, keep_leftovers: int, interval: float = INTERVAL
+    ) -> None:
         """Takes the storage, and what is kept how long.
 
         Args:
             store: the storage.
             keep_ops: microseconds that op records are kept, and members of broadcasting groups that stay away.
             keep_events: microseconds that records of deliveries are kept.
+            keep_leftovers: microseconds that half messages of a sink wait for their epoch.
             interval: seconds between two rounds.
         """
         super().__init__(interval)
         self._store = store
         self._keep_ops = keep_ops
         self._keep_events = keep_events
+        self._keep_leftovers = keep_leftovers
 
     async def run_once(self) -> None:
         """One round over all topics, op records and dedup keys, if it is this broker's turn."""
@@ -94,6 +102,8 @@ class RetentionSweeper(Loop):
         while await self._store.trim_dedup_keys():
             pass
         while await self._store.trim_events(self._keep_events):
+            pass
+        while await self._store.drop_sink_leftovers(self._keep_leftovers):
             pass
         # Whoever is here notes it every hour.
         while await self._store.forget_members(max(self._keep_ops, 2 * SEEN_EVERY), PAGE):

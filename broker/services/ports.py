@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         DeadLetterPage,
         DeadLetterSearch,
         Duplicate,
+        Epoch,
+        EpochCommitted,
         FoundMessage,
         FoundPage,
         GroupNews,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
         Redriven,
         SendWork,
         Settling,
+        SinkState,
+        SinkWork,
         TransactionDetail,
         TransactionFilter,
         TransactionOutcome,
@@ -101,6 +105,26 @@ class TransactionStore(Protocol):
         self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
     ) -> TransactionOutcome:
         """Makes a prepared or parked transaction due for checks again."""
+        ...
+
+
+class SinkStore(Protocol):
+    """Epochs of sinks."""
+
+    async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:
+        """Stores half messages; whether their epoch is committed already, so that nothing was stored."""
+        ...
+
+    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+        """Releases what attempts wrote, so many messages each, and drops what others did."""
+        ...
+
+    async def abort_epoch(self, epoch: Epoch) -> bool:
+        """Drops the half messages of an epoch; whether it is committed, and was left alone."""
+        ...
+
+    async def find_sink(self, name: str) -> SinkState:
+        """How far a sink is."""
         ...
 
 
@@ -276,5 +300,5 @@ class GroupStore(Protocol):
         ...
 
 
-class Storage(TransactionStore, LogStore, LeaseStore, CatalogStore, QueryStore, GroupStore, Protocol):
+class Storage(TransactionStore, SinkStore, LogStore, LeaseStore, CatalogStore, QueryStore, GroupStore, Protocol):
     """All of it, as one database gives it."""

@@ -144,7 +144,7 @@ class TransactionService:
                 outcomes[index] = request
                 continue
             try:
-                work.append(await self._prepare_work(group_id, request))
+                work.append(await self.half_work(group_id, request))
                 places.append(index)
             except BrokerError as error:
                 outcomes[index] = error
@@ -152,7 +152,13 @@ class TransactionService:
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _prepare_work(self, group_id: int, request: HalfTransaction) -> PrepareWork:
+    async def half_work(self, group_id: int, request: HalfTransaction) -> PrepareWork:
+        """The work of storing a transaction's half messages.
+
+        Raises:
+            InvalidArgument: a message or their number breaks a limit.
+            NotFound: a topic does not exist.
+        """
         messages = request.messages
         if not messages:
             raise InvalidArgument("A transaction needs at least one message.", field="messages")

@@ -40,18 +40,68 @@ class Half:
 
 @dataclass(slots=True)
 class PrepareWork:
-    """The half messages of one transaction, or some more of them; the delay in microseconds."""
+    """The half messages of one transaction, or some more of them; the delay in microseconds.
+
+    Attributes:
+        checked: whether the producer group is asked about it; not where it is of a sink.
+    """
 
     transaction_id: bytes
     producer_group_id: int
     halves: list[Half]
     first_position: int = 0
     first_check_delay: int = 0
+    checked: bool = True
 
     @property
     def size(self) -> int:
         """Bytes of all messages."""
         return sum([half.message.size for half in self.halves])
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch of a sink, as a query numbers it; `take_over`: the sink may have been another query's."""
+
+    sink: str
+    query_id: str
+    number: int
+    take_over: bool = False
+
+
+@dataclass(slots=True)
+class SinkWork:
+    """Half messages that an attempt of a task writes in an epoch."""
+
+    epoch: Epoch
+    attempt_id: bytes
+    halves: PrepareWork
+
+
+@dataclass(slots=True)
+class EpochCommitted:
+    """What committing an epoch did.
+
+    Attributes:
+        already: it was committed before, so nothing was done.
+        messages: how many were released.
+        heads: where the queues end now that they went to.
+    """
+
+    already: bool
+    messages: int = 0
+    heads: dict[Queue, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """How far a sink is; time in microseconds, both None before the first epoch; `waiting`: half messages."""
+
+    name: str
+    query_id: str
+    committed_epoch: int | None
+    committed_at: int | None
+    waiting: int
 
 
 @dataclass(slots=True)

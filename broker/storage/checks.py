@@ -15,10 +15,10 @@ from broker.domain.transaction import (
     TransactionState,
     advance,
 )
-from broker.errors import NotFound, VerdictConflict
+from broker.errors import NotFound, Refused, VerdictConflict
 from broker.services.work import ClaimedCheck, TransactionOutcome
 from broker.storage import rows
-from broker.storage.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
+from broker.storage.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
 from broker.storage.session import Session, marks
 
 if TYPE_CHECKING:
@@ -223,6 +223,12 @@ def check_again(
         state = TransactionState(op[0])
     else:
         state = TransactionState.PARKED if row[0] == PARKED else TransactionState.PREPARED
+    if row is not None and row[0] == NO_CHECKS:
+        raise Refused(
+            "This transaction is part of an epoch of a sink; no producer is asked about it.",
+            reason="SINK_DECIDES",
+            field="transaction_id",
+        )
     following = advance(state, TransactionEvent.OPERATOR_CHECK_AGAIN)
     if row is None:
         raise VerdictConflict("The transaction was decided meanwhile.", state=state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,20 @@ def parse_url(text: str) -> URL:
     if backend == "sqlite" and url.database == ":memory:":
         raise ConfigurationError("SQLite in memory would lose messages; name a file.", field="database")
     return url
+
+
+def _keep_a_log(connection: sqlite3.Connection, wait: float) -> None:
+    """Switches to the write-ahead log. Two that do so with a new file do not wait for each other by themselves."""
+    until = time.monotonic() + wait
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if trouble_of(error) is not Trouble.RETRY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 class Database:
@@ -231,7 +246,7 @@ class Database:
             raise ConfigurationError(f"The folder {str(path.parent)!r} does not exist; create it.", field="database")
         wait = min(10.0, self._answer_timeout)
         connection = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _keep_a_log(connection, wait)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA busy_timeout = {int(wait * 1000)}")
         connection.execute("PRAGMA cache_size = -4096")

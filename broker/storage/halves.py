@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.services.work import Half
     from broker.storage.directory import Directory
 
-TO_CHECK, LAST_CHECK_SENT, PARKED = rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
+NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
 
 _COLUMNS = (
     "transaction_id, position, producer_group_id, topic_id, queue_no, priority, deliver_at, dedup_hash, born_at,"
@@ -93,8 +93,8 @@ def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object
         later = message.deliver_at if message.deliver_at is not None and message.deliver_at > now else None
         own = dedup_hash(message.dedup_key) if message.dedup_key else None
         head = (item.transaction_id, position, group, half.topic_id, half.queue_no, message.priority, later, own, now)
-        if position:
-            head += (0, None, 0)
+        if position or not item.checked:
+            head += (NO_CHECKS, None, 0)
         else:
             head += (TO_CHECK, policy.first_due(now, item.first_check_delay), 0)
         result.append(head + rows.content(message))

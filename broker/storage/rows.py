@@ -24,8 +24,8 @@ LEASE_COLUMNS = (
     " last_error, message_group"
 )
 
-TO_CHECK, LAST_CHECK_SENT, PARKED = 1, 2, 3
-"""What stands in half_message.check_state."""
+NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = 0, 1, 2, 3
+"""What stands in half_message.check_state; at the first position NO_CHECKS means that a sink decides."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 

@@ -100,7 +100,7 @@ op_record = sa.Table(
     metadata,
     sa.Column("transaction_id", Id, primary_key=True),
     sa.Column("state", sa.SmallInteger, nullable=False, comment="2 committed, 3 rolled back"),
-    sa.Column("source", sa.SmallInteger, nullable=False, comment="1 producer, 2 check, 3 operator, 4 send"),
+    sa.Column("source", sa.SmallInteger, nullable=False, comment="1 producer, 2 check, 3 operator, 4 send, 5 sink"),
     sa.Column("producer_group_id", sa.Integer),
     sa.Column("half_count", sa.SmallInteger, nullable=False),
     sa.Column("check_count", sa.SmallInteger, nullable=False),
@@ -143,6 +143,35 @@ dedup_key = sa.Table(
     sa.Column("position", sa.SmallInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False),
     sa.Index("dedup_expires", "expires_at"),
+    **_MYSQL,
+)
+
+sink = sa.Table(
+    "sink",
+    metadata,
+    sa.Column("sink_id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("query_id", sa.String(100), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False, comment="grows when another query takes it over"),
+    sa.Column("committed_epoch", sa.BigInteger),
+    sa.Column("committed_at", sa.BigInteger),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("name", name="sink_name"),
+    **_NUMBERED,
+)
+
+sink_transaction = sa.Table(
+    "sink_transaction",
+    metadata,
+    sa.Column("transaction_id", Id, primary_key=True),
+    sa.Column("sink_id", sa.Integer, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("attempt_id", Id, nullable=False),
+    sa.Column("half_count", sa.Integer, nullable=False),
+    sa.Column("prepared_at", sa.BigInteger, nullable=False),
+    sa.Index("sink_epoch", "sink_id", "generation", "epoch"),
+    sa.Index("sink_prepared", "prepared_at"),
     **_MYSQL,
 )
 

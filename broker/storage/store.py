@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import BrokerError
 from broker.services.work import Moved
-from broker.storage import checks, halves, inspection, log, recall, schedule, topics, verdicts
+from broker.storage import checks, halves, inspection, log, recall, schedule, sinks, topics, verdicts
 from broker.storage.consumer_store import ConsumerStore
 from broker.storage.group_commit import Lane
 from broker.storage.topic_store import TopicStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from broker.domain.transaction import CheckVerdict
     from broker.services.work import (
         ClaimedCheck,
         Duplicate,
+        Epoch,
+        EpochCommitted,
         Place,
         PrepareWork,
         RecallWork,
         SendWork,
+        SinkState,
+        SinkWork,
         TransactionDetail,
         TransactionFilter,
         TransactionOutcome,
@@ -68,6 +72,9 @@ class Store(ConsumerStore, TopicStore):
         self._sends: Lane[SendWork, Place | Duplicate] = Lane(
             "send", database, self._send, size_of=lambda item: item.size, config=lanes
         )
+        self._sinks: Lane[SinkWork, bool] = Lane(
+            "sink", database, self._prepare_epochs, size_of=lambda item: item.halves.size, config=lanes
+        )
         self._notes: Lane[Callable[[Session], None], None] = Lane("note", database, _apply_notes, config=lanes)
         self._moves: Lane[None, Moved] = Lane("schedule", database, self._move_due, config=lanes)
 
@@ -77,7 +84,15 @@ class Store(ConsumerStore, TopicStore):
 
     async def close(self) -> None:
         """Waits for what was handed in, then gives all connections back."""
-        for lane in (self._prepares, self._verdicts, self._sends, self._claims, self._receipts, self._notes):
+        for lane in (
+            self._prepares,
+            self._verdicts,
+            self._sends,
+            self._sinks,
+            self._claims,
+            self._receipts,
+            self._notes,
+        ):
             await lane.close()
         await self._moves.close()
         await self._look_ups.close()
@@ -201,6 +216,29 @@ class Store(ConsumerStore, TopicStore):
         """Transactions without a verdict, oldest first."""
         return await self._read(lambda session: inspection.list_transactions(session, wanted))
 
+    async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:
+        """Stores half messages; whether their epoch is committed already, so that nothing was stored."""
+        return (await self._sinks.submit([work]))[0]
+
+    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+        """Releases what attempts wrote, so many messages each, and drops what others did."""
+        now, turn = self.clock.now(), next(self._turns)
+        return await self._write(lambda session: sinks.commit(session, epoch, attempts, now, self.directory, turn))
+
+    async def abort_epoch(self, epoch: Epoch) -> bool:
+        """Drops the half messages of an epoch; whether it is committed, and was left alone."""
+        now, turn = self.clock.now(), next(self._turns)
+        return await self._write(lambda session: sinks.abort(session, epoch, now, self.directory, turn))
+
+    async def find_sink(self, name: str) -> SinkState:
+        """How far a sink is."""
+        return await self._read(lambda session: sinks.find(session, name))
+
+    async def drop_sink_leftovers(self, kept: int) -> int:
+        """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
+        now = self.clock.now()
+        return await self._write(lambda session: sinks.drop_leftovers(session, now - kept, now, self.directory))
+
     async def _note(self, note: Callable[[Session], None]) -> None:
         outcome = (await self._notes.submit([note]))[0]
         if isinstance(outcome, BrokerError):
@@ -208,6 +246,9 @@ class Store(ConsumerStore, TopicStore):
 
     def _prepare(self, session: Session, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
         return halves.prepare(session, work, self.clock.now(), self._policy, self.directory)
+
+    def _prepare_epochs(self, session: Session, work: Sequence[SinkWork]) -> list[bool | BrokerError]:
+        return sinks.prepare(session, work, self.clock.now(), self._policy, self.directory)
 
     def _decide(self, session: Session, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
         return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.transaction import TransactionState, advance, verdict_event
-from broker.errors import BrokerError, NotFound, VerdictConflict
+from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
+from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.services.work import TransactionOutcome, VerdictWork
 from broker.storage import deduplication, rows
-from broker.storage.halves import PARKED
+from broker.storage.halves import NO_CHECKS, PARKED
 from broker.storage.release import HALF_COLUMNS, HalfRow, Release
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ _OP_COLUMNS = (
 class _Open:
     """A transaction without a verdict, as its half messages tell it."""
 
-    __slots__ = ("born_at", "check_count", "group_id", "halves", "parked", "parked_at")
+    __slots__ = ("born_at", "check_count", "group_id", "halves", "of_sink", "parked", "parked_at")
 
     def __init__(self, row: Sequence[Any]) -> None:
         _, check_state, self.check_count, self.group_id, self.born_at, self.parked_at, *_ = row
         self.parked = check_state == PARKED
+        self.of_sink = check_state == NO_CHECKS
         self.halves: list[HalfRow] = []
 
 
@@ -51,6 +52,17 @@ def decide(
         session.begin()
         pending = _lock_halves(session, ids)
         outcomes = _decide(session, work, pending, ids, now, directory, turn)
+    if outcomes is None:
+        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
+    return outcomes
+
+
+def decide_within(
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
+) -> list[TransactionOutcome | BrokerError]:
+    """As `decide`, without ever starting the database transaction over."""
+    ids = sorted({item.transaction_id for item in work})
+    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, turn)
     if outcomes is None:
         raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
     return outcomes
@@ -123,6 +135,12 @@ def _judge(
         return NotFound(
             "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
             reason="TRANSACTION_NOT_FOUND",
+            field="transaction_id",
+        )
+    if pending is not None and pending.of_sink and item.source is not VerdictSource.SINK:
+        return Refused(
+            "This transaction is part of an epoch of a sink, which is decided as a whole: commit or abort the epoch.",
+            reason="SINK_DECIDES",
             field="transaction_id",
         )
     try:

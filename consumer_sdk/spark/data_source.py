@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.columns import Projection, default_schema
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.options import ReadOptions
+from consumer_sdk.spark.options import ReadOptions, WriteOptions
 from consumer_sdk.spark.readers import BatchReader, StreamReader
+from consumer_sdk.spark.writers import BatchWriter, StreamWriter
+from consumer_sdk.spark.writing import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,3 +57,33 @@ class HalfmqDataSource(DataSource):
         with shown_in_one_line():
             Projection(schema)
             return StreamReader(ReadOptions.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Writes a table.
+
+        Raises:
+            ConfigurationError: An option or a column cannot be, or it is to overwrite.
+        """
+        with shown_in_one_line():
+            _only_appended(overwrite)
+            options = WriteOptions.read(self.options, streaming=False)
+            Rows(schema, options.topic)
+            return BatchWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """Writes micro-batches.
+
+        Raises:
+            ConfigurationError: An option or a column cannot be, or it is to overwrite.
+        """
+        with shown_in_one_line():
+            _only_appended(overwrite)
+            options = WriteOptions.read(self.options, streaming=True)
+            Rows(schema, options.topic)
+            return StreamWriter(options, schema)
+
+
+def _only_appended(overwrite: bool) -> None:
+    if overwrite:
+        msg = "a topic cannot be overwritten; use mode('append'), for streams outputMode('append') or 'update'"
+        raise ConfigurationError(msg, field="mode")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from consumer_sdk.errors import ConfigurationError
 from producer_sdk.connection import TlsConfig, parse_endpoints
 from producer_sdk.filters import SqlFilter, TagFilter
+from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from producer_sdk.filters import MessageFilter
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions"]
+__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions", "WriteOptions"]
 
 EARLIEST, LATEST = -2, -1
 """What stands for an end of a queue in JSON offsets."""
@@ -45,6 +46,10 @@ _READ = (
     "sqlFilter",
     "messagesPerRequest",
 )
+_WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId")
+# Spark's own, which it passes on.
+_OF_SPARK = {"checkpointlocation", "queryname", "path"}
+_SINK_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,80}")
 _TOPICS = ("topic", "topics", "topicPattern")
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 DEFAULT_OFFSETS_PER_TRIGGER = 50_000
@@ -141,11 +146,72 @@ class ReadOptions:
         )
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where to write.
+
+    Attributes:
+        connection: Where the brokers are.
+        sink: Name under which the broker knows what was committed.
+        topic: Topic of rows that name none; None: the column does.
+        take_over: Whether a sink of another query is taken over.
+        write_id: Of a batch: writing it again does nothing.
+    """
+
+    connection: Connection
+    sink: str
+    topic: str | None = None
+    take_over: bool = False
+    write_id: str = ""
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+        """Reads options as they were given to Spark, in whatever case.
+
+        Raises:
+            ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
+        """
+        given = _known(options, _WRITE)
+        topic = given.get("topic") or None
+        if streaming:
+            return cls(_connection(given), _sink(given, "sinkId"), topic, _reset(given))
+        for name in ("sinkId", "onCheckpointReset"):
+            if name in given:
+                msg = f"{name} is for streams; give a batch a writeId if it may be repeated"
+                raise ConfigurationError(msg, field=name)
+        write_id = _sink(given, "writeId") if given.get("writeId") else new_id()
+        return cls(_connection(given), f"batch-{write_id}", topic, write_id=write_id)
+
+
+def _sink(given: Mapping[str, str], option: str) -> str:
+    name = given.get(option, "")
+    if not name:
+        msg = (
+            "the option sinkId is missing: exactly-once output needs a name that stays when the query restarts, and"
+            " that no other query has"
+        )
+        raise ConfigurationError(msg, field=option)
+    if not _SINK_NAME.fullmatch(name):
+        msg = f"{option} {name!r} must have 1 to 80 of the characters a-z, A-Z, 0-9, '-', '_', '%' and '|'"
+        raise ConfigurationError(msg, field=option)
+    return name
+
+
+def _reset(given: Mapping[str, str]) -> bool:
+    word = given.get("onCheckpointReset", "fail").lower()
+    if word not in {"fail", "continue"}:
+        msg = f"onCheckpointReset {word!r} must be fail or continue"
+        raise ConfigurationError(msg, field="onCheckpointReset")
+    return word == "continue"
+
+
 def _known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The options by their names as documented."""
     spelled = {name.lower(): name for name in names}
     given: dict[str, str] = {}
     for option, value in options.items():
+        if option.lower() in _OF_SPARK:
+            continue
         name = spelled.get(option.lower())
         if name is None:
             close = difflib.get_close_matches(option.lower(), spelled, 1)

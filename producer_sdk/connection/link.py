@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from halfmq.v1 import admin_pb2_grpc, consumer_pb2_grpc, producer_pb2_grpc, query_pb2_grpc, transaction_pb2_grpc
+from halfmq.v1 import (
+    admin_pb2_grpc,
+    consumer_pb2_grpc,
+    producer_pb2_grpc,
+    query_pb2_grpc,
+    sink_pb2_grpc,
+    transaction_pb2_grpc,
+)
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.retry import RetryConfig
 from producer_sdk.connection.settings import check_kind
@@ -88,6 +95,11 @@ class Broker:
     def query(self) -> query_pb2_grpc.QueryServiceAsyncStub:
         """The service that finds messages."""
         return query_pb2_grpc.QueryServiceStub(self.channel)
+
+    @cached_property
+    def sinks(self) -> sink_pb2_grpc.SinkServiceAsyncStub:
+        """The service for exactly-once output."""
+        return sink_pb2_grpc.SinkServiceStub(self.channel)
 
 
 class Route:

@@ -63,7 +63,7 @@ async def bodies_of(store: Store, topic: Topic) -> list[bytes]:
 async def test_heads_of_all_queues_go_round_after_round(world: World, store: Store, topic: Topic) -> None:
     topics = [topic, *[await store.create_topic(name, TopicSettings(1, HOUR)) for name in ("a", "z")]]
     longer = await store.create_topic("longer", TopicSettings(1, 3 * HOUR))
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, interval=OFTEN)):
+    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
         for number in (1, 2):
             ok(await store.send([sending(each, f"{number}") for each in (*topics, longer)]))
             world.clock.pass_time(HOUR)
@@ -84,7 +84,7 @@ async def test_op_records_go_at_their_time(world: World, store: Store, topic: To
     young = await prepared(store, topic)
     await decided(store, commit(young))
     pending = await prepared(store, topic)
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, interval=OFTEN)):
+    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
         world.clock.pass_time(HOUR)
         await until(partial(is_forgotten, store, old))
         assert await store.transaction(young) is not None
@@ -96,7 +96,9 @@ async def test_op_records_go_at_their_time(world: World, store: Store, topic: To
 async def test_one_broker_sweeps_and_another_takes_over_when_it_is_gone(world: World, topic: Topic) -> None:
     one, two = world.broker("one"), world.broker("two")
     hold = 30 * SECOND
-    first, second = (RetentionSweeper(each, keep_ops=HOUR, keep_events=HOUR, interval=10) for each in (one, two))
+    first, second = (
+        RetentionSweeper(each, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=10) for each in (one, two)
+    )
     await first.run_once()
     ok(await one.send([sending(topic)]))
     world.clock.pass_time(HOUR)
@@ -123,9 +125,9 @@ async def test_a_sweeper_that_is_stopped_half_way_is_continued(world: World, sto
     async def has_begun() -> bool:
         return not await heads_are(store, [topic], 0)
 
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, interval=OFTEN)):
+    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
         await until(has_begun)
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, interval=OFTEN)):
+    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
         await until(partial(heads_are, store, [topic], 50))
     assert world.count("message") == 0
 

@@ -13,7 +13,7 @@ from broker.services.transactions import HalfTransaction, PlacedOutcome
 from halfmq.v1 import admin_pb2, message_pb2, transaction_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
@@ -25,20 +25,28 @@ def half_transaction(item: transaction_pb2.HalfTransaction) -> HalfTransaction |
     """An item of Prepare, or why it cannot be one."""
     try:
         transaction_id = parse_id(item.transaction_id) if item.transaction_id else None
-        for index, message in enumerate(item.messages):
-            if message.message_id:
-                raise InvalidArgument(
-                    "A half message is named by its transaction; leave message_id empty.",
-                    field=f"messages[{index}].message_id",
-                )
         delay = micros(item.first_check_delay, "first_check_delay") if item.HasField("first_check_delay") else 0
-        messages = [_half_in(index, message) for index, message in enumerate(item.messages)]
+        messages = messages_of(item.messages)
     except InvalidArgument as error:
         return error
     return HalfTransaction(transaction_id, messages, item.first_position, delay)
 
 
+def messages_of(given: Iterable[message_pb2.Message]) -> list[Message]:
+    """Half messages.
+
+    Raises:
+        InvalidArgument: one of them cannot be.
+    """
+    return [_half_in(index, message) for index, message in enumerate(given)]
+
+
 def _half_in(index: int, message: message_pb2.Message) -> Message:
+    if message.message_id:
+        raise InvalidArgument(
+            "A half message is named by its transaction; leave message_id empty.",
+            field=f"messages[{index}].message_id",
+        )
     try:
         return message_in(message)
     except InvalidArgument as error:

@@ -98,6 +98,8 @@ class _VerdictSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict
     """An operator."""
     VERDICT_SOURCE_SEND: _VerdictSource.ValueType  # 4
     """Nobody had to: an ordinary message, prepared and committed in one step by Send."""
+    VERDICT_SOURCE_SINK: _VerdictSource.ValueType  # 5
+    """A job, for all of an epoch of its sink."""
 
 class VerdictSource(_VerdictSource, metaclass=_VerdictSourceEnumTypeWrapper):
     """Who gave a verdict."""
@@ -112,6 +114,8 @@ VERDICT_SOURCE_OPERATOR: VerdictSource.ValueType  # 3
 """An operator."""
 VERDICT_SOURCE_SEND: VerdictSource.ValueType  # 4
 """Nobody had to: an ordinary message, prepared and committed in one step by Send."""
+VERDICT_SOURCE_SINK: VerdictSource.ValueType  # 5
+"""A job, for all of an epoch of its sink."""
 Global___VerdictSource: _TypeAlias = VerdictSource  # noqa: Y015
 
 @_typing.final

@@ -72,4 +72,4 @@ def test_the_event_of_a_verdict(commit: bool, source: VerdictSource) -> None:
 
 def test_stored_numbers_stay() -> None:
     assert [int(state) for state in S] == [1, 2, 3, 4]
-    assert [int(source) for source in VerdictSource] == [1, 2, 3, 4]
+    assert [int(source) for source in VerdictSource] == [1, 2, 3, 4, 5]

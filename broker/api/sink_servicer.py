@@ -1,0 +1,71 @@
+"""SinkService."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.converters.times import timestamp
+from broker.api.converters.transactions import messages_of
+from broker.domain.ids import parse_id
+from broker.errors import InvalidArgument
+from broker.services.work import Epoch
+from halfmq.v1 import sink_pb2, sink_pb2_grpc
+
+if TYPE_CHECKING:
+    import grpc
+
+    from broker.services.sinks import SinkService
+
+    _Context = grpc.aio.ServicerContext[object, object]
+
+
+class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
+    """Exactly-once output."""
+
+    def __init__(self, sinks: SinkService) -> None:
+        """Takes the service it speaks for."""
+        self._sinks = sinks
+
+    async def PrepareEpoch(
+        self, request: sink_pb2.PrepareEpochRequest, context: _Context
+    ) -> sink_pb2.PrepareEpochResponse:
+        """Stores half messages of an attempt."""
+        already = await self._sinks.prepare(
+            _epoch(request.epoch),
+            parse_id(request.attempt_id, "attempt_id"),
+            parse_id(request.transaction_id),
+            messages_of(request.messages),
+        )
+        return sink_pb2.PrepareEpochResponse(already_committed=already)
+
+    async def CommitEpoch(
+        self, request: sink_pb2.CommitEpochRequest, context: _Context
+    ) -> sink_pb2.CommitEpochResponse:
+        """Releases an epoch."""
+        attempts: dict[bytes, int] = {}
+        for index, each in enumerate(request.attempts):
+            attempt_id = parse_id(each.attempt_id, f"attempts[{index}].attempt_id")
+            if attempt_id in attempts:
+                raise InvalidArgument("This attempt is named twice.", field=f"attempts[{index}].attempt_id")
+            attempts[attempt_id] = each.messages
+        done = await self._sinks.commit(_epoch(request.epoch), attempts)
+        return sink_pb2.CommitEpochResponse(already_committed=done.already, messages=done.messages)
+
+    async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
+        """Drops an epoch."""
+        return sink_pb2.AbortEpochResponse(already_committed=await self._sinks.abort(_epoch(request.epoch)))
+
+    async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
+        """Tells how far a sink is."""
+        found = await self._sinks.find(request.sink)
+        response = sink_pb2.GetSinkResponse()
+        response.sink.name, response.sink.query_id = found.name, found.query_id
+        response.sink.waiting_messages = found.waiting
+        if found.committed_epoch is not None:
+            response.sink.committed_epoch = found.committed_epoch
+            response.sink.committed_at.CopyFrom(timestamp(found.committed_at or 0))
+        return response
+
+
+def _epoch(given: sink_pb2.Epoch) -> Epoch:
+    return Epoch(given.sink, given.query_id, given.number, given.take_over)

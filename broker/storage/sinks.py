@@ -1,0 +1,240 @@
+"""Sinks: half messages of epochs, released all at once, each epoch once.
+
+The sink's row is locked by whatever changes it, last in Prepare (the half messages are there by then) and first in
+everything else. A transaction of a sink has check_state 0 at its first position too: nobody is asked about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.transaction import VerdictSource
+from broker.errors import BrokerError, NotFound, Refused
+from broker.services.work import EpochCommitted, SinkState, TransactionOutcome, VerdictWork
+from broker.storage import halves
+from broker.storage.verdicts import decide_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.services.work import Epoch, Queue, SinkWork
+    from broker.storage.directory import Directory
+    from broker.storage.session import Session
+
+DECIDED_AT_ONCE = 8
+"""Transactions whose half messages are looked at together: a bound of memory, not of what is committed at once."""
+
+_SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
+_OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
+
+
+class _Sink:
+    """A sink's row, locked."""
+
+    def __init__(self, session: Session, epoch: Epoch, now: int) -> None:
+        """Locks the row, made if need be, and has the query take the sink over where it may.
+
+        Raises:
+            Refused: it belongs to another query.
+        """
+        locking = session.dialect.for_update
+        row = session.fetch_one(_SINK + locking, (epoch.sink,))
+        if row is None:
+            values = (epoch.sink, epoch.query_id, 0, now)
+            session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
+            row = session.fetch(_SINK + locking, (epoch.sink,))[0]
+        self.sink_id, query_id, self.generation, self._committed, _ = row
+        if epoch.query_id and query_id != epoch.query_id:
+            if not epoch.take_over:
+                raise Refused(
+                    f"The sink {epoch.sink!r} belongs to the query {query_id}, which committed epoch {self._committed};"
+                    f" this is the query {epoch.query_id}, which would repeat or skip some. Was the checkpoint deleted?"
+                    " Name another sink, or take this one over (take_over; onCheckpointReset=continue in Spark).",
+                    reason="SINK_TAKEN",
+                    field="epoch.query_id",
+                )
+            self.generation, self._committed = self.generation + 1, None
+            session.run(
+                "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL"
+                " WHERE sink_id = ?",
+                (epoch.query_id, self.generation, self.sink_id),
+            )
+
+    def has(self, number: int) -> bool:
+        """Whether an epoch is committed."""
+        return self._committed is not None and self._committed >= number
+
+    def key(self, number: int) -> tuple[int, int, int]:
+        """The values of _OF_EPOCH."""
+        return self.sink_id, self.generation, number
+
+
+def prepare(
+    session: Session, work: Sequence[SinkWork], now: int, policy: CheckPolicy, directory: Directory
+) -> list[bool | BrokerError]:
+    """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored."""
+    stored = halves.prepare(session, [item.halves for item in work], now, policy, directory)
+    outcomes: list[bool | BrokerError] = []
+    for item, outcome in zip(work, stored, strict=True):
+        own = item.halves.transaction_id
+        if isinstance(outcome, BrokerError):
+            outcomes.append(outcome)
+            continue
+        refusal: BrokerError | None = None
+        try:
+            sink = _Sink(session, item.epoch, now)
+            committed = sink.has(item.epoch.number)
+        except Refused as error:
+            refusal, committed = error, False
+        if refusal is not None or committed:
+            session.delete_in("half_message", "transaction_id", [own])
+            outcomes.append(refusal or True)
+            continue
+        values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
+        session.insert(
+            "sink_transaction",
+            "sink_id, generation, epoch, transaction_id, attempt_id, half_count, prepared_at",
+            [values],
+            keep_existing="transaction_id",
+        )
+        outcomes.append(False)
+    return outcomes
+
+
+def commit(
+    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, turn: int
+) -> EpochCommitted:
+    """Releases what these attempts wrote, drops what others did, and notes the epoch as committed.
+
+    Raises:
+        Refused: the sink belongs to another query, or some half messages are not there.
+    """
+    sink = _Sink(session, epoch, now)
+    if sink.has(epoch.number):
+        return EpochCommitted(already=True)
+    written = session.fetch(
+        f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
+        " ORDER BY transaction_id",
+        sink.key(epoch.number),
+    )
+    there = dict.fromkeys(attempts, 0)
+    for _, attempt_id, count in written:
+        if attempt_id in there:
+            there[attempt_id] += count
+    if there != dict(attempts):
+        raise Refused(
+            f"Epoch {epoch.number} of the sink {epoch.sink!r} is not whole: {sum(attempts.values())} messages were"
+            f" written, {sum(there.values())} are here. What waits for too long is dropped; run the batch again.",
+            reason="EPOCH_INCOMPLETE",
+            field="attempts",
+        )
+    done = EpochCommitted(already=False)
+    winners = [row[0] for row in written if row[1] in attempts]
+    _decide(session, winners, now, directory, turn, done)
+    _decide(session, [row[0] for row in written if row[1] not in attempts], now, directory, turn, None)
+    session.run(f"DELETE FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    session.run(
+        "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
+    )
+    return done
+
+
+def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: int) -> bool:
+    """Drops the half messages of an epoch; whether it is committed, and was left alone.
+
+    Raises:
+        Refused: the sink belongs to another query.
+    """
+    if session.fetch_one(_SINK, (epoch.sink,)) is None:
+        return False  # Nothing was ever written to it, and an abort does not bind it to a query.
+    sink = _Sink(session, epoch, now)
+    if sink.has(epoch.number):
+        return True
+    written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    _decide(session, [row[0] for row in written], now, directory, turn, None)
+    session.run(f"DELETE FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    return False
+
+
+def drop_leftovers(session: Session, before: int, now: int, directory: Directory) -> int:
+    """Drops some half messages that no epoch needs: of past epochs and queries, or older than `before`; how many.
+
+    Uses sink_prepared, and reads the small table `sink` with the first rows of each in sink_transaction.
+    """
+    found = session.fetch(
+        "SELECT s.name, t.transaction_id FROM sink_transaction t JOIN sink s ON s.sink_id = t.sink_id"
+        " WHERE t.prepared_at < ? ORDER BY t.prepared_at LIMIT ?",
+        (before, DECIDED_AT_ONCE),
+    ) or session.fetch(
+        "SELECT s.name, t.transaction_id FROM sink s JOIN sink_transaction t ON t.sink_id = s.sink_id"
+        " AND (t.generation < s.generation OR (t.generation = s.generation AND t.epoch <= s.committed_epoch)) LIMIT ?",
+        (DECIDED_AT_ONCE,),
+    )
+    # Whoever holds a sink's row decides about its transactions.
+    for name in sorted({row[0] for row in found}):
+        session.fetch(_SINK + session.dialect.for_update, (name,))
+    ids = sorted(row[1] for row in found)
+    left = [row[0] for row in session.fetch_in("SELECT transaction_id FROM sink_transaction WHERE transaction_id", ids)]
+    _decide(session, left, now, directory, 0, None)
+    session.run_in("DELETE FROM sink_transaction WHERE transaction_id", left)
+    return len(left)
+
+
+def find(session: Session, name: str) -> SinkState:
+    """How far a sink is.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    row = session.fetch_one(_SINK, (name,))
+    if row is None:
+        raise NotFound(
+            f"There is no sink {name!r}; it is made by the first batch that is written.",
+            reason="SINK_NOT_FOUND",
+            field="sink",
+        )
+    sink_id, query_id, _, committed, committed_at = row
+    waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
+    return SinkState(name, query_id, committed, committed_at, int(waiting or 0))
+
+
+def _decide(
+    session: Session,
+    ids: Sequence[bytes],
+    now: int,
+    directory: Directory,
+    turn: int,
+    done: EpochCommitted | None,
+) -> None:
+    """Commits transactions, counting in `done`, or rolls them back where that is None."""
+    for start in range(0, len(ids), DECIDED_AT_ONCE):
+        work = [
+            VerdictWork(transaction_id, done is not None, VerdictSource.SINK)
+            for transaction_id in ids[start : start + DECIDED_AT_ONCE]
+        ]
+        for outcome in decide_within(session, work, now, directory, turn):
+            if isinstance(outcome, TransactionOutcome):
+                if done is not None:
+                    _count(outcome, done, directory, session)
+            elif done is not None or not isinstance(outcome, NotFound):
+                # Nothing of the epoch is committed then.
+                raise outcome
+
+
+def _count(outcome: TransactionOutcome, done: EpochCommitted, directory: Directory, session: Session) -> None:
+    done.messages += len(outcome.released)
+    for place in _in_log(outcome.released):
+        queue_id, offset = place
+        if (found := directory.of_queue(session, queue_id)) is not None:
+            queue: Queue = (found[0].topic_id, queue_id)
+            done.heads[queue] = max(offset + 1, done.heads.get(queue, 0))
+
+
+def _in_log(places: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, int]]:
+    """The last place in each queue; what is scheduled has none yet."""
+    last: dict[int, int] = {}
+    for queue_id, offset, *rest in places:
+        if not rest:
+            last[queue_id] = max(offset, last.get(queue_id, 0))
+    return last.items()

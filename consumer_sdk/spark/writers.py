@@ -1,0 +1,103 @@
+"""The writers of the data source: tasks write half messages, the driver commits them all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from consumer_sdk.spark.failures import shown_in_one_line
+from consumer_sdk.spark.writing import Epochs, Rows, WrittenAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from consumer_sdk.spark.options import WriteOptions
+    from halfmq.v1.message_pb2 import Message
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+
+@dataclass
+class _Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    attempt: WrittenAttempt
+
+
+def _epochs(options: WriteOptions) -> Epochs:
+    return Epochs(options.connection, options.sink, take_over=options.take_over)
+
+
+def _messages(rows: Rows, iterator: Iterator[pa.RecordBatch]) -> Iterator[Message]:
+    for batch in iterator:
+        yield from rows.messages(batch)
+
+
+def _of_task(name: str) -> str:
+    context = TaskContext.get()
+    value = context.getLocalProperty(name) if context is not None else None
+    if value is None:
+        raise RuntimeError(f"Spark did not say {name}; this runs in tasks of streaming queries only")
+    return value
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches, each exactly once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Takes where to and what; nothing is connected yet."""
+        self._options = options
+        self._schema = schema
+
+    @shown_in_one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stores the rows of a task as half messages, under a name that no other attempt has."""
+        rows = Rows(self._schema, self._options.topic)
+        number = int(_of_task("streaming.sql.batchId"))
+        written = _epochs(self._options).write(_of_task("sql.streaming.queryId"), number, _messages(rows, iterator))
+        return _Written(written)
+
+    @shown_in_one_line()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Releases the micro-batch; again where Spark does not know that it did."""
+        attempts = [message.attempt for message in messages if isinstance(message, _Written)]
+        if attempts:
+            _epochs(self._options).commit(attempts[0].query_id, batchId, attempts)
+
+    @shown_in_one_line()
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Drops the micro-batch; Spark also says this of one that was committed, which then stays."""
+        known = [message.attempt.query_id for message in messages if isinstance(message, _Written)]
+        _epochs(self._options).abort(known[0] if known else "", batchId)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table: all of it, or nothing; once, where it has a writeId."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Takes where to and what; nothing is connected yet."""
+        self._options = options
+        self._schema = schema
+
+    @shown_in_one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stores the rows of a task as half messages."""
+        rows = Rows(self._schema, self._options.topic)
+        return _Written(_epochs(self._options).write(self._options.write_id, 0, _messages(rows, iterator)))
+
+    @shown_in_one_line()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Releases all of it."""
+        attempts = [message.attempt for message in messages if isinstance(message, _Written)]
+        _epochs(self._options).commit(self._options.write_id, 0, attempts)
+
+    @shown_in_one_line()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drops all of it."""
+        _epochs(self._options).abort(self._options.write_id, 0)

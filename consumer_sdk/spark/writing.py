@@ -1,0 +1,206 @@
+"""Rows on their way into messages, and half messages on their way to the broker."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from consumer_sdk.errors import ConfigurationError
+from halfmq.v1 import message_pb2, sink_pb2
+from producer_sdk.connection import BackgroundRunner, BrokerLink
+from producer_sdk.ids import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from consumer_sdk.spark.options import Connection
+    from producer_sdk.connection import Broker
+
+__all__ = ["Epochs", "Rows", "WrittenAttempt"]
+
+MESSAGES_AT_A_TIME = 1000
+BYTES_AT_A_TIME = 1024 * 1024
+UNDER_WAY = 4
+
+
+def _set_keys(message: message_pb2.Message, value: list[str]) -> None:
+    message.keys.extend(value)
+
+
+def _set_key(message: message_pb2.Message, value: str) -> None:
+    message.keys.append(value)
+
+
+def _set_properties(message: message_pb2.Message, value: list[tuple[str, str]]) -> None:
+    message.properties.update(value)
+
+
+def _set_deliver_at(message: message_pb2.Message, value: datetime) -> None:
+    message.deliver_at.FromDatetime(value)
+
+
+_COLUMNS: dict[str, tuple[tuple[DataType, ...], Callable[[message_pb2.Message, Any], None]]] = {
+    "value": ((BinaryType(), StringType()), lambda message, value: setattr(message, "body", value)),
+    "topic": ((StringType(),), lambda message, value: setattr(message, "topic", value)),
+    "key": ((StringType(),), _set_key),
+    "keys": ((ArrayType(StringType()),), _set_keys),
+    "tag": ((StringType(),), lambda message, value: setattr(message, "tag", value)),
+    "properties": ((MapType(StringType(), StringType()),), _set_properties),
+    "message_group": ((StringType(),), lambda message, value: setattr(message, "message_group", value)),
+    "priority": ((IntegerType(),), lambda message, value: setattr(message, "priority", value)),
+    "deliver_at": ((TimestampType(),), _set_deliver_at),
+    "dedup_key": ((StringType(),), lambda message, value: setattr(message, "dedup_key", value)),
+}
+
+
+class Rows:
+    """Makes messages of rows."""
+
+    def __init__(self, schema: StructType, topic: str | None) -> None:
+        """Takes the columns, and the topic of rows that name none.
+
+        Raises:
+            ConfigurationError: A column cannot be written, or is missing.
+        """
+        names = [field.name for field in schema.fields]
+        for field in schema.fields:
+            if field.name not in _COLUMNS:
+                close = difflib.get_close_matches(field.name, _COLUMNS, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"those that can are {', '.join(_COLUMNS)}"
+                msg = f"the column {field.name!r} cannot be written; {hint} Select the columns before."
+                raise ConfigurationError(msg, field=field.name)
+            wanted = [each.simpleString() for each in _COLUMNS[field.name][0]]
+            if field.dataType.simpleString() not in wanted:
+                msg = f"the column {field.name!r} is of type {field.dataType.simpleString()}, not {' or '.join(wanted)}"
+                raise ConfigurationError(msg, field=field.name)
+        if "value" not in names:
+            msg = "there is no column 'value': it is the content of the messages"
+            raise ConfigurationError(msg, field="value")
+        if topic is None and "topic" not in names:
+            msg = "name a topic: by the option topic for all rows, or by a column of this name"
+            raise ConfigurationError(msg, field="topic")
+        self._topic = topic or ""
+        self._text = "value" in names and isinstance(schema["value"].dataType, StringType)
+        self._setters = [(name, _COLUMNS[name][1]) for name in names if name != "value"]
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[message_pb2.Message]:
+        """The messages of a batch of rows.
+
+        Raises:
+            ConfigurationError: A row has no value.
+        """
+        contents = batch.column("value").to_pylist()
+        others = [(setter, batch.column(name).to_pylist()) for name, setter in self._setters]
+        for row, content in enumerate(contents):
+            if not content:
+                msg = "a row has no value, or an empty one; a message needs at least one byte"
+                raise ConfigurationError(msg, field="value")
+            message = message_pb2.Message(topic=self._topic, body=content.encode() if self._text else content)
+            for setter, values in others:
+                if values[row] is not None:
+                    setter(message, values[row])
+            yield message
+
+
+class WrittenAttempt:
+    """What one attempt of a task wrote, on its way to the driver."""
+
+    def __init__(self, query_id: str, attempt_id: str) -> None:
+        """Nothing is written yet."""
+        self.query_id = query_id
+        self.attempt_id = attempt_id
+        self.messages = 0
+
+
+@functools.cache
+def _connected(connection: Connection, process: int) -> tuple[BrokerLink, BackgroundRunner]:
+    return BrokerLink(connection.endpoint, tls=connection.tls_config()), BackgroundRunner("Spark sink")
+
+
+class Epochs:
+    """What a sink asks the broker; connections belong to the process that asks."""
+
+    def __init__(self, connection: Connection, sink: str, *, take_over: bool) -> None:
+        """Takes where and what; nothing is connected yet."""
+        self._connection = connection
+        self._sink = sink
+        self._take_over = take_over
+
+    def _epoch(self, query_id: str, number: int) -> sink_pb2.Epoch:
+        return sink_pb2.Epoch(sink=self._sink, query_id=query_id, number=number, take_over=self._take_over)
+
+    def write(self, query_id: str, number: int, messages: Iterator[message_pb2.Message]) -> WrittenAttempt:
+        """Stores messages as halves, some requests at a time."""
+        written = WrittenAttempt(query_id, new_id())
+        link, runner = _connected(self._connection, os.getpid())
+        under_way: deque[Future[sink_pb2.PrepareEpochResponse]] = deque()
+        try:
+            for request in self._requests(query_id, number, written.attempt_id, messages):
+                written.messages += len(request.messages)
+                under_way.append(runner.submit(link.call(lambda broker: broker.sinks.PrepareEpoch, request)))
+                while len(under_way) >= UNDER_WAY:
+                    if under_way.popleft().result().already_committed:
+                        # A batch that is repeated: the commit will say that there is nothing to do.
+                        return written
+            while under_way:
+                under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+        return written
+
+    def _requests(
+        self, query_id: str, number: int, attempt_id: str, messages: Iterator[message_pb2.Message]
+    ) -> Iterator[sink_pb2.PrepareEpochRequest]:
+        epoch = self._epoch(query_id, number)
+        some: list[message_pb2.Message] = []
+        size = 0
+        for message in messages:
+            if some and (len(some) == MESSAGES_AT_A_TIME or size + len(message.body) > BYTES_AT_A_TIME):
+                yield sink_pb2.PrepareEpochRequest(
+                    epoch=epoch, attempt_id=attempt_id, transaction_id=new_id(), messages=some
+                )
+                some, size = [], 0
+            some.append(message)
+            size += len(message.body)
+        if some:
+            yield sink_pb2.PrepareEpochRequest(
+                epoch=epoch, attempt_id=attempt_id, transaction_id=new_id(), messages=some
+            )
+
+    def commit(self, query_id: str, number: int, attempts: list[WrittenAttempt]) -> sink_pb2.CommitEpochResponse:
+        """Releases what these attempts wrote."""
+        request = sink_pb2.CommitEpochRequest(
+            epoch=self._epoch(query_id, number),
+            attempts=[sink_pb2.EpochAttempt(attempt_id=each.attempt_id, messages=each.messages) for each in attempts],
+        )
+        response: sink_pb2.CommitEpochResponse = self._ask(lambda broker: broker.sinks.CommitEpoch, request)
+        return response
+
+    def abort(self, query_id: str, number: int) -> None:
+        """Drops what was written; a committed epoch stays."""
+        self._ask(
+            lambda broker: broker.sinks.AbortEpoch, sink_pb2.AbortEpochRequest(epoch=self._epoch(query_id, number))
+        )
+
+    def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
+        link, runner = _connected(self._connection, os.getpid())
+        return runner.run(link.call(method, request))
