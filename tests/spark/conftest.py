@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on this machine, with retries of tasks."""
+def java() -> None:
+    """What Spark runs on."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         reason = "Spark needs Java 17: apt-get install openjdk-17-jre-headless"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on this machine, with retries of tasks."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")

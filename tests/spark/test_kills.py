@@ -1,0 +1,101 @@
+"""Drivers and brokers killed by SIGKILL while a topic is copied: every row arrives once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumer_sdk import QueueReader
+from producer_sdk import Admin, Message, Producer
+from support.brokers import BrokerProcess
+from support.databases import create_database, drop_database, server_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MESSAGES = 4000
+KILLS = 2
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A database of the test's own."""
+    made = create_database(server_url("mariadb"))
+    yield made
+    drop_database(made)
+
+
+class Driver:
+    """The driver's process group: Python, the JVM, and its workers."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("copying_driver.py")), *arguments]
+        self._process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Nobody gets to say anything."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def finish(self) -> None:
+        """Waits for the end of its work."""
+        output, _ = self._process.communicate(timeout=200)
+        assert self._process.returncode == 0, output
+
+
+def arrived(endpoint: str, topic: str) -> Counter[int]:
+    found: Counter[int] = Counter()
+    with QueueReader(endpoint) as reader:
+        for queue in reader.queue_offsets(topic):
+            piece = reader.read_queue(topic, queue.queue, 0, 100_000)
+            found.update(int(message.body) for message in piece.messages)
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.timeout(400)
+def test_every_row_arrives_once(url: str, tmp_path: Path) -> None:
+    dice = random.Random(7)
+    with BrokerProcess(url) as broker:
+        with Admin(broker.endpoint) as admin, Producer(broker.endpoint) as producer:
+            admin.create_topic("source")
+            admin.create_topic("target")
+            for start in range(0, MESSAGES, 500):
+                producer.send_many([Message("source", f"{number}".encode()) for number in range(start, start + 500)])
+        for kill in range(1, KILLS + 1):
+            driver = Driver(broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+            goal = kill * MESSAGES // (KILLS + 2)
+            until(lambda: not driver.running() or arrived(broker.endpoint, "target").total() >= goal)  # noqa: B023
+            assert driver.running()
+            time.sleep(dice.uniform(0, 0.5))
+            driver.kill()
+    # The broker too, while a driver works.
+    with BrokerProcess(url) as broker:
+        driver = Driver(broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+        before = arrived(broker.endpoint, "target").total()
+        until(lambda: arrived(broker.endpoint, "target").total() > before)
+        broker.kill()
+    with BrokerProcess(url, listen=broker.endpoint) as broker:
+        driver.finish()
+        assert arrived(broker.endpoint, "target") == Counter(dict.fromkeys(range(MESSAGES), 1))
