@@ -55,6 +55,11 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         """Drops an epoch."""
         return sink_pb2.AbortEpochResponse(already_committed=await self._sinks.abort(_epoch(request.epoch)))
 
+    async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:
+        """Forgets a sink."""
+        await self._sinks.delete(request.sink)
+        return sink_pb2.DeleteSinkResponse()
+
     async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
         """Tells how far a sink is."""
         found = await self._sinks.find(request.sink)

@@ -57,6 +57,7 @@ bench = _group(
         "transactions": ("bench.transactions", "transactions"),
         "send": ("bench.send", "send"),
         "consume": ("bench.consume", "consume"),
+        "spark": ("bench.spark", "spark"),
         "latency": ("bench.latency", "latency"),
         "delay": ("bench.delay", "delay"),
         "idle": ("bench.idle", "idle"),

@@ -123,6 +123,10 @@ class SinkStore(Protocol):
         """Drops the half messages of an epoch; whether it is committed, and was left alone."""
         ...
 
+    async def delete_sink(self, name: str) -> None:
+        """Forgets a sink, and drops its half messages that wait."""
+        ...
+
     async def find_sink(self, name: str) -> SinkState:
         """How far a sink is."""
         ...

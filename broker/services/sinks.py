@@ -47,6 +47,13 @@ class SinkService:
             Refused: the sink belongs to another query.
         """
         _check(epoch)
+        for index, message in enumerate(messages):
+            if message.dedup_key is not None:
+                raise InvalidArgument(
+                    "A message of an epoch has no dedup_key: the epoch is released once, and a task that is tried again"
+                    " would find its own key taken.",
+                    field=f"messages[{index}].dedup_key",
+                )
         group_id = await self._catalog.producer_group_id(GROUP_PREFIX + epoch.sink)
         halves = await self._transactions.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
         halves.checked = False
@@ -78,6 +85,15 @@ class SinkService:
         """
         _check(epoch if epoch.query_id else replace(epoch, query_id="any"))
         return await self._store.abort_epoch(epoch)
+
+    async def delete(self, name: str) -> None:
+        """Forgets a sink, and drops its half messages that wait.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        check_name(name, field="sink", longest=MAX_SINK_NAME)
+        await self._store.delete_sink(name)
 
     async def find(self, name: str) -> SinkState:
         """How far a sink is.

@@ -160,6 +160,12 @@ def _prepare_one(
             "Cannot prepare: the transaction is parked after its last check; begin a new one.",
             state=TransactionState.PARKED,
         )
+    if existing and (existing[0][-1] == NO_CHECKS) == item.checked:
+        return AlreadyExists(
+            "This transaction is of a sink, or of producers; an id names one thing for ever.",
+            reason="TRANSACTION_ID_REUSED",
+            field="transaction_id",
+        )
     new = _not_stored(item, existing)
     if isinstance(new, BrokerError):
         return new

@@ -47,13 +47,7 @@ class _Sink:
         self.sink_id, query_id, self.generation, self._committed, _ = row
         if epoch.query_id and query_id != epoch.query_id:
             if not epoch.take_over:
-                raise Refused(
-                    f"The sink {epoch.sink!r} belongs to the query {query_id}, which committed epoch {self._committed};"
-                    f" this is the query {epoch.query_id}, which would repeat or skip some. Was the checkpoint deleted?"
-                    " Name another sink, or take this one over (take_over; onCheckpointReset=continue in Spark).",
-                    reason="SINK_TAKEN",
-                    field="epoch.query_id",
-                )
+                raise _taken(epoch, query_id, self._committed)
             self.generation, self._committed = self.generation + 1, None
             session.run(
                 "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL"
@@ -70,36 +64,63 @@ class _Sink:
         return self.sink_id, self.generation, number
 
 
+def _taken(epoch: Epoch, query_id: str, committed: int | None) -> Refused:
+    return Refused(
+        f"The sink {epoch.sink!r} belongs to the query {query_id}, which committed"
+        f" {'nothing yet' if committed is None else f'epoch {committed}'}; this is the query {epoch.query_id}, which"
+        " would repeat or skip some. Was the checkpoint deleted? Name another sink, or take this one over (take_over;"
+        " onCheckpointReset=continue in Spark).",
+        reason="SINK_TAKEN",
+        field="epoch.query_id",
+    )
+
+
 def prepare(
     session: Session, work: Sequence[SinkWork], now: int, policy: CheckPolicy, directory: Directory
 ) -> list[bool | BrokerError]:
     """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored."""
-    stored = halves.prepare(session, [item.halves for item in work], now, policy, directory)
-    outcomes: list[bool | BrokerError] = []
-    for item, outcome in zip(work, stored, strict=True):
-        own = item.halves.transaction_id
-        if isinstance(outcome, BrokerError):
-            outcomes.append(outcome)
-            continue
-        refusal: BrokerError | None = None
-        try:
-            sink = _Sink(session, item.epoch, now)
-            committed = sink.has(item.epoch.number)
-        except Refused as error:
-            refusal, committed = error, False
-        if refusal is not None or committed:
-            session.delete_in("half_message", "transaction_id", [own])
-            outcomes.append(refusal or True)
-            continue
-        values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
-        session.insert(
-            "sink_transaction",
-            "sink_id, generation, epoch, transaction_id, attempt_id, half_count, prepared_at",
-            [values],
-            keep_existing="transaction_id",
-        )
-        outcomes.append(False)
-    return outcomes
+    outcomes: dict[int, bool | BrokerError] = {}
+    for index, item in enumerate(work):
+        known = _looked_at(session, item.epoch)
+        if known is not None:
+            outcomes[index] = known
+    new = [index for index in range(len(work)) if index not in outcomes]
+    stored = halves.prepare(session, [work[index].halves for index in new], now, policy, directory) if new else []
+    for index, outcome in zip(new, stored, strict=True):
+        outcomes[index] = outcome if isinstance(outcome, BrokerError) else _enlist(session, work[index], now, directory)
+    return [outcomes[index] for index in range(len(work))]
+
+
+def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
+    """What can be said without a lock: an epoch that is committed stays so, and a query does not come back."""
+    row = session.fetch_one(_SINK, (epoch.sink,))
+    if row is None:
+        return None
+    _, query_id, _, committed, _ = row
+    if query_id != epoch.query_id:
+        return None if epoch.take_over else _taken(epoch, query_id, committed)
+    return True if committed is not None and committed >= epoch.number else None
+
+
+def _enlist(session: Session, item: SinkWork, now: int, directory: Directory) -> bool | BrokerError:
+    """Notes half messages that were stored as part of their epoch, unless somebody was quicker meanwhile."""
+    own = item.halves.transaction_id
+    try:
+        sink = _Sink(session, item.epoch, now)
+    except Refused as refusal:
+        _decide(session, [own], now, directory, 0, None)
+        return refusal
+    if sink.has(item.epoch.number):
+        _decide(session, [own], now, directory, 0, None)
+        return True
+    values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
+    session.insert(
+        "sink_transaction",
+        "sink_id, generation, epoch, transaction_id, attempt_id, half_count, prepared_at",
+        [values],
+        keep_existing="transaction_id",
+    )
+    return False
 
 
 def commit(
@@ -146,7 +167,7 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: 
     Raises:
         Refused: the sink belongs to another query.
     """
-    if session.fetch_one(_SINK, (epoch.sink,)) is None:
+    if not exists(session, epoch.sink):
         return False  # Nothing was ever written to it, and an abort does not bind it to a query.
     sink = _Sink(session, epoch, now)
     if sink.has(epoch.number):
@@ -181,6 +202,34 @@ def drop_leftovers(session: Session, before: int, now: int, directory: Directory
     return len(left)
 
 
+def delete(session: Session, name: str, now: int, directory: Directory) -> None:
+    """Forgets a sink, and drops its half messages that wait.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    row = session.fetch_one(_SINK + session.dialect.for_update, (name,))
+    if row is None:
+        raise _missing(name)
+    written = session.fetch("SELECT transaction_id FROM sink_transaction WHERE sink_id = ?", (row[0],))
+    _decide(session, [each[0] for each in written], now, directory, 0, None)
+    session.run("DELETE FROM sink_transaction WHERE sink_id = ?", (row[0],))
+    session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
+
+
+def exists(session: Session, name: str) -> bool:
+    """Whether there is a sink of this name."""
+    return session.fetch_one(_SINK, (name,)) is not None
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(
+        f"There is no sink {name!r}; it is made by the first batch that is written.",
+        reason="SINK_NOT_FOUND",
+        field="sink",
+    )
+
+
 def find(session: Session, name: str) -> SinkState:
     """How far a sink is.
 
@@ -189,11 +238,7 @@ def find(session: Session, name: str) -> SinkState:
     """
     row = session.fetch_one(_SINK, (name,))
     if row is None:
-        raise NotFound(
-            f"There is no sink {name!r}; it is made by the first batch that is written.",
-            reason="SINK_NOT_FOUND",
-            field="sink",
-        )
+        raise _missing(name)
     sink_id, query_id, _, committed, committed_at = row
     waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
     return SinkState(name, query_id, committed, committed_at, int(waiting or 0))

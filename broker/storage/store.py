@@ -234,6 +234,16 @@ class Store(ConsumerStore, TopicStore):
         """How far a sink is."""
         return await self._read(lambda session: sinks.find(session, name))
 
+    async def delete_sink(self, name: str) -> None:
+        """Forgets a sink, and drops its half messages that wait."""
+        now = self.clock.now()
+
+        def again(session: Session, _: None) -> None:
+            if sinks.exists(session, name):
+                sinks.delete(session, name, now, self.directory)
+
+        await self._write(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
+
     async def drop_sink_leftovers(self, kept: int) -> int:
         """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
         now = self.clock.now()

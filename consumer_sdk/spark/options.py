@@ -155,7 +155,8 @@ class WriteOptions:
         sink: Name under which the broker knows what was committed.
         topic: Topic of rows that name none; None: the column does.
         take_over: Whether a sink of another query is taken over.
-        write_id: Of a batch: writing it again does nothing.
+        write_id: Of a batch: what its epoch is known by.
+        repeatable: Of a batch: writing it again does nothing, because the user named the writeId.
     """
 
     connection: Connection
@@ -163,6 +164,7 @@ class WriteOptions:
     topic: str | None = None
     take_over: bool = False
     write_id: str = ""
+    repeatable: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -179,8 +181,9 @@ class WriteOptions:
             if name in given:
                 msg = f"{name} is for streams; give a batch a writeId if it may be repeated"
                 raise ConfigurationError(msg, field=name)
-        write_id = _sink(given, "writeId") if given.get("writeId") else new_id()
-        return cls(_connection(given), f"batch-{write_id}", topic, write_id=write_id)
+        named = bool(given.get("writeId"))
+        write_id = _sink(given, "writeId") if named else new_id()
+        return cls(_connection(given), f"batch-{write_id}", topic, write_id=write_id, repeatable=named)
 
 
 def _sink(given: Mapping[str, str], option: str) -> str:

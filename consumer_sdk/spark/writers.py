@@ -95,7 +95,10 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Releases all of it."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
-        _epochs(self._options).commit(self._options.write_id, 0, attempts)
+        epochs = _epochs(self._options)
+        epochs.commit(self._options.write_id, 0, attempts)
+        if not self._options.repeatable:
+            epochs.forget()
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

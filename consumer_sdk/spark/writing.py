@@ -67,7 +67,6 @@ _COLUMNS: dict[str, tuple[tuple[DataType, ...], Callable[[message_pb2.Message, A
     "message_group": ((StringType(),), lambda message, value: setattr(message, "message_group", value)),
     "priority": ((IntegerType(),), lambda message, value: setattr(message, "priority", value)),
     "deliver_at": ((TimestampType(),), _set_deliver_at),
-    "dedup_key": ((StringType(),), lambda message, value: setattr(message, "dedup_key", value)),
 }
 
 
@@ -194,6 +193,10 @@ class Epochs:
         )
         response: sink_pb2.CommitEpochResponse = self._ask(lambda broker: broker.sinks.CommitEpoch, request)
         return response
+
+    def forget(self) -> None:
+        """Has the broker forget the sink: nobody will ask for it again."""
+        self._ask(lambda broker: broker.sinks.DeleteSink, sink_pb2.DeleteSinkRequest(sink=self._sink))
 
     def abort(self, query_id: str, number: int) -> None:
         """Drops what was written; a committed epoch stays."""

@@ -85,6 +85,17 @@ def test_send(kind: Kind | None) -> None:
     assert figures["client_cpu_us"] > 0
 
 
+@places("mariadb")
+def test_spark(kind: Kind | None) -> None:
+    figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["messages"], figures["rounds"], figures["size_bytes"], figures["cores"]) == (5000, 1, 100, 2)
+    for name in ("source", "sink"):
+        ratio = figures[f"{name}_rows_per_s"] / figures[f"{name}_floor_per_s"]
+        assert figures[f"{name}_ratio"] == pytest.approx(ratio, abs=0.001)
+        assert figures[f"{name}_broker_cpu_us"] > 0
+
+
 @places(None, "mysql")
 @pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
 def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:

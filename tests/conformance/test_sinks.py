@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.errors import BrokerError, NotFound, Refused
+from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.services.work import Epoch, PrepareWork, SinkWork, TransactionFilter
 from broker.storage.sinks import DECIDED_AT_ONCE
-from conformance.world import HOUR, POLICY, World, commit, everywhere, half, log_of, new_id, of, rollback
+from conformance.world import (
+    HOUR,
+    POLICY,
+    World,
+    commit,
+    decided,
+    everywhere,
+    half,
+    log_of,
+    new_id,
+    of,
+    prepared,
+    rollback,
+)
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -244,6 +257,32 @@ async def test_brokers_commit_one_epoch_at_once(world: World, store: Store, topi
         )
         assert sorted(each.messages for each in done) == [0, 0, 0, 2]
     assert sorted(await contents(store, topic)) == [f"{number}{name}" for number in range(5) for name in "ab"]
+
+
+async def test_ids_of_sinks_and_of_producers_are_kept_apart(world: World, store: Store, topic: Topic) -> None:
+    own = new_id()
+    attempt = await write(store, topic, "a", transaction_id=own)
+    group = await store.producer_group_id("producers")
+    more = PrepareWork(own, group, [half(topic, "more")], first_position=1)
+    assert of(AlreadyExists, (await store.prepare([more]))[0]).reason == "TRANSACTION_ID_REUSED"
+    theirs = await prepared(store, topic)
+    halves = PrepareWork(theirs, group, [half(topic)], checked=False)
+    assert of(AlreadyExists, await store.prepare_epoch(SinkWork(epoch(), attempt, halves))).field == "transaction_id"
+    await store.commit_epoch(epoch(), {attempt: 1})
+    await decided(store, commit(theirs))
+    assert await contents(store, topic) == ["a", "hello"]
+
+
+async def test_a_sink_is_forgotten_with_what_waits(world: World, store: Store, topic: Topic) -> None:
+    await store.commit_epoch(epoch(0), {await write(store, topic, "a"): 1})
+    await write(store, topic, "b", at=epoch(1))
+    await store.delete_sink("archive")
+    nothing_waits(world)
+    with pytest.raises(NotFound):
+        await store.delete_sink("archive")
+    other = epoch(0, "other")
+    await store.commit_epoch(other, {await write(store, topic, "c", at=other): 1})
+    assert await contents(store, topic) == ["a", "c"]
 
 
 async def test_there_is_no_such_sink(store: Store) -> None:

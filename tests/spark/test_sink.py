@@ -166,17 +166,17 @@ def test_all_columns(spark: SparkSession, broker: BrokerProcess, topic: str, adm
     other = f"{topic}-other"
     admin.create_topic(other, queues=1, priority_levels=3)
     rows = [
-        (b"\x00\xff", topic, ["a", "b"], "paid", {"x": "1"}, "g", None, None),
-        (b"plain", other, None, None, None, None, 2, "once"),
+        (b"\x00\xff", topic, ["a", "b"], "paid", {"x": "1"}, "g", None),
+        (b"plain", other, None, None, None, None, 2),
     ]
     schema = (
         "value binary, topic string, keys array<string>, tag string, properties map<string,string>,"
-        " message_group string, priority int, dedup_key string"
+        " message_group string, priority int"
     )
     writer = spark.createDataFrame(rows, schema).write.format("halfmq").option("endpoint", broker.endpoint)
     writer.mode("append").save()
     columns = "value binary, keys array<string>, tag string, properties map<string,string>, message_group string,"
-    columns += " priority int, dedup_key string"
+    columns += " priority int"
     reader = spark.read.format("halfmq").option("endpoint", broker.endpoint).schema(columns)
     (first,) = reader.option("topic", topic).load().collect()
     (second,) = reader.option("topic", other).load().collect()
@@ -187,7 +187,7 @@ def test_all_columns(spark: SparkSession, broker: BrokerProcess, topic: str, adm
         {"x": "1"},
         "g",
     )
-    assert (bytes(second.value), second.tag, second.priority, second.dedup_key) == (b"plain", None, 2, "once")
+    assert (bytes(second.value), second.tag, second.priority) == (b"plain", None, 2)
 
 
 def test_a_table_is_written_once(jobs: Jobs, spark: SparkSession, waiting: Callable[[], int]) -> None:

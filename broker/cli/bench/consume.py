@@ -66,8 +66,8 @@ def consume(
             # All processes run by now: gRPC in this one does not go together with starting more.
             for topic in (WARM_UP, TOPIC):
                 _create(broker, topic)
-            _fill(opened, WARM_UP, min(messages, WARM_UP_MESSAGES), size)
-            counts = _fill(opened, TOPIC, messages, size)
+            fill(opened, WARM_UP, min(messages, WARM_UP_MESSAGES), size)
+            counts = fill(opened, TOPIC, messages, size)
             settle(opened)
             floor = stack.enter_context(closing(ConsumeFloor(url)))
             quick_floor = stack.enter_context(closing(ConsumeFloor(url, quick=True)))
@@ -147,7 +147,7 @@ def _create(broker: BrokerProcess, topic: str) -> None:
         admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(wanted, timeout=QUIET)
 
 
-def _fill(database: Database, topic: str, messages: int, size: int) -> dict[int, int]:
+def fill(database: Database, topic: str, messages: int, size: int) -> dict[int, int]:
     """Fills a topic with numbered messages, as `Send` would store them; how many are in each queue, by its id."""
     rest = body_of(size)
     session = database.session()

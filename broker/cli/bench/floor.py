@@ -7,6 +7,7 @@ durability settings as the broker's. A batch is
   halves deleted, the queue's counter moved and committed, then a lease is written, the messages are read and committed,
   and the lease is removed and committed;
 * for ordinary messages: the queue's counter is moved, op records and messages are inserted, and all is committed;
+* for Spark: a range of messages is read, or messages are inserted and committed;
 * for consumption: a lease is written, a range of messages is read and committed, and the lease is removed and
   committed.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SMALLEST_BATCH, LARGEST_BATCH = 100, 500
 READ_BATCH = 512
+LARGE_READ = 4096
 QUEUE_ID = 1_000_000
 GROUP_ID = 1_000_000
 
@@ -81,32 +83,46 @@ class Floor:
         )
 
 
-class ConsumeFloor(Floor):
-    """Reads ranges of messages under leases."""
+class RangeFloor(Floor):
+    """Reads ranges of messages."""
+
+    batch = LARGE_READ
 
     def measure(self, counts: Mapping[int, int]) -> float:
         """Messages per second: reads queues from their beginning, as many messages as each of them has."""
         start = time.perf_counter()
         for queue_id, count in counts.items():
-            for first in range(0, count, READ_BATCH):
-                self._consume(queue_id, first, min(READ_BATCH, count - first))
+            for first in range(0, count, self.batch):
+                self._take(queue_id, first, min(self.batch, count - first))
         return sum(counts.values()) / (time.perf_counter() - start)
 
-    def _consume(self, queue_id: int, first: int, count: int) -> None:
+    def _take(self, queue_id: int, first: int, count: int) -> None:
         self._transact(lambda: self._read(queue_id, first, count))
-        lease_id = self._lease_id
-        self._transact(lambda: self._execute(f"DELETE FROM lease WHERE lease_id = {lease_id}"))
 
     def _read(self, queue_id: int, first: int, count: int) -> None:
-        now = time.time_ns() // 1000
-        self._insert(_LEASE, [(GROUP_ID, queue_id, first, count, 1, 1, now, "bench")])
-        self._lease_id = int(self._cursor.lastrowid)
         self._execute(
             f"SELECT {rows.READ_COLUMNS} FROM message WHERE queue_id = {queue_id} AND log_offset >= {first}"
             f" AND log_offset < {first + count} ORDER BY log_offset"
         )
         if len(self._cursor.fetchall()) != count:
             raise RuntimeError("the floor did not read what was written")
+
+
+class ConsumeFloor(RangeFloor):
+    """Reads ranges of messages under leases."""
+
+    batch = READ_BATCH
+
+    def _take(self, queue_id: int, first: int, count: int) -> None:
+        self._transact(lambda: self._lease_and_read(queue_id, first, count))
+        lease_id = self._lease_id
+        self._transact(lambda: self._execute(f"DELETE FROM lease WHERE lease_id = {lease_id}"))
+
+    def _lease_and_read(self, queue_id: int, first: int, count: int) -> None:
+        now = time.time_ns() // 1000
+        self._insert(_LEASE, [(GROUP_ID, queue_id, first, count, 1, 1, now, "bench")])
+        self._lease_id = int(self._cursor.lastrowid)
+        self._read(queue_id, first, count)
 
 
 class WritingFloor(Floor):
@@ -235,3 +251,11 @@ def _wait_for(due: float) -> float:
     if wait > 0:
         time.sleep(wait)
     return due
+
+
+class InsertFloor(WritingFloor):
+    """Inserts messages, and nothing else."""
+
+    def _batch(self, first: int, ids: Sequence[bytes], now: int) -> None:
+        new = [self._message_row(QUEUE_ID, offset, own, now) for offset, own in enumerate(ids, first)]
+        self._transact(lambda: self._insert(_MESSAGE, new))

@@ -291,6 +291,45 @@ class GetSinkResponse(_message.Message):
 Global___GetSinkResponse: _TypeAlias = GetSinkResponse  # noqa: Y015
 
 @_typing.final
+class DeleteSinkRequest(_message.Message):
+    """Asks to forget a sink."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_FIELD_NUMBER: _builtins.int
+    sink: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        sink: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink", b"sink"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSinkRequest: _TypeAlias = DeleteSinkRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSinkResponse(_message.Message):
+    """Answers DeleteSink."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSinkResponse: _TypeAlias = DeleteSinkResponse  # noqa: Y015
+
+@_typing.final
 class Sink(_message.Message):
     """A sink."""
 

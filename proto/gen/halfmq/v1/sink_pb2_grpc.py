@@ -56,6 +56,11 @@ class SinkServiceStub:
                 request_serializer=halfmq_dot_v1_dot_sink__pb2.GetSinkRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_sink__pb2.GetSinkResponse.FromString,
                 _registered_method=True)
+        self.DeleteSink = channel.unary_unary(
+                '/halfmq.v1.SinkService/DeleteSink',
+                request_serializer=halfmq_dot_v1_dot_sink__pb2.DeleteSinkRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_sink__pb2.DeleteSinkResponse.FromString,
+                _registered_method=True)
 
 
 class SinkServiceServicer:
@@ -92,6 +97,13 @@ class SinkServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteSink(self, request, context):
+        """Forgets a sink, and drops its half messages that wait. What it committed stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SinkServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -114,6 +126,11 @@ def add_SinkServiceServicer_to_server(servicer, server):
                     servicer.GetSink,
                     request_deserializer=halfmq_dot_v1_dot_sink__pb2.GetSinkRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_sink__pb2.GetSinkResponse.SerializeToString,
+            ),
+            'DeleteSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSink,
+                    request_deserializer=halfmq_dot_v1_dot_sink__pb2.DeleteSinkRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_sink__pb2.DeleteSinkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +243,33 @@ class SinkService:
             '/halfmq.v1.SinkService/GetSink',
             halfmq_dot_v1_dot_sink__pb2.GetSinkRequest.SerializeToString,
             halfmq_dot_v1_dot_sink__pb2.GetSinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.SinkService/DeleteSink',
+            halfmq_dot_v1_dot_sink__pb2.DeleteSinkRequest.SerializeToString,
+            halfmq_dot_v1_dot_sink__pb2.DeleteSinkResponse.FromString,
             options,
             channel_credentials,
             insecure,

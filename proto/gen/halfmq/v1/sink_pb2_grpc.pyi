@@ -45,6 +45,8 @@ class SinkServiceStub:
     """Drops the half messages of an epoch, unless it is committed."""
     GetSink: _grpc.UnaryUnaryMultiCallable[_sink_pb2.GetSinkRequest, _sink_pb2.GetSinkResponse]
     """Tells how far a sink is."""
+    DeleteSink: _grpc.UnaryUnaryMultiCallable[_sink_pb2.DeleteSinkRequest, _sink_pb2.DeleteSinkResponse]
+    """Forgets a sink, and drops its half messages that wait. What it committed stays."""
 
 @_typing.type_check_only
 class SinkServiceAsyncStub(SinkServiceStub):
@@ -63,6 +65,8 @@ class SinkServiceAsyncStub(SinkServiceStub):
     """Drops the half messages of an epoch, unless it is committed."""
     GetSink: _aio.UnaryUnaryMultiCallable[_sink_pb2.GetSinkRequest, _sink_pb2.GetSinkResponse]  # type: ignore[assignment]
     """Tells how far a sink is."""
+    DeleteSink: _aio.UnaryUnaryMultiCallable[_sink_pb2.DeleteSinkRequest, _sink_pb2.DeleteSinkResponse]  # type: ignore[assignment]
+    """Forgets a sink, and drops its half messages that wait. What it committed stays."""
 
 class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
@@ -102,5 +106,13 @@ class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sink_pb2.GetSinkResponse, _abc.Awaitable[_sink_pb2.GetSinkResponse]]:
         """Tells how far a sink is."""
+
+    @_abc_1.abstractmethod
+    def DeleteSink(
+        self,
+        request: _sink_pb2.DeleteSinkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sink_pb2.DeleteSinkResponse, _abc.Awaitable[_sink_pb2.DeleteSinkResponse]]:
+        """Forgets a sink, and drops its half messages that wait. What it committed stays."""
 
 def add_SinkServiceServicer_to_server(servicer: SinkServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
