@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from broker.services.wakeups import Wakeups
     from broker.services.work import Epoch, EpochCommitted, SinkState
 
-GROUP_PREFIX = "%SINK%"
+# One for all of them: nobody is asked about what is theirs.
+GROUP = "%SINK%"
 MAX_QUERY_ID = 100
 MAX_ATTEMPTS = 100_000
 LAST_EPOCH = 2**63 - 1
@@ -54,7 +55,7 @@ class SinkService:
                     " would find its own key taken.",
                     field=f"messages[{index}].dedup_key",
                 )
-        group_id = await self._catalog.producer_group_id(GROUP_PREFIX + epoch.sink)
+        group_id = await self._catalog.producer_group_id(GROUP)
         halves = await self._transactions.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
         halves.checked = False
         outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))

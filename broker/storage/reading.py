@@ -143,6 +143,10 @@ def read_queue(
         return QueueSlice([], min_offset, max_offset, first)
     count = fitting(session, queue_id, first, count, max_bytes)
     found = session.together([range_of(queue_id, first, count)])[0].rows
+    if len(found) < count:
+        # Retention was here meanwhile: whoever reads must be told that something is gone.
+        row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
+        min_offset = row[0] if row else max_offset
     return QueueSlice(log_messages(topic.name, queue_no, found), min_offset, max_offset, first + count)
 
 

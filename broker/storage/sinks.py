@@ -6,6 +6,7 @@ everything else. A transaction of a sink has check_state 0 at its first position
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.transaction import VerdictSource
@@ -152,9 +153,10 @@ def commit(
         )
     done = EpochCommitted(already=False)
     winners = [row[0] for row in written if row[1] in attempts]
-    _decide(session, winners, now, directory, turn, done)
+    # The queues are locked from the first message released to the end: so that comes last.
     _decide(session, [row[0] for row in written if row[1] not in attempts], now, directory, turn, None)
-    session.run(f"DELETE FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    session.delete_in("sink_transaction", "transaction_id", [row[0] for row in written])
+    _decide(session, winners, now, directory, turn, done)
     session.run(
         "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
     )
@@ -169,12 +171,14 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: 
     """
     if not exists(session, epoch.sink):
         return False  # Nothing was ever written to it, and an abort does not bind it to a query.
-    sink = _Sink(session, epoch, now)
+    # It takes nothing over: a query that lost its sink has nothing there to be dropped.
+    sink = _Sink(session, replace(epoch, take_over=False), now)
     if sink.has(epoch.number):
         return True
     written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
-    _decide(session, [row[0] for row in written], now, directory, turn, None)
-    session.run(f"DELETE FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    ids = sorted(row[0] for row in written)
+    _decide(session, ids, now, directory, turn, None)
+    session.delete_in("sink_transaction", "transaction_id", ids)
     return False
 
 
@@ -198,7 +202,7 @@ def drop_leftovers(session: Session, before: int, now: int, directory: Directory
     ids = sorted(row[1] for row in found)
     left = [row[0] for row in session.fetch_in("SELECT transaction_id FROM sink_transaction WHERE transaction_id", ids)]
     _decide(session, left, now, directory, 0, None)
-    session.run_in("DELETE FROM sink_transaction WHERE transaction_id", left)
+    session.delete_in("sink_transaction", "transaction_id", sorted(left))
     return len(left)
 
 
@@ -212,8 +216,9 @@ def delete(session: Session, name: str, now: int, directory: Directory) -> None:
     if row is None:
         raise _missing(name)
     written = session.fetch("SELECT transaction_id FROM sink_transaction WHERE sink_id = ?", (row[0],))
-    _decide(session, [each[0] for each in written], now, directory, 0, None)
-    session.run("DELETE FROM sink_transaction WHERE sink_id = ?", (row[0],))
+    ids = sorted(each[0] for each in written)
+    _decide(session, ids, now, directory, 0, None)
+    session.delete_in("sink_transaction", "transaction_id", ids)
     session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
 
 

@@ -65,9 +65,10 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
         return {queue: start.get(queue, 0) + waiting[queue] for queue in sorted(head)}
     shares = {queue: waiting[queue] * most // total for queue in sorted(waiting)}
     left = most - sum(shares.values())
-    for queue, share in shares.items():
-        if left and share < waiting[queue]:
-            shares[queue] = share + 1
+    # First those that would get nothing, for as long as the others have more.
+    for queue in sorted(shares, key=lambda queue: (shares[queue] > 0, queue)):
+        if left and shares[queue] < waiting[queue]:
+            shares[queue] += 1
             left -= 1
     return {queue: start.get(queue, 0) + share for queue, share in shares.items()}
 

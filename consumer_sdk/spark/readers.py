@@ -227,9 +227,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     ) -> Sequence[InputPartition]:
         """The ranges of a micro-batch."""
         begin, until = from_json(start), from_json(end)
-        if until.keys() - begin.keys():
-            # New queues begin at the first message that is kept: what was gone before is no loss of this query.
-            begin = {queue: each.min_offset for queue, each in self._driver.queues().items()} | begin
+        # New queues begin at the first message that is kept: what was gone before is no loss of this query. So do
+        # those of a topic that was made anew, which end before they began.
+        anew = {queue for queue, offset in until.items() if offset < begin.get(queue, offset + 1)}
+        if anew:
+            begin |= {queue: each.min_offset for queue, each in self._driver.queues().items() if queue in anew}
         return [_Partition(each) for each in split(ranges_between(begin, until), self.options.min_partitions)]
 
     def stop(self) -> None:

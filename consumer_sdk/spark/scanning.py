@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from typing import TYPE_CHECKING
 
-from consumer_sdk.errors import HalfmqError
+import grpc
+
+from consumer_sdk.errors import HalfmqError, RequestRefused
 from halfmq.v1 import consumer_pb2
 from producer_sdk.connection import BackgroundRunner, BrokerLink
 from producer_sdk.filters import filter_to_wire
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DataLoss", "lost_messages", "scan"]
 
 _BYTES_AT_A_TIME = 4 * 1024 * 1024
+_SECONDS_AT_A_TIME = 2.0
 
 
 class DataLoss(HalfmqError):
@@ -46,10 +50,16 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]
     upcoming = runner.submit(_read(link, options, wanted, at))
     try:
         while True:
-            part = upcoming.result()
-            if part.min_offset > at:
-                _lost(options, wanted, f"retention took offsets {at} to {min(part.min_offset, wanted.end) - 1}")
-            following = max(part.next_offset, at)
+            try:
+                part = upcoming.result()
+            except RequestRefused as error:
+                if error.code is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                _lost(options, wanted, "the topic was deleted")
+                return
+            for first, end in part.lost:
+                _lost(options, wanted, f"retention took offsets {first} to {min(end, wanted.end) - 1}")
+            following = part.next_offset
             ended = following >= wanted.end
             if not ended and following == at:
                 _lost(options, wanted, f"it ends at {part.max_offset}, before {wanted.end}")
@@ -81,11 +91,12 @@ def _lost(options: ReadOptions, wanted: QueueRange, what: str) -> None:
 class _Part:
     """What one request gave."""
 
-    __slots__ = ("max_offset", "messages", "min_offset", "next_offset")
+    __slots__ = ("lost", "max_offset", "messages", "next_offset")
 
-    def __init__(self) -> None:
+    def __init__(self, at: int) -> None:
         self.messages: list[LogMessage] = []
-        self.next_offset = self.min_offset = self.max_offset = 0
+        self.lost: list[tuple[int, int]] = []
+        self.next_offset, self.max_offset = at, 0
 
 
 async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: int) -> _Part:
@@ -99,14 +110,18 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
         request.filter.CopyFrom(filter_to_wire("filter", options.wanted))
 
     async def read(broker: Broker, timeout: float) -> _Part:  # noqa: ASYNC109 - gRPC's own
-        part, size = _Part(), 0
+        part, size = _Part(at), 0
+        # What a filter passes over takes time and gives nothing: what was reached must be told now and then.
+        enough = time.monotonic() + min(_SECONDS_AT_A_TIME, timeout / 2)
         call = broker.consumer.ReadQueue(request, timeout=timeout)
         async for response in call:
+            if response.min_offset > part.next_offset:
+                part.lost.append((part.next_offset, response.min_offset))
             part.messages += response.messages
-            part.next_offset, part.min_offset = response.next_offset, max(part.min_offset, response.min_offset)
+            part.next_offset = max(part.next_offset, response.next_offset)
             part.max_offset = response.max_offset
             size += response.ByteSize()
-            if size >= _BYTES_AT_A_TIME:
+            if size >= _BYTES_AT_A_TIME or part.next_offset >= wanted.end or time.monotonic() > enough:
                 call.cancel()
                 break
         return part

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from consumer_sdk.errors import HalfmqError
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.writing import Epochs, Rows, WrittenAttempt
 
@@ -95,12 +97,17 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Releases all of it."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
-        epochs = _epochs(self._options)
-        epochs.commit(self._options.write_id, 0, attempts)
-        if not self._options.repeatable:
-            epochs.forget()
+        _epochs(self._options).commit(self._options.write_id, 0, attempts)
+        self._forget()
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops all of it."""
         _epochs(self._options).abort(self._options.write_id, 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        if not self._options.repeatable:
+            # What is committed is committed: nothing that fails now may look like a failure of the write.
+            with suppress(HalfmqError):
+                _epochs(self._options).forget()

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from consumer_sdk.errors import ConfigurationError
 from halfmq.v1 import message_pb2, sink_pb2
-from producer_sdk.connection import BackgroundRunner, BrokerLink
+from producer_sdk.connection import BackgroundRunner, BrokerLink, RetryConfig
 from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class Rows:
             message = message_pb2.Message(topic=self._topic, body=content.encode() if self._text else content)
             for setter, values in others:
                 if values[row] is not None:
-                    setter(message, values[row])
+                    try:
+                        setter(message, values[row])
+                    except (TypeError, ValueError) as error:
+                        msg = f"a row cannot be written: {error}; keys and properties hold no nulls"
+                        raise ConfigurationError(msg, field="value") from None
             yield message
 
 
@@ -129,9 +133,14 @@ class WrittenAttempt:
         self.messages = 0
 
 
+# The commit of a large epoch takes as long as the database needs to copy it.
+_PATIENT = RetryConfig(attempt_timeout=900.0, deadline=1800.0)
+
+
 @functools.cache
-def _connected(connection: Connection, process: int) -> tuple[BrokerLink, BackgroundRunner]:
-    return BrokerLink(connection.endpoint, tls=connection.tls_config()), BackgroundRunner("Spark sink")
+def _connected(connection: Connection, process: int, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
+    retry = _PATIENT if patient else None
+    return BrokerLink(connection.endpoint, tls=connection.tls_config(), retry=retry), BackgroundRunner("Spark sink")
 
 
 class Epochs:
@@ -157,7 +166,10 @@ class Epochs:
                 under_way.append(runner.submit(link.call(lambda broker: broker.sinks.PrepareEpoch, request)))
                 while len(under_way) >= UNDER_WAY:
                     if under_way.popleft().result().already_committed:
-                        # A batch that is repeated: the commit will say that there is nothing to do.
+                        # A batch that is repeated: the commit will say that there is nothing to do. Spark wants
+                        # its rows to be read all the same.
+                        for _ in messages:
+                            pass
                         return written
             while under_way:
                 under_way.popleft().result()
@@ -205,5 +217,5 @@ class Epochs:
         )
 
     def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
-        link, runner = _connected(self._connection, os.getpid())
+        link, runner = _connected(self._connection, os.getpid(), patient=True)
         return runner.run(link.call(method, request))

@@ -115,6 +115,16 @@ def test_a_micro_batch_that_is_repeated(jobs: Jobs, waiting: Callable[[], int]) 
     assert waiting() == 0
 
 
+def test_a_large_micro_batch_that_is_repeated(jobs: Jobs, waiting: Callable[[], int]) -> None:
+    """Its tasks read all their rows, although the broker wants none of them."""
+    jobs.feed(range(40_000))
+    jobs.run()
+    jobs.forget_last_commit()
+    jobs.run()
+    assert jobs.arrived() == once(range(40_000))
+    assert waiting() == 0
+
+
 def test_tasks_that_fail_are_tried_again(jobs: Jobs, waiting: Callable[[], int], tmp_path: Path) -> None:
     """What they wrote before is dropped."""
     marks = str(tmp_path / "marks")

@@ -59,3 +59,8 @@ def test_the_longest_ranges_are_split_most() -> None:
         QueueRange("a", 0, 77, 100),
         QueueRange("a", 1, 0, 10),
     ]
+
+
+def test_a_small_queue_does_not_starve() -> None:
+    head = {("a", queue): 10_000_000 for queue in range(10)} | {("b", 0): 500}
+    assert bounded({}, head, 50_000)["b", 0] == 1
