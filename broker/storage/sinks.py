@@ -81,8 +81,11 @@ def prepare(
 ) -> list[bool | BrokerError]:
     """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored."""
     outcomes: dict[int, bool | BrokerError] = {}
+    looked_at: dict[Epoch, bool | BrokerError | None] = {}
     for index, item in enumerate(work):
-        known = _looked_at(session, item.epoch)
+        if item.epoch not in looked_at:
+            looked_at[item.epoch] = _looked_at(session, item.epoch)
+        known = looked_at[item.epoch]
         if known is not None:
             outcomes[index] = known
     new = [index for index in range(len(work)) if index not in outcomes]

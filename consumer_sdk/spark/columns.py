@@ -5,7 +5,6 @@ A user's own schema is a projection: it names columns of those that are known he
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,8 +91,7 @@ class Projection:
         """
         for field in schema.fields:
             if field.name not in COLUMNS:
-                close = difflib.get_close_matches(field.name, COLUMNS, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"the columns are {', '.join(COLUMNS)}"
+                hint = did_you_mean(field.name, COLUMNS, "the columns are")
                 msg = f"messages have no column {field.name!r}; {hint}"
                 raise ConfigurationError(msg, field=field.name)
             known = COLUMNS[field.name].type

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.hints import did_you_mean
 from producer_sdk.connection import TlsConfig, parse_endpoints
 from producer_sdk.filters import SqlFilter, TagFilter
 from producer_sdk.ids import new_id
@@ -217,9 +217,7 @@ def _known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]
             continue
         name = spelled.get(option.lower())
         if name is None:
-            close = difflib.get_close_matches(option.lower(), spelled, 1)
-            hint = f"did you mean {spelled[close[0]]!r}?" if close else f"the options are {', '.join(names)}"
-            msg = f"halfmq has no option {option!r}; {hint}"
+            msg = f"halfmq has no option {option!r}; {did_you_mean(option, names, 'the options are')}"
             raise ConfigurationError(msg, field=option)
         given[name] = value
     return given

@@ -16,7 +16,7 @@ from consumer_sdk.spark.columns import Projection
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.offsets import as_json, bounded, from_json, ranges_between, split
 from consumer_sdk.spark.options import EARLIEST, LATEST
-from consumer_sdk.spark.scanning import DataLoss, lost_messages, scan
+from consumer_sdk.spark.scanning import data_lost, scan
 from producer_sdk.admin import Admin
 
 if TYPE_CHECKING:
@@ -204,9 +204,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         queues = self._driver.queues()
         for queue, offset in begin.items():
             if queue not in queues:
-                self._lost(queue, "the topic was deleted")
+                data_lost(self.options, queue, "the topic was deleted")
             elif offset > queues[queue].max_offset:
-                self._lost(queue, f"it ends at {queues[queue].max_offset}, and was read up to {offset}")
+                ends = queues[queue].max_offset
+                data_lost(self.options, queue, f"it ends at {ends}, and was read up to {offset}")
                 begin[queue] = queues[queue].min_offset
         heads = {queue: each.max_offset for queue, each in queues.items()}
         if self._last is not None:
@@ -248,7 +249,3 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _heads(self) -> Offsets:
         return {queue: each.max_offset for queue, each in self._driver.queues().items()}
-
-    def _lost(self, queue: Queue, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLoss(lost_messages(*queue, what))

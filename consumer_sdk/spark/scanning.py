@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import time
 from typing import TYPE_CHECKING
 
 import grpc
 
 from consumer_sdk.errors import HalfmqError, RequestRefused
+from consumer_sdk.spark.connections import connected
 from halfmq.v1 import consumer_pb2
-from producer_sdk.connection import BackgroundRunner, BrokerLink
 from producer_sdk.filters import filter_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumer_sdk.spark.offsets import QueueRange
-    from consumer_sdk.spark.options import Connection, ReadOptions
+    from consumer_sdk.spark.offsets import Queue, QueueRange
+    from consumer_sdk.spark.options import ReadOptions
     from halfmq.v1.message_pb2 import LogMessage
-    from producer_sdk.connection import Broker
+    from producer_sdk.connection import Broker, BrokerLink
 
-__all__ = ["DataLoss", "lost_messages", "scan"]
+__all__ = ["DataLoss", "data_lost", "scan"]
 
 _BYTES_AT_A_TIME = 4 * 1024 * 1024
 _SECONDS_AT_A_TIME = 2.0
@@ -32,12 +30,6 @@ class DataLoss(HalfmqError):
     """Messages that were to be read are gone: retention took them, or the topic was deleted and made anew."""
 
 
-@functools.cache
-def _connected(connection: Connection, process: int) -> tuple[BrokerLink, BackgroundRunner]:
-    """The connections of this process, kept from task to task: workers of Spark are used again."""
-    return BrokerLink(connection.endpoint, tls=connection.tls_config()), BackgroundRunner("Spark source")
-
-
 def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]:
     """The messages of a range, some at a time.
 
@@ -45,8 +37,8 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]
         DataLoss: Some are gone, unless that is allowed.
         HalfmqError: The broker refused, or none answered.
     """
-    link, runner = _connected(options.connection, os.getpid())
-    at = wanted.start
+    link, runner = connected(options.connection)
+    queue, at = (wanted.topic, wanted.queue), wanted.start
     upcoming = runner.submit(_read(link, options, wanted, at))
     try:
         while True:
@@ -55,14 +47,14 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]
             except RequestRefused as error:
                 if error.code is not grpc.StatusCode.NOT_FOUND:
                     raise
-                _lost(options, wanted, "the topic was deleted")
+                data_lost(options, queue, "the topic was deleted")
                 return
             for first, end in part.lost:
-                _lost(options, wanted, f"retention took offsets {first} to {min(end, wanted.end) - 1}")
+                data_lost(options, queue, f"retention took offsets {first} to {min(end, wanted.end) - 1}")
             following = part.next_offset
             ended = following >= wanted.end
             if not ended and following == at:
-                _lost(options, wanted, f"it ends at {part.max_offset}, before {wanted.end}")
+                data_lost(options, queue, f"it ends at {part.max_offset}, before {wanted.end}")
                 ended = True
             if not ended:
                 upcoming = runner.submit(_read(link, options, wanted, following))
@@ -75,17 +67,19 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]
         upcoming.cancel()
 
 
-def lost_messages(topic: str, queue: int, what: str) -> str:
-    """The message of DataLoss."""
-    return (
-        f"messages of queue {queue} of {topic!r} are gone before they were read: {what}; set failOnDataLoss to false to"
-        " go on with what is there"
-    )
+def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
+    """Says that messages are gone before they were read.
 
-
-def _lost(options: ReadOptions, wanted: QueueRange, what: str) -> None:
+    Raises:
+        DataLoss: Unless that is allowed.
+    """
     if options.fail_on_data_loss:
-        raise DataLoss(lost_messages(wanted.topic, wanted.queue, what))
+        topic, number = queue
+        msg = (
+            f"messages of queue {number} of {topic!r} are gone before they were read: {what}; set failOnDataLoss to"
+            " false to go on with what is there"
+        )
+        raise DataLoss(msg)
 
 
 class _Part:

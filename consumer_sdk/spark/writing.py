@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import os
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -20,8 +18,9 @@ from pyspark.sql.types import (
 )
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.connections import connected
+from consumer_sdk.spark.hints import did_you_mean
 from halfmq.v1 import message_pb2, sink_pb2
-from producer_sdk.connection import BackgroundRunner, BrokerLink, RetryConfig
 from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
@@ -82,9 +81,8 @@ class Rows:
         names = [field.name for field in schema.fields]
         for field in schema.fields:
             if field.name not in _COLUMNS:
-                close = difflib.get_close_matches(field.name, _COLUMNS, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"those that can are {', '.join(_COLUMNS)}"
-                msg = f"the column {field.name!r} cannot be written; {hint} Select the columns before."
+                hint = did_you_mean(field.name, _COLUMNS, "select from")
+                msg = f"the column {field.name!r} cannot be written; {hint}"
                 raise ConfigurationError(msg, field=field.name)
             wanted = [each.simpleString() for each in _COLUMNS[field.name][0]]
             if field.dataType.simpleString() not in wanted:
@@ -123,24 +121,13 @@ class Rows:
             yield message
 
 
+@dataclass
 class WrittenAttempt:
     """What one attempt of a task wrote, on its way to the driver."""
 
-    def __init__(self, query_id: str, attempt_id: str) -> None:
-        """Nothing is written yet."""
-        self.query_id = query_id
-        self.attempt_id = attempt_id
-        self.messages = 0
-
-
-# The commit of a large epoch takes as long as the database needs to copy it.
-_PATIENT = RetryConfig(attempt_timeout=900.0, deadline=1800.0)
-
-
-@functools.cache
-def _connected(connection: Connection, process: int, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
-    retry = _PATIENT if patient else None
-    return BrokerLink(connection.endpoint, tls=connection.tls_config(), retry=retry), BackgroundRunner("Spark sink")
+    query_id: str
+    attempt_id: str
+    messages: int = 0
 
 
 class Epochs:
@@ -158,11 +145,15 @@ class Epochs:
     def write(self, query_id: str, number: int, messages: Iterator[message_pb2.Message]) -> WrittenAttempt:
         """Stores messages as halves, some requests at a time."""
         written = WrittenAttempt(query_id, new_id())
-        link, runner = _connected(self._connection, os.getpid())
+        link, runner = connected(self._connection)
         under_way: deque[Future[sink_pb2.PrepareEpochResponse]] = deque()
         try:
-            for request in self._requests(query_id, number, written.attempt_id, messages):
-                written.messages += len(request.messages)
+            epoch = self._epoch(query_id, number)
+            for some in _portions(messages):
+                request = sink_pb2.PrepareEpochRequest(
+                    epoch=epoch, attempt_id=written.attempt_id, transaction_id=new_id(), messages=some
+                )
+                written.messages += len(some)
                 under_way.append(runner.submit(link.call(lambda broker: broker.sinks.PrepareEpoch, request)))
                 while len(under_way) >= UNDER_WAY:
                     if under_way.popleft().result().already_committed:
@@ -177,25 +168,6 @@ class Epochs:
             for future in under_way:
                 future.cancel()
         return written
-
-    def _requests(
-        self, query_id: str, number: int, attempt_id: str, messages: Iterator[message_pb2.Message]
-    ) -> Iterator[sink_pb2.PrepareEpochRequest]:
-        epoch = self._epoch(query_id, number)
-        some: list[message_pb2.Message] = []
-        size = 0
-        for message in messages:
-            if some and (len(some) == MESSAGES_AT_A_TIME or size + len(message.body) > BYTES_AT_A_TIME):
-                yield sink_pb2.PrepareEpochRequest(
-                    epoch=epoch, attempt_id=attempt_id, transaction_id=new_id(), messages=some
-                )
-                some, size = [], 0
-            some.append(message)
-            size += len(message.body)
-        if some:
-            yield sink_pb2.PrepareEpochRequest(
-                epoch=epoch, attempt_id=attempt_id, transaction_id=new_id(), messages=some
-            )
 
     def commit(self, query_id: str, number: int, attempts: list[WrittenAttempt]) -> sink_pb2.CommitEpochResponse:
         """Releases what these attempts wrote."""
@@ -217,5 +189,18 @@ class Epochs:
         )
 
     def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
-        link, runner = _connected(self._connection, os.getpid(), patient=True)
+        link, runner = connected(self._connection, patient=True)
         return runner.run(link.call(method, request))
+
+
+def _portions(messages: Iterator[message_pb2.Message]) -> Iterator[list[message_pb2.Message]]:
+    some: list[message_pb2.Message] = []
+    size = 0
+    for message in messages:
+        if some and (len(some) == MESSAGES_AT_A_TIME or size + len(message.body) > BYTES_AT_A_TIME):
+            yield some
+            some, size = [], 0
+        some.append(message)
+        size += len(message.body)
+    if some:
+        yield some

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import pytest
 
 from producer_sdk import Admin, Message, Producer
 from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, server_url
+from support.databases import create_database, drop_database, in_ci, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def java() -> None:
     """What Spark runs on."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    if shutil.which("java") is None:
         reason = "Spark needs Java 17: apt-get install openjdk-17-jre-headless"
-        if os.environ.get("CI"):
+        if in_ci():
             pytest.fail(reason)
         pytest.skip(reason)
 
@@ -124,12 +123,6 @@ class Queries:
     def values(self) -> list[int]:
         """The numbers that were written, sorted."""
         return numbers(self._spark.read.parquet(str(self.output)))
-
-    def forget_last_commit(self) -> None:
-        """What a kill of the driver between the end of a micro-batch and its note leaves behind."""
-        last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-        last.unlink()
-        (last.parent / f".{last.name}.crc").unlink()
 
 
 @pytest.fixture

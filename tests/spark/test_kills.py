@@ -14,24 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer_sdk import QueueReader
 from producer_sdk import Admin, Message, Producer
 from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, server_url
+from support.spark import arrived
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from support.databases import Kind
 
 MESSAGES = 4000
 KILLS = 2
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    """A database of the test's own."""
-    made = create_database(server_url("mariadb"))
-    yield made
-    drop_database(made)
 
 
 class Driver:
@@ -57,15 +50,6 @@ class Driver:
         assert self._process.returncode == 0, output
 
 
-def arrived(endpoint: str, topic: str) -> Counter[int]:
-    found: Counter[int] = Counter()
-    with QueueReader(endpoint) as reader:
-        for queue in reader.queue_offsets(topic):
-            piece = reader.read_queue(topic, queue.queue, 0, 100_000)
-            found.update(int(message.body) for message in piece.messages)
-    return found
-
-
 def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -75,7 +59,8 @@ def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 @pytest.mark.usefixtures("java")
 @pytest.mark.timeout(400)
-def test_every_row_arrives_once(url: str, tmp_path: Path) -> None:
+def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
+    url = fresh_database("mariadb")
     dice = random.Random(7)
     with BrokerProcess(url) as broker:
         with Admin(broker.endpoint) as admin, Producer(broker.endpoint) as producer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from consumer_sdk import QueueReader
+from support.spark import arrived, forget_last_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,22 +55,6 @@ class Jobs:
             query.stop()
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
-    def forget_last_commit(self) -> None:
-        """What a kill of the driver between the end of a micro-batch and its note leaves behind."""
-        last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-        last.unlink()
-        (last.parent / f".{last.name}.crc").unlink()
-
-    def arrived(self, topic: str | None = None) -> Counter[int]:
-        """How often each number is in the topic."""
-        found: Counter[int] = Counter()
-        with QueueReader(self.endpoint) as reader:
-            for queue in reader.queue_offsets(topic or self.topic):
-                piece = reader.read_queue(topic or self.topic, queue.queue, 0, 100_000)
-                assert len(piece.messages) == queue.max_offset
-                found.update(int(message.body) for message in piece.messages)
-        return found
-
 
 @pytest.fixture
 def jobs(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> Jobs:
@@ -97,21 +81,21 @@ def once(numbers: range) -> Counter[int]:
 def test_every_row_arrives_once(jobs: Jobs, waiting: Callable[[], int]) -> None:
     jobs.feed(range(5000))
     assert sum(jobs.run()) == 5000
-    assert jobs.arrived() == once(range(5000))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(5000))
     assert jobs.run() == []
     jobs.feed(range(5000, 5100))
     jobs.run()
-    assert jobs.arrived() == once(range(5100))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(5100))
     assert waiting() == 0
 
 
 def test_a_micro_batch_that_is_repeated(jobs: Jobs, waiting: Callable[[], int]) -> None:
     jobs.feed(range(1000))
     jobs.run()
-    jobs.forget_last_commit()
+    forget_last_commit(jobs.checkpoint)
     jobs.feed(range(1000, 1200))
     jobs.run()
-    assert jobs.arrived() == once(range(1200))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(1200))
     assert waiting() == 0
 
 
@@ -119,9 +103,9 @@ def test_a_large_micro_batch_that_is_repeated(jobs: Jobs, waiting: Callable[[], 
     """Its tasks read all their rows, although the broker wants none of them."""
     jobs.feed(range(40_000))
     jobs.run()
-    jobs.forget_last_commit()
+    forget_last_commit(jobs.checkpoint)
     jobs.run()
-    assert jobs.arrived() == once(range(40_000))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(40_000))
     assert waiting() == 0
 
 
@@ -140,7 +124,7 @@ def test_tasks_that_fail_are_tried_again(jobs: Jobs, waiting: Callable[[], int],
 
     jobs.feed(range(3000), files=3)
     jobs.run(lambda frame: frame.mapInArrow(fail_late, "value string"))
-    assert jobs.arrived() == once(range(3000))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(3000))
     assert waiting() == 0
 
 
@@ -151,9 +135,9 @@ def test_a_checkpoint_that_was_deleted(jobs: Jobs, waiting: Callable[[], int]) -
     jobs.checkpoint = jobs.checkpoint.with_name("another")
     with pytest.raises(StreamingQueryException, match="belongs to the query"):
         jobs.run()
-    assert jobs.arrived() == once(range(400))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(400))
     jobs.run(onCheckpointReset="continue")
-    assert jobs.arrived() == Counter(dict.fromkeys(range(400), 2))
+    assert arrived(jobs.endpoint, jobs.topic) == Counter(dict.fromkeys(range(400), 2))
     assert waiting() == 0
 
 
@@ -166,10 +150,10 @@ def test_a_query_that_fails_leaves_nothing(jobs: Jobs, waiting: Callable[[], int
     jobs.feed(range(2000))
     with pytest.raises(StreamingQueryException, match="failed for good"):
         jobs.run(lambda frame: frame.mapInArrow(break_down, "value string"))
-    assert jobs.arrived() == Counter()
+    assert arrived(jobs.endpoint, jobs.topic) == Counter()
     assert waiting() == 0
     jobs.run()
-    assert jobs.arrived() == once(range(2000))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(2000))
 
 
 def test_all_columns(spark: SparkSession, broker: BrokerProcess, topic: str, admin: Admin) -> None:
@@ -205,9 +189,9 @@ def test_a_table_is_written_once(jobs: Jobs, spark: SparkSession, waiting: Calla
     for _ in range(2):
         writer = frame.write.format("halfmq").option("endpoint", jobs.endpoint).option("topic", jobs.topic)
         writer.option("writeId", f"{jobs.topic}-1").mode("append").save()
-    assert jobs.arrived() == once(range(3000))
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(3000))
     frame.write.format("halfmq").option("endpoint", jobs.endpoint).option("topic", jobs.topic).mode("append").save()
-    assert jobs.arrived() == Counter(dict.fromkeys(range(3000), 2))
+    assert arrived(jobs.endpoint, jobs.topic) == Counter(dict.fromkeys(range(3000), 2))
     assert waiting() == 0
 
 

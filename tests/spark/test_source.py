@@ -14,6 +14,7 @@ from broker.storage.engine import Database
 from broker.storage.store import Store
 from producer_sdk import Message, Producer
 from spark.conftest import numbers
+from support.spark import forget_last_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +193,7 @@ def test_a_micro_batch_is_repeated_as_it_was(topic: str, send: Callable[..., Non
     first: dict[int, list[int]] = {}
     queries.run(lambda frame, batch: first.update({batch: numbers(frame)}), **options)
     assert sorted(first[0] + first[1]) == list(range(100))
-    queries.forget_last_commit()
+    forget_last_commit(queries.checkpoint)
     send(topic, range(100, 150))
     again: dict[int, list[int]] = {}
     queries.run(lambda frame, batch: again.update({batch: numbers(frame)}), **options)

@@ -1,0 +1,33 @@
+"""Connections of one of Spark's processes, kept from task to task: workers are used again."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+from producer_sdk.connection import BackgroundRunner, BrokerLink, RetryConfig
+
+if TYPE_CHECKING:
+    from consumer_sdk.spark.options import Connection
+
+__all__ = ["connected"]
+
+# The commit of a large epoch takes as long as the database needs to copy it.
+_PATIENT = RetryConfig(attempt_timeout=900.0, deadline=1800.0)
+
+
+def connected(connection: Connection, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
+    """The link to the brokers, and what runs its calls; never closed, and never the parent's after a fork.
+
+    Args:
+        connection: Where the brokers are.
+        patient: Whether answers may take many minutes.
+    """
+    return _made(connection, patient, os.getpid())
+
+
+@functools.cache
+def _made(connection: Connection, patient: bool, process: int) -> tuple[BrokerLink, BackgroundRunner]:
+    retry = _PATIENT if patient else None
+    return BrokerLink(connection.endpoint, tls=connection.tls_config(), retry=retry), BackgroundRunner("Spark")

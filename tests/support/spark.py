@@ -1,0 +1,32 @@
+"""What tests of Spark share: how a kill looks in a checkpoint, and what a topic holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from consumer_sdk import QueueReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """What a kill of the driver between the end of a micro-batch and its note leaves behind."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink()
+
+
+def arrived(endpoint: str, topic: str) -> Counter[int]:
+    """How often each number is in a topic of numbers; all of it is read."""
+    found: Counter[int] = Counter()
+    with QueueReader(endpoint) as reader:
+        for queue in reader.queue_offsets(topic):
+            at = queue.min_offset
+            while at < queue.max_offset:
+                piece = reader.read_queue(topic, queue.queue, at, 10_000)
+                assert piece.next_offset > at
+                found.update(int(message.body) for message in piece.messages)
+                at = piece.next_offset
+    return found
