@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from broker.api.converters import deliveries, filters, messages, times
@@ -88,12 +88,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 ready = response.SerializeToString()
                 # While a slow consumer is waited for, the bodies are kept once.
                 del parts, response
-                try:
-                    await outbox.write(ready)
-                except BaseException:
-                    # They never left: the next consumer gets them at once.
-                    await asyncio.shield(subscription.give_back(handed_out))
-                    raise
+                # What never left, the next consumer gets at once.
+                await outbox.write(ready, partial(subscription.give_back, handed_out))
 
     async def _take_requests(
         self,

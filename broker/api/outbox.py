@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 Response = TypeVar("Response")
 
@@ -22,11 +22,22 @@ class Outbox(Generic[Response]):
         """Starts empty."""
         self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None]] | None] = asyncio.Queue()
 
-    async def write(self, response: Response) -> None:
-        """Writes a response; returns when the transport has taken it."""
+    async def write(self, response: Response, unsent: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Writes a response; returns when the transport has taken it.
+
+        Args:
+            response: The response.
+            unsent: What is done before this raises, where the transport did not take it.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((response, written))
-        await written
+        try:
+            await written
+        except asyncio.CancelledError:
+            # The stream may end after it was taken and before this task's turn: then it left all the same.
+            if unsent is not None and written.cancelled():
+                await asyncio.shield(unsent())
+            raise
 
     def close(self) -> None:
         """Ends the stream after what waits."""
