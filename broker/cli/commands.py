@@ -15,23 +15,35 @@ if TYPE_CHECKING:
 
 
 class _LoadedWhenAskedFor(UserDict[str, Any]):
-    """Commands by name; the value of one that is not loaded yet is its module in broker.cli and its function."""
+    """Commands by name; the value of one that is not loaded yet is its module and its function."""
 
     def __getitem__(self, name: str) -> Any:
         """The command."""
         if isinstance(self.data[name], tuple):
             module, function = self.data[name]
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            alone.command(name)(getattr(importlib.import_module(f"broker.cli.{module}"), function))
+            alone.command(name)(getattr(_loaded(module), function))
             self.data[name] = get_command(alone)
         return self.data[name]
 
 
-def _group(functions: Mapping[str, tuple[str, str]], **settings: Any) -> typer.Typer:
+def _loaded(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not module.startswith("consumer_sdk."):
+            raise
+        typer.echo(f"{error.name} is not installed: pip install 'halfmq[pipeline]'", err=True)
+        raise typer.Exit(1) from None
+
+
+def _group(package: str, functions: Mapping[str, tuple[str, str]], **settings: Any) -> typer.Typer:
+    found = {name: (f"{package}.{module}", function) for name, (module, function) in functions.items()}
+
     class Group(TyperGroup):
         def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
             super().__init__(**rest)
-            self.commands = _LoadedWhenAskedFor({**functions, **(commands or {})})
+            self.commands = _LoadedWhenAskedFor({**found, **(commands or {})})
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
@@ -43,6 +55,7 @@ def _group(functions: Mapping[str, tuple[str, str]], **settings: Any) -> typer.T
 
 
 app = _group(
+    "broker.cli",
     {
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
@@ -53,16 +66,30 @@ app = _group(
     pretty_exceptions_enable=False,
 )
 bench = _group(
+    "broker.cli.bench",
     {
-        "transactions": ("bench.transactions", "transactions"),
-        "send": ("bench.send", "send"),
-        "consume": ("bench.consume", "consume"),
-        "spark": ("bench.spark", "spark"),
-        "latency": ("bench.latency", "latency"),
-        "delay": ("bench.delay", "delay"),
-        "idle": ("bench.idle", "idle"),
-        "history": ("bench.history", "history"),
+        "transactions": ("transactions", "transactions"),
+        "send": ("send", "send"),
+        "consume": ("consume", "consume"),
+        "spark": ("spark", "spark"),
+        "latency": ("latency", "latency"),
+        "delay": ("delay", "delay"),
+        "idle": ("idle", "idle"),
+        "history": ("history", "history"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )
 app.add_typer(bench, name="bench")
+pipeline = _group(
+    "consumer_sdk.spark.pipeline.cli",
+    {
+        "archive": ("archive", "archive"),
+        "compact": ("archive", "compact"),
+        "replay": ("replay", "replay"),
+        "aggregate": ("aggregate", "aggregate"),
+        "reconcile": ("reconcile", "reconcile"),
+        "transactions": ("transactions", "transactions"),
+    },
+    help="Keep, check and condense what goes through topics, on Spark.",
+)
+app.add_typer(pipeline, name="pipeline")

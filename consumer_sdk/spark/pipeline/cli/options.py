@@ -1,0 +1,57 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from consumer_sdk.errors import HalfmqError
+from consumer_sdk.spark.pipeline.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["Conf", "Endpoint", "Master", "RootCertificates", "connection_options", "running", "say"]
+
+Endpoint: TypeAlias = Annotated[
+    str, typer.Option(help="A broker, host:port, or several with commas between them.", envvar="HALFMQ_ENDPOINT")
+]
+RootCertificates: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="PEM file of the authorities to trust; encrypts the connection.", metavar="FILE"),
+]
+Master: TypeAlias = Annotated[
+    str | None, typer.Option(help="Where Spark runs; otherwise as spark-submit says, or on this machine.")
+]
+Conf: TypeAlias = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")]
+
+
+def connection_options(endpoint: str, root_certificates: str | None) -> dict[str, str]:
+    """How the data source reaches the brokers."""
+    options = {"endpoint": endpoint}
+    if root_certificates:
+        options["tlsRootCertificates"] = root_certificates
+    return options
+
+
+def say(line: str) -> None:
+    """Tells how far a job is; on standard error, so that results can be piped."""
+    typer.echo(line, err=True)
+
+
+@contextmanager
+def running(name: str, master: str | None, settings: list[str] | None) -> Iterator[SparkSession]:
+    """A Spark session for a command; errors of halfmq end it with one line and status 1."""
+    try:
+        spark = open_session(f"halfmq {name}", master, settings or ())
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except HalfmqError as error:
+        typer.echo(f"halfmq pipeline {name}: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,50 @@
+"""The Spark session that a job runs in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from consumer_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["open_session"]
+
+_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+_HERE = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def open_session(name: str, master: str | None = None, settings: Iterable[str] = ()) -> SparkSession:
+    """Gives the session of spark-submit, or makes one on this machine.
+
+    Args:
+        name: What Spark shows the application as.
+        master: Where Spark runs; None: as spark-submit says, otherwise on all cores of this machine.
+        settings: Settings of Spark, each as ``name=value``.
+
+    Raises:
+        ConfigurationError: A setting has no value.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    builder = SparkSession.builder.appName(name)
+    if master is None and not submitted:
+        master = "local[*]"
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in ({} if submitted else _HERE | _DEFAULTS).items():
+        builder = builder.config(key, value)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            msg = f"--conf {setting!r} has no value; write it as name=value"
+            raise ConfigurationError(msg, field="conf")
+        builder = builder.config(key.strip(), value.strip())
+    session = builder.getOrCreate()
+    # Times of messages are read and written in it.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.sparkContext.setLogLevel("ERROR")
+    return session
