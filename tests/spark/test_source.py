@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from broker.storage.engine import Database
-from broker.storage.store import Store
 from producer_sdk import Message, Producer
 from spark.conftest import numbers
-from support.spark import forget_last_commit
+from support.spark import forget, forget_last_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,23 +34,6 @@ def read(spark: SparkSession, broker: BrokerProcess) -> Callable[..., DataFrame]
         return (reader if schema is None else reader.schema(schema)).load()
 
     return table
-
-
-def forget(broker: BrokerProcess, topic: str) -> int:
-    """What a broker's retention does once in a while, at once; how many messages went."""
-
-    async def trim() -> int:
-        database = Database(broker.database)
-        store = Store(database, broker_id="forgetful")
-        await store.start()
-        found = await store.find_topic(topic)
-        assert found is not None
-        trimmed = [await store.trim_queue(found, queue_id) for queue_id in found.queue_ids]
-        await store.close()
-        database.close()
-        return sum(trimmed)
-
-    return asyncio.run(trim())
 
 
 def test_all_columns(broker: BrokerProcess, topic: str, read: Callable[..., DataFrame]) -> None:

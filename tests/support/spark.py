@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from broker.storage.engine import Database
+from broker.storage.store import Store
 from consumer_sdk import QueueReader
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from support.brokers import BrokerProcess
 
 
 def forget_last_commit(checkpoint: Path) -> None:
@@ -30,3 +35,20 @@ def arrived(endpoint: str, topic: str) -> Counter[int]:
                 found.update(int(message.body) for message in piece.messages)
                 at = piece.next_offset
     return found
+
+
+def forget(broker: BrokerProcess, topic: str) -> int:
+    """What a broker's retention does once in a while, at once; how many messages went."""
+
+    async def trim() -> int:
+        database = Database(broker.database)
+        store = Store(database, broker_id="forgetful")
+        await store.start()
+        found = await store.find_topic(topic)
+        assert found is not None
+        trimmed = [await store.trim_queue(found, queue_id) for queue_id in found.queue_ids]
+        await store.close()
+        database.close()
+        return sum(trimmed)
+
+    return asyncio.run(trim())

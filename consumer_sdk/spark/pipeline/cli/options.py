@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Conf", "Endpoint", "Master", "RootCertificates", "connection_options", "running", "say"]
+__all__ = ["Conf", "Endpoint", "Folder", "Master", "RootCertificates", "connection_options", "running", "say"]
 
 Endpoint: TypeAlias = Annotated[
     str, typer.Option(help="A broker, host:port, or several with commas between them.", envvar="HALFMQ_ENDPOINT")
@@ -26,6 +26,9 @@ RootCertificates: TypeAlias = Annotated[
 ]
 Master: TypeAlias = Annotated[
     str | None, typer.Option(help="Where Spark runs; otherwise as spark-submit says, or on this machine.")
+]
+Folder: TypeAlias = Annotated[
+    str, typer.Option(help="Where the archive lies: a path, or a URI such as s3://bucket/archive.", metavar="PATH")
 ]
 Conf: TypeAlias = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")]
 

@@ -1,0 +1,112 @@
+"""What the driver asks the brokers: which queues there are, where a query begins, and how far it is."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import grpc
+
+from consumer_sdk.errors import ConfigurationError, RequestRefused
+from consumer_sdk.queues import QueueReader
+from consumer_sdk.spark.options import EARLIEST, LATEST
+from producer_sdk.admin import Admin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumer_sdk.queues import QueueOffset
+    from consumer_sdk.spark.offsets import Offsets, Queue
+    from consumer_sdk.spark.options import Bound, ReadOptions
+
+__all__ = ["Brokers"]
+
+
+class Brokers:
+    """Connections of the driver's; they are made by the first question, and never travel."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Takes what is to be read."""
+        connection = options.connection
+        tls = connection.tls_config()
+        self._options = options
+        self._reader = QueueReader(connection.endpoint, tls=tls)
+        self._admin = Admin(connection.endpoint, tls=tls)
+        self._seen: set[str] = set()
+        self._reported: Offsets = {}
+
+    def queues(self, time: datetime | None = None) -> dict[Queue, QueueOffset]:
+        """All queues that are to be read; those of topics that are gone are left out.
+
+        Raises:
+            RequestRefused: There is no such topic, and never was while this runs.
+        """
+        found: dict[Queue, QueueOffset] = {}
+        for topic in self._topics():
+            try:
+                queues = self._reader.queue_offsets(topic, time=time)
+            except RequestRefused as error:
+                if error.code is not grpc.StatusCode.NOT_FOUND or topic not in self._seen:
+                    raise
+                continue
+            self._seen.add(topic)
+            found |= {(topic, each.queue): each for each in queues}
+        return found
+
+    def _topics(self) -> Sequence[str]:
+        pattern = self._options.topic_pattern
+        if pattern is None:
+            return self._options.topics
+        matching = [topic.name for topic in self._admin.list_topics() if re.fullmatch(pattern, topic.name)]
+        self._seen.update(matching)
+        return matching
+
+    def place(self, bound: Bound, option: str) -> Offsets:
+        """Where a bound is, in all queues that there are.
+
+        Raises:
+            ConfigurationError: It names a queue that is not there.
+        """
+        if isinstance(bound, datetime):
+            return {
+                queue: each.max_offset if each.offset_at_time is None else each.offset_at_time
+                for queue, each in self.queues(bound).items()
+            }
+        found = self.queues()
+        if isinstance(bound, str):
+            end = {"earliest": EARLIEST, "latest": LATEST}[bound]
+            return {queue: _offset_of(each, end) for queue, each in found.items()}
+        named = {(topic, queue): offset for topic, queues in bound.items() for queue, offset in queues.items()}
+        if missing := sorted(named.keys() - found.keys()):
+            topic, queue = missing[0]
+            msg = f"{option} names queue {queue} of {topic!r}, which does not exist"
+            raise ConfigurationError(msg, field=option)
+        # What is not named is read whole.
+        otherwise = EARLIEST if option == "startingOffsets" else LATEST
+        return {queue: _offset_of(each, named.get(queue, otherwise)) for queue, each in found.items()}
+
+    def report(self, done: Offsets) -> None:
+        """Tells the brokers how far the query is, where it has a group and came further since the last time.
+
+        Raises:
+            RequestRefused: There is no such group, or it has consumers.
+        """
+        group = self._options.group
+        if group is None or done == self._reported:
+            return
+        by_topic: dict[str, dict[int, int]] = {}
+        for (topic, queue), offset in done.items():
+            by_topic.setdefault(topic, {})[queue] = offset
+        for topic, offsets in by_topic.items():
+            self._reader.commit_offsets(topic, group, offsets)
+        self._reported = dict(done)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._reader.close()
+        self._admin.close()
+
+
+def _offset_of(queue: QueueOffset, offset: int) -> int:
+    return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}.get(offset, offset)

@@ -1,0 +1,174 @@
+"""The job that archives topics: whatever is not in the archive yet."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.brokers import Brokers
+from consumer_sdk.spark.failures import shown_in_one_line
+from consumer_sdk.spark.offsets import QueueRange
+from consumer_sdk.spark.options import ReadOptions
+from consumer_sdk.spark.pipeline.archive.folder import Folder
+from consumer_sdk.spark.pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue
+from consumer_sdk.spark.pipeline.archive.writing import archive_schema, write_range
+from consumer_sdk.spark.pipeline.tasks import run_tasks
+from consumer_sdk.spark.readers import read_range
+from consumer_sdk.spark.scanning import data_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from consumer_sdk.queues import QueueOffset
+    from consumer_sdk.spark.offsets import Queue
+    from consumer_sdk.spark.pipeline.archive.writing import Written
+
+__all__ = ["Archive", "Archived"]
+
+
+class Archived(NamedTuple):
+    """What was added to an archive; the size in bytes."""
+
+    messages: int
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Settings of the job.
+
+    Attributes:
+        folder: Where the archive lies: a path, or a URI that pyarrow knows.
+        options: Of the Spark source: endpoint and TLS; one of topic, topics and topicPattern; startingOffsets or
+            startingTimestamp for queues that the archive does not have yet, earliest otherwise; failOnDataLoss; a
+            group, to report the progress to.
+        messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
+        messages_per_round: About so many messages are taken before the progress is told.
+        say: Is told the progress, a line at a time.
+    """
+
+    folder: str
+    options: Mapping[str, str]
+    messages_per_file: int = 250_000
+    messages_per_round: int = 2_000_000
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+
+    def run(self, spark: SparkSession) -> Archived:
+        """Archives what is there now, and is not in the archive yet.
+
+        Raises:
+            ConfigurationError: A setting cannot be, or the archive is of another topic of this name.
+            DataLoss: Messages are gone that were not archived, unless failOnDataLoss is false.
+            HalfmqError: A broker refused, or none answered.
+        """
+        options = ReadOptions.read(self.options)
+        brokers = Brokers(options)
+        try:
+            return _Run(self, options, brokers, Folder(self.folder)).run(spark)
+        finally:
+            brokers.close()
+
+    def follow(self, spark: SparkSession, pause: float) -> None:
+        """Archives on and on, and waits some seconds where nothing new is there; ends by an error only."""
+        while True:
+            if not self.run(spark).messages:
+                time.sleep(pause)
+
+
+class _Run:
+    """One run: its plan is made at the beginning, what comes later is not read."""
+
+    def __init__(self, job: Archive, options: ReadOptions, brokers: Brokers, folder: Folder) -> None:
+        self._job = job
+        self._options = options
+        self._brokers = brokers
+        self._folder = folder
+        queues = brokers.queues()
+        topics = sorted({topic for topic, _ in queues})
+        kept = spans_by_queue(piece for topic in topics for piece in folder.pieces(topic))
+        if new := set(topics) - {topic for topic, _ in kept}:
+            kept |= self._begin(new)
+        self._left = {queue: self._missing(queue, each, kept.get(queue, [])) for queue, each in queues.items()}
+        self._ends = {queue: each.max_offset for queue, each in queues.items()}
+
+    def _begin(self, topics: Iterable[str]) -> dict[Queue, list[Span]]:
+        """Notes where topics begin in the archive that it did not have: the next run must not look anew."""
+        start = self._brokers.place(self._options.start or "earliest", "startingOffsets")
+        skipped = {queue: [Span(0, offset)] for queue, offset in start.items() if queue[0] in topics}
+        for queue, spans in skipped.items():
+            self._folder.note(note_name("skipped", *queue, spans[0]))
+        return skipped
+
+    def _missing(self, queue: Queue, bounds: QueueOffset, kept: Sequence[Span]) -> deque[QueueRange]:
+        """What is to be read of a queue, in pieces that are a file each."""
+        if kept and kept[-1].end > bounds.max_offset:
+            msg = (
+                f"the archive holds queue {queue[1]} of {queue[0]!r} up to offset {kept[-1].end}, but it ends at"
+                f" {bounds.max_offset}: the topic was made anew; archive it in another folder"
+            )
+            raise ConfigurationError(msg, field="folder")
+        self._note_lost(queue, missing(kept, Span(0, bounds.min_offset)))
+        gaps = missing(kept, Span(bounds.min_offset, bounds.max_offset))
+        pieces = [piece for gap in gaps for piece in cut(gap, self._job.messages_per_file)]
+        return deque(QueueRange(*queue, *piece) for piece in pieces)
+
+    def _note_lost(self, queue: Queue, spans: Iterable[Span]) -> None:
+        for span in spans:
+            data_lost(self._options, queue, f"offsets {span.first} to {span.end - 1} were never archived")
+            self._folder.note(note_name("lost", *queue, span))
+            self._job.say(f"{queue[0]}: offsets {span.first} to {span.end - 1} of queue {queue[1]} are lost")
+
+    def run(self, spark: SparkSession) -> Archived:
+        total = sum(piece.count for pieces in self._left.values() for piece in pieces)
+        done = Archived(0, 0, 0)
+        self._report()
+        began = time.monotonic()
+        while pieces := self._next_round():
+            written = run_tasks(spark, pieces, partial(_archive, self._options, self._folder))
+            self._note_what_went(pieces, written)
+            self._report()
+            done = Archived(
+                done.messages + sum(each.rows for each in written),
+                done.files + sum(each.files for each in written),
+                done.size + sum(each.size for each in written),
+            )
+            rate = done.messages / (time.monotonic() - began)
+            self._job.say(f"{done.messages:,} of {total:,} messages in {done.files:,} files, {rate:,.0f} a second")
+        return done
+
+    def _next_round(self) -> list[QueueRange]:
+        """The first pieces of each queue in turn, until they are enough."""
+        chosen: list[QueueRange] = []
+        count = 0
+        while count < self._job.messages_per_round and any(self._left.values()):
+            for pieces in self._left.values():
+                if pieces and count < self._job.messages_per_round:
+                    chosen.append(pieces.popleft())
+                    count += chosen[-1].count
+        return chosen
+
+    def _note_what_went(self, pieces: Sequence[QueueRange], written: Sequence[Written]) -> None:
+        """Notes what retention took while it was read."""
+        short = [piece for piece, each in zip(pieces, written, strict=True) if each.rows < piece.count]
+        for piece in short:
+            queue = (piece.topic, piece.queue)
+            kept = spans_by_queue(self._folder.pieces(piece.topic)).get(queue, [])
+            self._note_lost(queue, missing(kept, Span(piece.start, piece.end)))
+
+    def _report(self) -> None:
+        """Tells the group's progress: everything before the first piece that is left."""
+        self._brokers.report(
+            {queue: pieces[0].start if pieces else self._ends[queue] for queue, pieces in self._left.items()}
+        )
+
+
+def _archive(options: ReadOptions, folder: Folder, piece: QueueRange) -> Written:
+    with shown_in_one_line():
+        return write_range(folder, piece.topic, piece.queue, read_range(options, archive_schema(), piece))

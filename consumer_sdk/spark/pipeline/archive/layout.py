@@ -1,0 +1,150 @@
+"""Names of files, and what follows from them: which messages are there, which are missing, which file counts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumer_sdk.spark.offsets import Queue
+
+__all__ = [
+    "Chosen",
+    "Piece",
+    "Span",
+    "chosen",
+    "cut",
+    "file_name",
+    "missing",
+    "note_name",
+    "parse",
+    "spans_by_queue",
+    "topic_folder",
+]
+
+_FILE = re.compile(
+    r"topic=(?P<topic>[^/]+)/date=(?P<date>\d{4}-\d\d-\d\d)/q(?P<queue>\d+)-(?P<first>\d+)-(?P<end>\d+)\.parquet"
+)
+_ABSENT = re.compile(r"topic=(?P<topic>[^/]+)/_(?:skipped|lost)/q(?P<queue>\d+)-(?P<first>\d+)-(?P<end>\d+)")
+
+
+class Span(NamedTuple):
+    """Offsets [first, end) of a queue."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """A file, or a note that messages are in none: skipped at the beginning, or lost.
+
+    Attributes:
+        topic, queue: Where its messages lay.
+        span: Which messages it has.
+        path: Its name below the archive's folder.
+        date: The day when they became visible, as ``2026-11-22``; empty in a note.
+        size: Bytes of the file.
+    """
+
+    topic: str
+    queue: int
+    span: Span
+    path: str
+    date: str = ""
+    size: int = 0
+
+    @property
+    def place(self) -> Queue:
+        """The queue among those of all topics."""
+        return self.topic, self.queue
+
+
+class Chosen(NamedTuple):
+    """A file that counts, for its messages from an offset on."""
+
+    piece: Piece
+    first: int
+
+
+def topic_folder(topic: str) -> str:
+    """The folder of a topic, in the form that Spark and others read as a column."""
+    return f"topic={quote(topic, safe='')}"
+
+
+def file_name(topic: str, date: str, queue: int, span: Span) -> str:
+    """The name of a file below the archive's folder."""
+    return f"{topic_folder(topic)}/date={date}/{_of_queue(queue, span)}.parquet"
+
+
+def note_name(why: Literal["skipped", "lost"], topic: str, queue: int, span: Span) -> str:
+    """The name of a note; Spark and others pass over what begins with an underscore."""
+    return f"{topic_folder(topic)}/_{why}/{_of_queue(queue, span)}"
+
+
+def _of_queue(queue: int, span: Span) -> str:
+    return f"q{queue:04}-{span.first:020}-{span.end:020}"
+
+
+def parse(path: str, size: int = 0) -> Piece | None:
+    """What a name below the archive's folder says; None where it is another file's."""
+    found = _FILE.fullmatch(path) or _ABSENT.fullmatch(path)
+    if found is None:
+        return None
+    parts = found.groupdict()
+    span = Span(int(parts["first"]), int(parts["end"]))
+    return Piece(unquote(parts["topic"]), int(parts["queue"]), span, path, parts.get("date", ""), size)
+
+
+def chosen(pieces: Iterable[Piece]) -> list[Chosen]:
+    """The files that count, by topic, queue and offset: every message once, from the longest file that has it."""
+    result: list[Chosen] = []
+    place: Queue | None = None
+    at = 0
+    for piece in sorted(pieces, key=lambda each: (each.place, each.span.first, -each.span.end, each.path)):
+        if not piece.date:
+            continue
+        if piece.place != place:
+            place, at = piece.place, 0
+        if piece.span.end > at:
+            result.append(Chosen(piece, max(at, piece.span.first)))
+            at = piece.span.end
+    return result
+
+
+def spans_by_queue(pieces: Iterable[Piece]) -> dict[Queue, list[Span]]:
+    """What is accounted for, by queue: ascending spans with messages missing between them."""
+    found: dict[Queue, list[Span]] = defaultdict(list)
+    for piece in sorted(pieces, key=lambda each: (each.place, each.span)):
+        spans = found[piece.place]
+        if spans and piece.span.first <= spans[-1].end:
+            spans[-1] = Span(spans[-1].first, max(spans[-1].end, piece.span.end))
+        else:
+            spans.append(piece.span)
+    return dict(found)
+
+
+def missing(spans: Iterable[Span], wanted: Span) -> list[Span]:
+    """What of a span is not accounted for, ascending."""
+    gaps: list[Span] = []
+    at = wanted.first
+    for first, end in spans:
+        if at < min(first, wanted.end):
+            gaps.append(Span(at, min(first, wanted.end)))
+        at = max(at, end)
+    if at < wanted.end:
+        gaps.append(Span(at, wanted.end))
+    return gaps
+
+
+def cut(span: Span, length: int) -> list[Span]:
+    """A span cut at the multiples of a length: whoever cuts the same messages later gets the same spans."""
+    first, end = span
+    marks = [first, *range((first // length + 1) * length, end, length), end]
+    return [Span(low, high) for low, high in itertools.pairwise(marks) if low < high]

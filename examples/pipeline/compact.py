@@ -1,0 +1,7 @@
+"""Merges the small files of an archive: spark-submit examples/pipeline/compact.py --folder PATH."""
+
+import typer
+
+from consumer_sdk.spark.pipeline.cli.archive import compact
+
+typer.run(compact)
