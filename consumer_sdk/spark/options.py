@@ -46,7 +46,7 @@ _READ = (
     "sqlFilter",
     "messagesPerRequest",
 )
-_WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId")
+_WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId", "writeNumber")
 # Spark's own, which it passes on.
 _OF_SPARK = {"checkpointlocation", "queryname", "path"}
 _SINK_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,80}")
@@ -55,6 +55,7 @@ _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 DEFAULT_OFFSETS_PER_TRIGGER = 50_000
 DEFAULT_MESSAGES_PER_REQUEST = 8192
 LARGEST_REQUEST = 100_000
+_LAST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ class WriteOptions:
         sink: Name under which the broker knows what was committed.
         topic: Topic of rows that name none; None: the column does.
         take_over: Whether a sink of another query is taken over.
-        write_id: Of a batch: what its epoch is known by.
+        write_id: Of a batch: what its epochs are known by.
+        number: Of a batch: which of the parts under this writeId it is; its epoch.
         repeatable: Of a batch: writing it again does nothing, because the user named the writeId.
     """
 
@@ -164,6 +166,7 @@ class WriteOptions:
     topic: str | None = None
     take_over: bool = False
     write_id: str = ""
+    number: int = 0
     repeatable: bool = False
 
     @classmethod
@@ -176,6 +179,10 @@ class WriteOptions:
         given = _known(options, _WRITE)
         topic = given.get("topic") or None
         if streaming:
+            for name in ("writeId", "writeNumber"):
+                if name in given:
+                    msg = f"{name} is for batches; a stream has a sinkId, and Spark numbers its micro-batches"
+                    raise ConfigurationError(msg, field=name)
             return cls(_connection(given), _sink(given, "sinkId"), topic, _reset(given))
         for name in ("sinkId", "onCheckpointReset"):
             if name in given:
@@ -183,7 +190,17 @@ class WriteOptions:
                 raise ConfigurationError(msg, field=name)
         named = bool(given.get("writeId"))
         write_id = _sink(given, "writeId") if named else new_id()
-        return cls(_connection(given), f"batch-{write_id}", topic, write_id=write_id, repeatable=named)
+        if "writeNumber" in given and not named:
+            msg = "writeNumber is given without a writeId, the name under which the broker remembers the last number"
+            raise ConfigurationError(msg, field="writeNumber")
+        return cls(
+            _connection(given),
+            f"batch-{write_id}",
+            topic,
+            write_id=write_id,
+            number=_count(given, "writeNumber", _LAST_NUMBER, least=0) or 0,
+            repeatable=named,
+        )
 
 
 def _sink(given: Mapping[str, str], option: str) -> str:
@@ -326,16 +343,16 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[
     return read
 
 
-def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1) -> int | None:
+def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, least: int = 1) -> int | None:
     text = given.get(option)
     if text is None:
         return None
     try:
         count = int(text)
     except ValueError:
-        count = 0
-    if not 1 <= count <= most:
-        msg = f"{option} {text!r} must be a number from 1 to {most}"
+        count = least - 1
+    if not least <= count <= most:
+        msg = f"{option} {text!r} must be a number from {least} to {most}"
         raise ConfigurationError(msg, field=option)
     return count
 

@@ -80,7 +80,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a table: all of it, or nothing; once, where it has a writeId."""
+    """Writes a table: all of it, or nothing; once under its writeId and writeNumber, where it has them."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Takes where to and what; nothing is connected yet."""
@@ -91,19 +91,20 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stores the rows of a task as half messages."""
         rows = Rows(self._schema, self._options.topic)
-        return _Written(_epochs(self._options).write(self._options.write_id, 0, _messages(rows, iterator)))
+        options = self._options
+        return _Written(_epochs(options).write(options.write_id, options.number, _messages(rows, iterator)))
 
     @shown_in_one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Releases all of it."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
-        _epochs(self._options).commit(self._options.write_id, 0, attempts)
+        _epochs(self._options).commit(self._options.write_id, self._options.number, attempts)
         self._forget()
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops all of it."""
-        _epochs(self._options).abort(self._options.write_id, 0)
+        _epochs(self._options).abort(self._options.write_id, self._options.number)
         self._forget()
 
     def _forget(self) -> None:

@@ -195,11 +195,22 @@ def test_a_table_is_written_once(jobs: Jobs, spark: SparkSession, waiting: Calla
     assert waiting() == 0
 
 
+def test_parts_of_a_write_that_are_numbered(jobs: Jobs, spark: SparkSession, waiting: Callable[[], int]) -> None:
+    """A part that was written, or that one behind it was written of, does nothing; gaps do no harm."""
+    for number, low in ((0, 0), (1, 100), (0, 0), (1, 100), (5, 200), (4, 300), (5, 200), (6, 400)):
+        frame = spark.range(low, low + 100).selectExpr("cast(id AS string) AS value")
+        writer = frame.write.format("halfmq").options(endpoint=jobs.endpoint, topic=jobs.topic)
+        writer.options(writeId=f"{jobs.topic}-parts", writeNumber=number).mode("append").save()
+    assert arrived(jobs.endpoint, jobs.topic) == once(range(300)) + once(range(400, 500))
+    assert waiting() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "columns", "mode", "words"),
     [
         ({"sinkid": "x"}, "'a' AS value", "append", "sinkId is for streams"),
         ({"tropic": "x"}, "'a' AS value", "append", "did you mean 'topic'?"),
+        ({"writenumber": "1"}, "'a' AS value", "append", "writeNumber is given without a writeId"),
         ({}, "'a' AS value", "append", "name a topic"),
         ({"topic": "t"}, "'a' AS valu", "append", "the column 'valu' cannot be written; did you mean 'value'?"),
         ({"topic": "t"}, "'a' AS key", "append", "there is no column 'value'"),
