@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from producer_sdk.filters import MessageFilter
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions", "WriteOptions"]
+__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions", "WriteOptions", "time_of"]
 
 EARLIEST, LATEST = -2, -1
 """What stands for an end of a queue in JSON offsets."""
@@ -297,7 +297,7 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
         msg = f"{by_offset} and {by_time} are both given; leave one of them out"
         raise ConfigurationError(msg, field=by_time)
     if time:
-        return _time(by_time, time)
+        return time_of(by_time, time)
     if not offsets:
         return None
     word = offsets.strip().lower()
@@ -309,7 +309,12 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
     return _offsets(by_offset, offsets, topics)
 
 
-def _time(option: str, text: str) -> datetime:
+def time_of(option: str, text: str) -> datetime:
+    """A time, as options give it.
+
+    Raises:
+        ConfigurationError: It is none, or has no time zone.
+    """
     try:
         if text.strip().isdigit():
             return datetime.fromtimestamp(int(text) / 1000, UTC)

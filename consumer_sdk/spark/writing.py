@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.hints import did_you_mean
 from halfmq.v1 import message_pb2, sink_pb2
@@ -177,6 +177,16 @@ class Epochs:
         )
         response: sink_pb2.CommitEpochResponse = self._ask(lambda broker: broker.sinks.CommitEpoch, request)
         return response
+
+    def committed(self) -> int | None:
+        """The last epoch that was committed; None before the first."""
+        try:
+            response = self._ask(lambda broker: broker.sinks.GetSink, sink_pb2.GetSinkRequest(sink=self._sink))
+        except RequestRefused as error:
+            if error.reason != "SINK_NOT_FOUND":
+                raise
+            return None
+        return response.sink.committed_epoch if response.sink.HasField("committed_epoch") else None
 
     def forget(self) -> None:
         """Has the broker forget the sink: nobody will ask for it again."""

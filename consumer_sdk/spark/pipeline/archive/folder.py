@@ -87,9 +87,23 @@ class Folder:
         """Begins a file; finish or discard it."""
         return Unfinished(self._files, self._root, local=self._local)
 
-    def note(self, path: str) -> None:
-        """Makes an empty file."""
-        self.create().finish(path)
+    def note(self, path: str, content: bytes = b"") -> None:
+        """Makes a small file."""
+        unfinished = self.create()
+        try:
+            unfinished.stream.write(content)
+            unfinished.finish(path)
+        finally:
+            unfinished.discard()
+
+    def read_note(self, path: str) -> bytes | None:
+        """What is in a small file; None where there is none."""
+        try:
+            with self.open(path) as source:
+                content: bytes = source.read()
+                return content
+        except FileNotFoundError:
+            return None
 
     def delete(self, path: str) -> None:
         """Deletes a file; one that is gone already is well."""

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from consumer_sdk.errors import HalfmqError
+from consumer_sdk.spark.options import time_of
 from consumer_sdk.spark.pipeline.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Conf", "Endpoint", "Folder", "Master", "RootCertificates", "connection_options", "running", "say"]
+__all__ = ["Conf", "Endpoint", "Folder", "Master", "RootCertificates", "connection_options", "moment", "running", "say"]
 
 Endpoint: TypeAlias = Annotated[
     str, typer.Option(help="A broker, host:port, or several with commas between them.", envvar="HALFMQ_ENDPOINT")
@@ -39,6 +41,15 @@ def connection_options(endpoint: str, root_certificates: str | None) -> dict[str
     if root_certificates:
         options["tlsRootCertificates"] = root_certificates
     return options
+
+
+def moment(option: str, text: str | None) -> datetime | None:
+    """A time that may be left out.
+
+    Raises:
+        ConfigurationError: It is none, or has no time zone.
+    """
+    return None if text is None else time_of(option, text)
 
 
 def say(line: str) -> None:

@@ -1,0 +1,10 @@
+"""Writes archived messages to a topic again.
+
+spark-submit examples/pipeline/replay.py --folder PATH --topic NAME --into NAME --name NAME
+"""
+
+import typer
+
+from consumer_sdk.spark.pipeline.cli.replay import replay
+
+typer.run(replay)
