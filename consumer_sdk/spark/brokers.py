@@ -10,17 +10,17 @@ import grpc
 
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.queues import QueueReader
-from consumer_sdk.spark.options import EARLIEST, LATEST
+from consumer_sdk.spark.options import EARLIEST, LATEST, ReadOptions
 from producer_sdk.admin import Admin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from consumer_sdk.queues import QueueOffset
     from consumer_sdk.spark.offsets import Offsets, Queue
-    from consumer_sdk.spark.options import Bound, ReadOptions
+    from consumer_sdk.spark.options import Bound
 
-__all__ = ["Brokers"]
+__all__ = ["Brokers", "require_topic"]
 
 
 class Brokers:
@@ -110,3 +110,20 @@ class Brokers:
 
 def _offset_of(queue: QueueOffset, offset: int) -> int:
     return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}.get(offset, offset)
+
+
+def require_topic(connection: Mapping[str, str], topic: str) -> None:
+    """Makes sure that a topic exists, before work is done that would be written to it.
+
+    Args:
+        connection: The options endpoint and TLS.
+        topic: The topic.
+
+    Raises:
+        RequestRefused: There is no such topic.
+    """
+    brokers = Brokers(ReadOptions.read({**connection, "topic": topic}))
+    try:
+        brokers.queues()
+    finally:
+        brokers.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.brokers import require_topic
 from consumer_sdk.spark.offsets import QueueRange, bounded, ranges_between
 from consumer_sdk.spark.options import WriteOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
@@ -83,6 +84,7 @@ class Replay:
         if not _NAME.fullmatch(self.name):
             msg = f"the name {self.name!r} must have 1 to 80 of the characters a-z, A-Z, 0-9, '-' and '_'"
             raise ConfigurationError(msg, field="name")
+        require_topic(self.options, self.into)
         folder = Folder(self.folder)
         parts = self._plan(spark, folder)
         options = {**self.options, "topic": self.into, "writeId": f"replay-{self.name}"}

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["open_session"]
 
-_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
-_HERE = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+# Spark's own 200 are made for clusters.
+_HERE = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+}
 
 
 def open_session(name: str, master: str | None = None, settings: Iterable[str] = ()) -> SparkSession:
@@ -35,7 +39,7 @@ def open_session(name: str, master: str | None = None, settings: Iterable[str] =
         master = "local[*]"
     if master is not None:
         builder = builder.master(master)
-    for key, value in ({} if submitted else _HERE | _DEFAULTS).items():
+    for key, value in ({} if submitted else _HERE).items():
         builder = builder.config(key, value)
     for setting in settings:
         key, equals, value = setting.partition("=")
