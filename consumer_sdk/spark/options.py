@@ -46,7 +46,7 @@ _READ = (
     "sqlFilter",
     "messagesPerRequest",
 )
-_WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId", "writeNumber")
+_WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId", "writeNumber", "writeQuery")
 # Spark's own, which it passes on.
 _OF_SPARK = {"checkpointlocation", "queryname", "path"}
 _SINK_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,80}")
@@ -156,8 +156,8 @@ class WriteOptions:
         sink: Name under which the broker knows what was committed.
         topic: Topic of rows that name none; None: the column does.
         take_over: Whether a sink of another query is taken over.
-        write_id: Of a batch: what its epochs are known by.
-        number: Of a batch: which of the parts under this writeId it is; its epoch.
+        query_id: Of a batch: what numbers its epochs: a query, otherwise its own writeId.
+        number: Of a batch: which of the parts under its writeId it is; its epoch.
         repeatable: Of a batch: writing it again does nothing, because the user named the writeId.
     """
 
@@ -165,7 +165,7 @@ class WriteOptions:
     sink: str
     topic: str | None = None
     take_over: bool = False
-    write_id: str = ""
+    query_id: str = ""
     number: int = 0
     repeatable: bool = False
 
@@ -179,28 +179,37 @@ class WriteOptions:
         given = _known(options, _WRITE)
         topic = given.get("topic") or None
         if streaming:
-            for name in ("writeId", "writeNumber"):
+            for name in ("writeId", "writeNumber", "writeQuery"):
                 if name in given:
                     msg = f"{name} is for batches; a stream has a sinkId, and Spark numbers its micro-batches"
                     raise ConfigurationError(msg, field=name)
             return cls(_connection(given), _sink(given, "sinkId"), topic, _reset(given))
-        for name in ("sinkId", "onCheckpointReset"):
-            if name in given:
-                msg = f"{name} is for streams; give a batch a writeId if it may be repeated"
-                raise ConfigurationError(msg, field=name)
-        named = bool(given.get("writeId"))
-        write_id = _sink(given, "writeId") if named else new_id()
-        if "writeNumber" in given and not named:
-            msg = "writeNumber is given without a writeId, the name under which the broker remembers the last number"
-            raise ConfigurationError(msg, field="writeNumber")
+        if "sinkId" in given:
+            msg = "sinkId is for streams; give a batch a writeId if it may be repeated"
+            raise ConfigurationError(msg, field="sinkId")
+        _whole(given)
+        write_id = _sink(given, "writeId") if given.get("writeId") else new_id()
         return cls(
             _connection(given),
             f"batch-{write_id}",
             topic,
-            write_id=write_id,
+            _reset(given),
+            query_id=given.get("writeQuery") or write_id,
             number=_count(given, "writeNumber", _LAST_NUMBER, least=0) or 0,
-            repeatable=named,
+            repeatable=bool(given.get("writeId")),
         )
+
+
+def _whole(given: Mapping[str, str]) -> None:
+    """Refuses options of batches that say nothing without another one."""
+    for name, without, why in (
+        ("writeNumber", "writeId", "the name under which the broker remembers the last number"),
+        ("writeQuery", "writeNumber", "which it gives"),
+        ("onCheckpointReset", "writeQuery", "the query whose checkpoint that is"),
+    ):
+        if name in given and not given.get(without):
+            msg = f"{name} is given without a {without}, {why}"
+            raise ConfigurationError(msg, field=name)
 
 
 def _sink(given: Mapping[str, str], option: str) -> str:

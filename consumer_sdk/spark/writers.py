@@ -92,19 +92,19 @@ class BatchWriter(DataSourceArrowWriter):
         """Stores the rows of a task as half messages."""
         rows = Rows(self._schema, self._options.topic)
         options = self._options
-        return _Written(_epochs(options).write(options.write_id, options.number, _messages(rows, iterator)))
+        return _Written(_epochs(options).write(options.query_id, options.number, _messages(rows, iterator)))
 
     @shown_in_one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Releases all of it."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
-        _epochs(self._options).commit(self._options.write_id, self._options.number, attempts)
+        _epochs(self._options).commit(self._options.query_id, self._options.number, attempts)
         self._forget()
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops all of it."""
-        _epochs(self._options).abort(self._options.write_id, self._options.number)
+        _epochs(self._options).abort(self._options.query_id, self._options.number)
         self._forget()
 
     def _forget(self) -> None:

@@ -19,14 +19,21 @@ def test_a_stream() -> None:
 def test_a_batch_without_a_name_is_nobody_elses() -> None:
     one, other = (WriteOptions.read(LEAST, streaming=False) for _ in range(2))
     assert (one.number, one.repeatable) == (0, False)
-    assert one.sink == f"batch-{one.write_id}" != other.sink
+    assert one.sink == f"batch-{one.query_id}" != other.sink
 
 
 def test_a_batch_with_a_name_and_a_number() -> None:
     options = WriteOptions.read({**LEAST, "writeid": "load-7"}, streaming=False)
-    assert (options.sink, options.write_id, options.number, options.repeatable) == ("batch-load-7", "load-7", 0, True)
+    assert (options.sink, options.query_id, options.number, options.repeatable) == ("batch-load-7", "load-7", 0, True)
     numbered = WriteOptions.read({**LEAST, "writeId": "load-7", "writenumber": "12"}, streaming=False)
-    assert (numbered.sink, numbered.write_id, numbered.number) == ("batch-load-7", "load-7", 12)
+    assert (numbered.sink, numbered.query_id, numbered.number) == ("batch-load-7", "load-7", 12)
+
+
+def test_a_batch_that_a_query_numbers() -> None:
+    given = {**LEAST, "writeId": "load-7", "writeNumber": "0", "writeQuery": "q"}
+    options = WriteOptions.read(given, streaming=False)
+    assert (options.sink, options.query_id, options.take_over) == ("batch-load-7", "q", False)
+    assert WriteOptions.read({**given, "onCheckpointReset": "continue"}, streaming=False).take_over
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,10 @@ def test_a_batch_with_a_name_and_a_number() -> None:
         ({"sinkId": "s", "writeId": "w"}, True, "writeId", "writeId is for batches"),
         ({"sinkId": "s", "writeNumber": "1"}, True, "writeNumber", "writeNumber is for batches"),
         ({"sinkId": "s"}, False, "sinkId", "sinkId is for streams"),
+        ({"sinkId": "s", "writeQuery": "q"}, True, "writeQuery", "writeQuery is for batches"),
         ({"writeNumber": "1"}, False, "writeNumber", "without a writeId"),
+        ({"writeId": "w", "writeQuery": "q"}, False, "writeQuery", "without a writeNumber"),
+        ({"writeId": "w", "onCheckpointReset": "continue"}, False, "onCheckpointReset", "without a writeQuery"),
         ({"writeId": "w", "writeNumber": "-1"}, False, "writeNumber", "a number from 0 to"),
         ({"writeId": "w", "writeNumber": "one"}, False, "writeNumber", "a number from 0 to"),
         ({"writeId": "w", "writeNumber": str(2**63)}, False, "writeNumber", "a number from 0 to 9223372036854775807"),
