@@ -85,5 +85,5 @@ class HalfmqDataSource(DataSource):
 
 def _only_appended(overwrite: bool) -> None:
     if overwrite:
-        msg = "a topic cannot be overwritten; use mode('append'), for streams outputMode('append') or 'update'"
+        msg = "a topic cannot be overwritten; use mode('append'), for streams outputMode('append')"
         raise ConfigurationError(msg, field="mode")

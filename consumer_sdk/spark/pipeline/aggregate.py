@@ -11,12 +11,14 @@ from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError, HalfmqError
 from consumer_sdk.spark.brokers import require_topic
+from consumer_sdk.spark.micro_batches import write_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["Aggregate", "Aggregated"]
 
@@ -94,9 +96,7 @@ class Aggregate:
         source = spark.readStream.format("halfmq").options(**self.options, **reading, topic=self.topic)
         require_topic(self.options, self.into)
         try:
-            writer = self._written(source.load()).writeStream.format("halfmq").outputMode(self.mode)
-            writer = writer.options(**self.options, topic=self.into, sinkId=self.name)
-            writer = writer.option("checkpointLocation", self.checkpoint)
+            writer = self._writer(self._written(source.load())).option("checkpointLocation", self.checkpoint)
             writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} s")
             query = writer.start()
         except PySparkException as error:
@@ -105,6 +105,14 @@ class Aggregate:
             return self._watch(query)
         finally:
             query.stop()
+
+    def _writer(self, written: DataFrame) -> DataStreamWriter:
+        if self.mode == "append":
+            return written.writeStream.format("halfmq").options(**self.options, topic=self.into, sinkId=self.name)
+        # Spark gives the sinks of Python what was appended, and nothing else.
+        return written.writeStream.outputMode("update").foreachBatch(
+            lambda frame, number: write_once(frame, number, **self.options, write_id=self.name, topic=self.into)
+        )
 
     def _written(self, source: DataFrame) -> DataFrame:
         """What the sink writes."""
@@ -192,5 +200,5 @@ def _lag(progress: Mapping[str, object]) -> int:
 def _first_line(error: PySparkException) -> str:
     """What is wrong, without the plan and the traces behind it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "halfmq" in line or "consumer_sdk" in line or "the message at" in line]
+    telling = [line for line in lines if "_sdk.errors." in line or "the message at" in line]
     return (telling or lines or [repr(error)])[0]

@@ -52,9 +52,8 @@ def sell(broker: BrokerProcess, topic: str) -> Callable[[range], None]:
     def send(minutes: range) -> None:
         with Producer(broker.endpoint) as producer:
             for start in minutes[::30]:
-                producer.send_many(
-                    [Message(topic, json.dumps(sale(minute))) for minute in minutes if start <= minute < start + 30]
-                )
+                some = range(start, min(start + 30, minutes.stop))
+                producer.send_many([Message(topic, json.dumps(sale(minute))) for minute in some])
 
     return send
 
@@ -132,9 +131,9 @@ def test_messages_that_cannot_be_read(
 ) -> None:
     sell(range(100))
     with Producer(broker.endpoint) as producer:
-        place = producer.send(topic, "no JSON")
+        producer.send(topic, "no JSON")
         producer.send(topic, '{"kind": "a", "amount": 1}')
-    with pytest.raises(HalfmqError, match=f"the message at {topic}/{place.queue}/{place.offset} is no JSON object"):
+    with pytest.raises(HalfmqError, match=rf"the message at {topic}/\d/\d+ is no JSON object"):
         job.run(spark)
     skipping = replace(job, skip_malformed=True, mode="update", checkpoint=f"{job.checkpoint}-2", name=f"{topic}-2")
     skipping.run(spark)
