@@ -1,0 +1,59 @@
+"""Certificates for tests of TLS."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass
+class Authority:
+    """Signs certificates for 127.0.0.1."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def make(cls) -> Authority:
+        """A new one that nobody knows."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        return cls(_certificate("test authority", key, "test authority", key, authority=True), key)
+
+    @property
+    def pem(self) -> bytes:
+        """Its own certificate."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, name: str) -> tuple[bytes, bytes]:
+        """A key and its certificate chain."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, "test authority", self.key, authority=False)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return private, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _certificate(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, signer: ec.EllipticCurvePrivateKey, *, authority: bool
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.UTC)
+    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(addresses, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
