@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from producer_sdk import TlsConfig
     from support.brokers import BrokerProcess
 
 
@@ -66,10 +67,10 @@ def forget_last_commit(checkpoint: Path) -> None:
     (last.parent / f".{last.name}.crc").unlink()
 
 
-def arrived(endpoint: str, topic: str) -> Counter[int]:
+def arrived(endpoint: str, topic: str, *, tls: TlsConfig | None = None) -> Counter[int]:
     """How often each number is in a topic of numbers; all of it is read."""
     found: Counter[int] = Counter()
-    with QueueReader(endpoint) as reader:
+    with QueueReader(endpoint, tls=tls) as reader:
         for queue in reader.queue_offsets(topic):
             at = queue.min_offset
             while at < queue.max_offset:
