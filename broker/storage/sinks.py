@@ -16,7 +16,7 @@ from broker.storage import halves
 from broker.storage.verdicts import decide_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
     from broker.services.work import Epoch, Queue, SinkWork
@@ -140,7 +140,7 @@ def commit(
         return EpochCommitted(already=True)
     written = session.fetch(
         f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
-        " ORDER BY transaction_id",
+        " ORDER BY attempt_id, transaction_id",
         sink.key(epoch.number),
     )
     there = dict.fromkeys(attempts, 0)
@@ -157,9 +157,11 @@ def commit(
     done = EpochCommitted(already=False)
     winners = [row[0] for row in written if row[1] in attempts]
     # The queues are locked from the first message released to the end: so that comes last.
-    _decide(session, [row[0] for row in written if row[1] not in attempts], now, directory, turn, None)
-    session.delete_in("sink_transaction", "transaction_id", [row[0] for row in written])
-    _decide(session, winners, now, directory, turn, done)
+    losers = sorted(row[0] for row in written if row[1] not in attempts)
+    _decide(session, losers, now, directory, 0, None)
+    session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
+    for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
+        _decide(session, some, now, directory, own_turn, done)
     session.run(
         "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
     )
@@ -250,6 +252,28 @@ def find(session: Session, name: str) -> SinkState:
     sink_id, query_id, _, committed, committed_at = row
     waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
     return SinkState(name, query_id, committed, committed_at, int(waiting or 0))
+
+
+def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory) -> int:
+    """How many queues the topic of the first message has."""
+    if not winners:
+        return 1
+    query = "SELECT topic_id FROM half_message WHERE transaction_id = ? AND position = 0"
+    found = directory.by_ids(session, {row[0] for row in session.fetch(query, (winners[0],))})
+    return max((len(topic.queue_ids) for topic in found.values()), default=1)
+
+
+def _spread(winners: Sequence[bytes], queues: int, turn: int) -> Iterator[tuple[Sequence[bytes], int]]:
+    """The transactions in their order, some at a time, and which queue's turn it is.
+
+    All queues get something where there is enough for them. What comes first goes to lower queues, so that two epochs
+    take the locks of one topic's queues in the same order.
+    """
+    size = max(1, min(DECIDED_AT_ONCE, -(-len(winners) // queues)))
+    starts = range(0, len(winners), size)
+    first = turn % (queues - len(starts) + 1) if len(starts) < queues else 0
+    for number, start in enumerate(starts):
+        yield winners[start : start + size], first + number
 
 
 def _decide(

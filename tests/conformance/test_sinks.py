@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.services.work import Epoch, PrepareWork, SinkWork, TransactionFilter
@@ -76,6 +77,21 @@ async def test_an_epoch_is_released_whole(world: World, store: Store, topic: Top
     state = await store.find_sink("archive")
     assert (state.committed_epoch, state.committed_at, state.waiting) == (0, world.clock.now(), 0)
     nothing_waits(world)
+
+
+async def test_an_epoch_goes_to_all_queues(store: Store) -> None:
+    """As far as it has transactions; those of one attempt in the order in which it wrote them."""
+    topic = await store.create_topic("wide", TopicSettings(4, HOUR))
+    attempt = new_id()
+    names = [f"{number}" for number in range(4 * DECIDED_AT_ONCE)]
+    for name in names:
+        await write(store, topic, name, attempt=attempt)
+    done = await store.commit_epoch(epoch(), {attempt: len(names)})
+    assert set(done.heads) == {(topic.topic_id, queue_id) for queue_id in topic.queue_ids}
+    share = len(names) // len(topic.queue_ids)
+    for number in range(len(topic.queue_ids)):
+        found = [message.body.decode() for message in await log_of(store, topic, number)]
+        assert found == names[number * share : (number + 1) * share]
 
 
 async def test_committing_again_changes_nothing(world: World, store: Store, topic: Topic) -> None:
