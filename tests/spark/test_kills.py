@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 MESSAGES = 4000
 KILLS = 2
-COPYING = str(Path(__file__).with_name("copying_driver.py"))
+COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 
 
 @pytest.mark.usefixtures("java")
@@ -36,7 +37,7 @@ def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path:
             for start in range(0, MESSAGES, 500):
                 producer.send_many([Message("source", f"{number}".encode()) for number in range(start, start + 500)])
         for kill in range(1, KILLS + 1):
-            driver = Driver(COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+            driver = Driver(*COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
             goal = kill * MESSAGES // (KILLS + 2)
             until(lambda: not driver.running() or arrived(broker.endpoint, "target").total() >= goal)  # noqa: B023
             assert driver.running()
@@ -44,7 +45,7 @@ def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path:
             driver.kill()
     # The broker too, while a driver works.
     with BrokerProcess(url) as broker:
-        driver = Driver(COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
+        driver = Driver(*COPYING, broker.endpoint, "source", "target", str(tmp_path / "checkpoint"))
         before = arrived(broker.endpoint, "target").total()
         until(lambda: arrived(broker.endpoint, "target").total() > before)
         broker.kill()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 class Driver:
     """A driver's process group: Python, the JVM, and its workers."""
 
-    def __init__(self, *arguments: str) -> None:
-        """Starts a Python program."""
+    def __init__(self, *command: str) -> None:
+        """Starts it."""
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            command,
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -189,7 +189,7 @@ def _group_of(key: str) -> Column:
 def _lag(progress: Mapping[str, object]) -> int:
     """Messages that are there and were not read."""
     source = progress["sources"][0]  # type: ignore[index]
-    latest, end = (json.loads(source[name] or "{}") for name in ("latestOffset", "endOffset"))
+    latest, end = (json.loads(source[name] or "{}") or {} for name in ("latestOffset", "endOffset"))
     return sum(
         max(0, offset - end.get(topic, {}).get(queue, 0))
         for topic, queues in latest.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -50,5 +51,8 @@ def open_session(name: str, master: str | None = None, settings: Iterable[str] =
     session = builder.getOrCreate()
     # Times of messages are read and written in it.
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.sparkContext.setLogLevel("ERROR")
+    if not submitted:
+        # A job says in one line what ended it; spark-submit has settings of its own for what Spark says besides.
+        session.sparkContext.setLogLevel("OFF")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session

@@ -12,6 +12,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -37,7 +38,6 @@ from support.spark import Driver, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "30000"))
 IN_A_TRANSACTION = 100
 PUBLISHERS = 4
+SCRIPTS = Path(__file__).parents[3] / "examples" / "pipeline"
 
 
 class FlightListener(TransactionListener):
@@ -104,8 +105,9 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
             admin.create_topic("figures")
         publish(endpoint, url, flights)
 
-        command = ["-m", "broker.cli", "pipeline", "archive", f"--folder={folder}", f"--endpoint={endpoint}"]
-        archiving = Driver(*command, "--topic=flights", f"--messages-per-file={FLIGHTS // 20}")
+        command = ["spark-submit", "--master=local[2]", str(SCRIPTS / "archive.py"), f"--folder={folder}"]
+        command += [f"--endpoint={endpoint}", "--topic=flights", f"--messages-per-file={FLIGHTS // 20}"]
+        archiving = Driver(*command)
         until(lambda: any(folder.rglob("*.parquet")))
         assert archiving.running()
         archiving.kill()
@@ -124,7 +126,7 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
             group_by=("carrier", "origin"),
             max_offsets_per_trigger=FLIGHTS // 6,
         )
-        command = ["-m", "broker.cli", "pipeline", "aggregate", f"--endpoint={endpoint}"]
+        command = ["halfmq", "pipeline", "aggregate", f"--endpoint={endpoint}"]
         for name in ("topic", "into", "name", "checkpoint", "columns", "time", "window", "watermark"):
             command.append(f"--{name}={getattr(figures, name)}")
         command += [f"--figure={figure}" for figure in figures.figures]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+from pyspark.sql import SparkSession
 
 from consumer_sdk.errors import HalfmqError
 from consumer_sdk.spark.options import time_of
@@ -14,8 +15,6 @@ from consumer_sdk.spark.pipeline.session import open_session
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
-
-    from pyspark.sql import SparkSession
 
 __all__ = ["Conf", "Endpoint", "Folder", "Master", "RootCertificates", "connection_options", "moment", "running", "say"]
 
@@ -59,13 +58,18 @@ def say(line: str) -> None:
 
 @contextmanager
 def running(name: str, master: str | None, settings: list[str] | None) -> Iterator[SparkSession]:
-    """A Spark session for a command; errors of halfmq end it with one line and status 1."""
+    """A Spark session for a command; errors of halfmq end it with one line and status 1.
+
+    A session that was there before stays.
+    """
     try:
+        before = SparkSession.getActiveSession()
         spark = open_session(f"halfmq {name}", master, settings or ())
         try:
             yield spark
         finally:
-            spark.stop()
+            if before is None:
+                spark.stop()
     except HalfmqError as error:
         typer.echo(f"halfmq pipeline {name}: {error}", err=True)
         raise typer.Exit(1) from error
