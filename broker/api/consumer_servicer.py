@@ -6,8 +6,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters import deliveries, filters, messages, times
+from broker.api.converters import columns, deliveries, filters, messages, times
 from broker.api.outbox import Outbox
+from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.subscription import Wish
@@ -187,9 +188,10 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         left = request.max_messages or 32
         offset = request.offset
         wait = _optional(request, "wait") or 0
+        read = self._delivery.read_columns if request.columns else self._delivery.read_queue
         first = True
         while left:
-            piece = await self._delivery.read_queue(request.topic, request.queue, offset, left, wait, wanted)
+            piece = await read(request.topic, request.queue, offset, left, wait, wanted)
             wait = 0
             if not first and piece.next_offset <= offset:
                 return
@@ -199,8 +201,12 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             response = consumer_pb2.ReadQueueResponse(
                 next_offset=offset, min_offset=piece.min_offset, max_offset=piece.max_offset
             )
-            for message in piece.messages:
-                messages.fill_log_message(response.messages.add(), message)
+            if isinstance(piece.messages, LogColumns):
+                if piece.messages:
+                    columns.fill_log_columns(response.columns, piece.messages)
+            else:
+                for message in piece.messages:
+                    messages.fill_log_message(response.messages.add(), message)
             yield response
             if offset >= piece.max_offset:
                 return

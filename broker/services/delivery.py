@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from broker.domain.group import GroupMode
 from broker.domain.ids import format_id
@@ -20,23 +20,26 @@ from broker.services.work import (
     ExtendWork,
     JoinWork,
     NackWork,
-    QueueSlice,
     Receipt,
     ReceiptOutcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence, Sized
 
+    from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
+    from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
     from broker.services.ports import Storage
+    from broker.services.queue_slice import QueueSlice
     from broker.services.wakeups import Wakeups
 
 
 SECOND = 1_000_000
+_Messages = TypeVar("_Messages", bound="Sized")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ class DeliveryService:
 
     async def read_queue(
         self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
-    ) -> QueueSlice:
+    ) -> QueueSlice[list[LogMessage]]:
         """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
 
         What a filter does not want is passed over: the answer may be empty, and yet lead further.
@@ -206,6 +209,24 @@ class DeliveryService:
             InvalidArgument: the queue or the offset does not exist.
             NotFound: there is no such topic.
         """
+        return await self._read(self._store.read_queue, topic, queue_no, offset, limit, wait, wanted)
+
+    async def read_columns(
+        self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
+    ) -> QueueSlice[LogColumns]:
+        """Reads the same messages by columns; as `read_queue` in everything else."""
+        return await self._read(self._store.read_columns, topic, queue_no, offset, limit, wait, wanted)
+
+    async def _read(
+        self,
+        read: Callable[[Topic, int, int, int, int, Filter | None], Awaitable[QueueSlice[_Messages]]],
+        topic: str,
+        queue_no: int,
+        offset: int,
+        limit: int,
+        wait: int,
+        wanted: Filter | None,
+    ) -> QueueSlice[_Messages]:
         found = await self._catalog.topic(topic)
         if queue_no >= len(found.queue_ids):
             raise InvalidArgument(
@@ -219,7 +240,7 @@ class DeliveryService:
         with self.wakeups.listen([found.topic_id]) as event:
             while True:
                 event.clear()
-                piece = await self._store.read_queue(
+                piece = await read(
                     found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes, wanted
                 )
                 if piece.messages or self.draining:

@@ -8,11 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup, GroupSettings
+    from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
     from broker.domain.transaction import CheckVerdict
     from broker.errors import BrokerError
+    from broker.services.queue_slice import QueueSlice
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
         Place,
         PrepareWork,
         Queue,
-        QueueSlice,
         RecallWork,
         ReceiptOutcome,
         Redriven,
@@ -145,8 +147,14 @@ class LogStore(Protocol):
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
-    ) -> QueueSlice:
+    ) -> QueueSlice[list[LogMessage]]:
         """Reads messages from an offset; what a filter does not want is passed over."""
+        ...
+
+    async def read_columns(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[LogColumns]:
+        """Reads the same messages by columns."""
         ...
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:

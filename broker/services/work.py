@@ -451,16 +451,6 @@ class ReceiptOutcome:
     frees: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class QueueSlice:
-    """Messages of a queue, where it begins and ends, and where to go on reading."""
-
-    messages: list[LogMessage]
-    min_offset: int
-    max_offset: int
-    next_offset: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetterSearch:
     """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets."""

@@ -14,10 +14,13 @@ from broker.storage.handing_out import LARGEST_RANGE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup, GroupSettings
+    from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicSettings
     from broker.errors import BrokerError
+    from broker.services.queue_slice import QueueSlice
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
         GroupNews,
         JoinWork,
         Queue,
-        QueueSlice,
         ReceiptOutcome,
         Redriven,
         Settling,
@@ -98,10 +100,18 @@ class ConsumerStore(Access):
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
-    ) -> QueueSlice:
+    ) -> QueueSlice[list[LogMessage]]:
         """Reads messages from an offset; what a filter does not want is passed over."""
         return await self._read(
             lambda session: reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
+        )
+
+    async def read_columns(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[LogColumns]:
+        """Reads the same messages by columns."""
+        return await self._read(
+            lambda session: reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
         )
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:

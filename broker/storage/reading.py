@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from broker.domain.message import Candidate
 from broker.errors import NotFound
-from broker.services.work import QueueSlice
+from broker.services.queue_slice import QueueSlice
 from broker.storage import rows
 from broker.storage.session import Session, Statement, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence, Sized
 
+    from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
     from broker.services.work import Queue
 
+    _Messages = TypeVar("_Messages", bound=Sized)
+    _Made: TypeAlias = Callable[[str, int, Sequence[tuple[Any, ...]]], _Messages]
+
 EXAMINED_AT_ONCE = 1024
 _EXAMINED_PER_CALL = 16
+# Databases count up to twice as much.
+_FARTHEST = 1 << 62
 _SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
+_BOUNDS = "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
 _CANDIDATE_COLUMNS = (
     "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
 )
@@ -126,41 +133,92 @@ def read_queue(
     limit: int,
     max_bytes: int,
     wanted: Filter | None = None,
-) -> QueueSlice:
+) -> QueueSlice[list[LogMessage]]:
     """Reads from an offset on, or from the first one kept; what a filter does not want is passed over."""
+    return _read(session, topic, queue_no, offset, (limit, max_bytes), wanted, log_messages)
+
+
+def read_columns(
+    session: Session,
+    topic: Topic,
+    queue_no: int,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    wanted: Filter | None = None,
+) -> QueueSlice[LogColumns]:
+    """Reads the same messages as `read_queue`, by columns."""
+    return _read(session, topic, queue_no, offset, (limit, max_bytes), wanted, rows.log_columns)
+
+
+def _read(
+    session: Session,
+    topic: Topic,
+    queue_no: int,
+    offset: int,
+    room: tuple[int, int],
+    wanted: Filter | None,
+    made: _Made[_Messages],
+) -> QueueSlice[_Messages]:
     queue_id = topic.queue_ids[queue_no]
-    row = session.fetch_one(
-        "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,)
-    )
-    if row is None:
+    limit, max_bytes = room
+    statements = [Statement(_BOUNDS, (queue_id,))]
+    if wanted is None:
+        # Mostly all of them fit, so that a look at their sizes would cost for nothing.
+        statements.append(range_of(queue_id, min(offset, _FARTHEST), limit, 2 * max_bytes // limit))
+    bounds, *ranges = [answer.rows for answer in session.together(statements)]
+    if not bounds:
         raise NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
-    min_offset, max_offset = row
+    min_offset, max_offset = bounds[0]
     first = max(offset, min_offset)
     if wanted is not None:
-        return _read_wanted(session, topic, queue_no, (first, min_offset, max_offset), limit, max_bytes, wanted)
+        found, following = _wanted(session, topic, queue_no, first, max_offset, room, wanted)
+        return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, following)
     count = min(limit, max_offset - first)
     if count <= 0:
-        return QueueSlice([], min_offset, max_offset, first)
+        return QueueSlice(made(topic.name, queue_no, ()), min_offset, max_offset, first)
+    found = _fitting_rows(ranges[0], first, count, max_bytes)
+    if found:
+        return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + len(found))
     count = fitting(session, queue_id, first, count, max_bytes)
     found = session.together([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
         # Retention was here meanwhile: whoever reads must be told that something is gone.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
-    return QueueSlice(log_messages(topic.name, queue_no, found), min_offset, max_offset, first + count)
+    return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + count)
 
 
-def _read_wanted(
+def _fitting_rows(
+    found: Sequence[tuple[Any, ...]], first: int, count: int, max_bytes: int
+) -> Sequence[tuple[Any, ...]]:
+    """The first of some rows, as many as fit into `max_bytes`; none where these are not the rows wanted.
+
+    They are not where retention took some of them, and where the first body was left out.
+    """
+    found = found[:count]
+    if len(found) < count or found[0][0] != first or found[-1][0] != first + count - 1:
+        return ()
+    size = 0
+    for fit, row in enumerate(found):
+        body = row[-1]
+        if body is None or (size := size + len(body)) > max_bytes:
+            return found[:fit]
+    return found
+
+
+def _wanted(
     session: Session,
     topic: Topic,
     queue_no: int,
-    bounds: tuple[int, int, int],
-    limit: int,
-    max_bytes: int,
+    first: int,
+    max_offset: int,
+    room: tuple[int, int],
     wanted: Filter,
-) -> QueueSlice:
-    first, min_offset, max_offset = bounds
+) -> tuple[Sequence[tuple[Any, ...]], int]:
+    """The rows that a filter wants, from `first` on, and where to go on."""
     queue_id = topic.queue_ids[queue_no]
+    limit, max_bytes = room
     # Bounded, so that a filter that nothing passes does not hold up the others for long.
     end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
     chosen: list[int] = []
@@ -175,11 +233,13 @@ def _read_wanted(
                 continue
             size += candidate.size
             if chosen and (size > max_bytes or len(chosen) == limit):
-                messages = read_offsets(session, topic.name, queue_no, queue_id, chosen)
-                return QueueSlice(messages, min_offset, max_offset, candidate.offset)
+                return _rows_at(session, queue_id, chosen), candidate.offset
             chosen.append(candidate.offset)
-    messages = read_offsets(session, topic.name, queue_no, queue_id, chosen) if chosen else []
-    return QueueSlice(messages, min_offset, max_offset, max(following, first))
+    return _rows_at(session, queue_id, chosen), max(following, first)
+
+
+def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[tuple[Any, ...]]:
+    return session.together([messages_at(queue_id, offsets)])[0].rows if offsets else ()
 
 
 def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -> int:

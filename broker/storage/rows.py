@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.columns import LogColumns
 from broker.domain.lease import Lease
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogMessage, Message
 
@@ -77,6 +78,32 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
         born_at,
         stored_at,
     )
+
+
+def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> LogColumns:
+    """Messages from rows of the values of READ_COLUMNS."""
+    if not found:
+        return LogColumns(topic, queue_no, (), (), (), (), (), ())
+    offsets, ids, positions, tags, keys, groups, properties, born_at, stored_at, bodies = zip(*found, strict=True)
+    return LogColumns(
+        topic,
+        queue_no,
+        offsets,
+        ids,
+        positions,
+        bodies,
+        born_at,
+        stored_at,
+        tags if any(tags) else None,
+        _decode_all(keys, "[]") if any(keys) else None,
+        _decode_all(properties, "{}") if any(properties) else None,
+        groups if any(groups) else None,
+    )
+
+
+def _decode_all(column: Sequence[str | None], otherwise: str) -> Any:
+    # One text is taken apart in a quarter of the time of many.
+    return json.loads(f"[{','.join([text or otherwise for text in column])}]")
 
 
 def encode_released(places: Sequence[Place]) -> str:

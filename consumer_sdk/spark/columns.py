@@ -5,7 +5,7 @@ A user's own schema is a projection: it names columns of those that are known he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -22,52 +22,42 @@ from pyspark.sql.types import (
 )
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark import arrays
 from consumer_sdk.spark.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
-    from halfmq.v1.message_pb2 import LogMessage
+    from halfmq.v1.consumer_pb2 import LogColumns
 
 __all__ = ["COLUMNS", "Projection", "default_schema"]
 
 
 class _Column(NamedTuple):
     type: DataType
-    value: Callable[[LogMessage], Any]
-
-
-def _micros(time: Timestamp) -> int:
-    return time.seconds * 1_000_000 + time.nanos // 1000
+    array: Callable[[LogColumns], pa.Array]
 
 
 COLUMNS = {
-    "topic": _Column(StringType(), lambda message: message.topic),
-    "queue": _Column(IntegerType(), lambda message: message.queue),
-    "offset": _Column(LongType(), lambda message: message.offset),
+    "topic": _Column(StringType(), lambda columns: arrays.same(columns.topic, pa.string(), columns.count)),
+    "queue": _Column(IntegerType(), lambda columns: arrays.same(columns.queue, pa.int32(), columns.count)),
+    "offset": _Column(LongType(), arrays.offsets),
     # The first of its keys.
-    "key": _Column(StringType(), lambda message: message.keys[0] if message.keys else None),
-    "value": _Column(BinaryType(), lambda message: message.body),
-    "tag": _Column(StringType(), lambda message: message.tag or None),
+    "key": _Column(StringType(), arrays.first_keys),
+    "value": _Column(BinaryType(), arrays.bodies),
+    "tag": _Column(StringType(), lambda columns: arrays.texts(columns.tags, columns.count)),
     # When consumers could first see it.
-    "timestamp": _Column(TimestampType(), lambda message: _micros(message.stored_at)),
-    "properties": _Column(
-        MapType(StringType(), StringType()),
-        lambda message: list(message.properties.items()) if message.properties else (),
-    ),
-    "keys": _Column(ArrayType(StringType()), lambda message: list(message.keys)),
-    "message_group": _Column(StringType(), lambda message: message.message_group or None),
-    "message_id": _Column(StringType(), lambda message: message.message_id),
-    "transaction_id": _Column(StringType(), lambda message: message.transaction_id),
+    "timestamp": _Column(TimestampType(), lambda columns: arrays.times(columns.stored_at)),
+    "properties": _Column(MapType(StringType(), StringType()), arrays.properties),
+    "keys": _Column(ArrayType(StringType()), arrays.keys),
+    "message_group": _Column(StringType(), lambda columns: arrays.texts(columns.message_groups, columns.count)),
+    "message_id": _Column(StringType(), arrays.message_ids),
+    "transaction_id": _Column(StringType(), arrays.transaction_ids),
     # When the broker took it in: for a half message, before its commit.
-    "born_at": _Column(TimestampType(), lambda message: _micros(message.born_at)),
-    "priority": _Column(IntegerType(), lambda message: message.priority),
-    "deliver_at": _Column(
-        TimestampType(), lambda message: _micros(message.deliver_at) if message.HasField("deliver_at") else None
-    ),
-    "dedup_key": _Column(StringType(), lambda message: message.dedup_key or None),
+    "born_at": _Column(TimestampType(), lambda columns: arrays.times(columns.born_at)),
+    "priority": _Column(IntegerType(), lambda columns: arrays.numbers(columns.priorities, columns.count)),
+    "deliver_at": _Column(TimestampType(), arrays.deliver_at),
+    "dedup_key": _Column(StringType(), lambda columns: arrays.texts(columns.dedup_keys, columns.count)),
 }
 _BY_DEFAULT = ("topic", "queue", "offset", "key", "value", "tag", "timestamp", "properties")
 
@@ -100,12 +90,18 @@ class Projection:
                 msg = f"the column {field.name!r} is of type {known.simpleString()}, not {wanted}; cast it in a select"
                 raise ConfigurationError(msg, field=field.name)
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._values = [COLUMNS[field.name].value for field in schema.fields]
+        self._arrays = [COLUMNS[field.name].array for field in schema.fields]
 
-    def batch(self, messages: Sequence[LogMessage]) -> pa.RecordBatch:
-        """The columns of some messages."""
-        columns = [
-            pa.array(list(map(value, messages)), field.type)
-            for value, field in zip(self._values, self._schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def batch(self, parts: Sequence[tuple[LogColumns, int]]) -> pa.RecordBatch:
+        """The first rows of each part, as many as it tells, as one batch."""
+        batches = [self._of_part(columns).slice(0, count) for columns, count in parts]
+        if len(batches) == 1:
+            return batches[0]
+        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return whole
+
+    def _of_part(self, columns: LogColumns) -> pa.RecordBatch:
+        made = [array(columns) for array in self._arrays]
+        return pa.RecordBatch.from_arrays(
+            [each.cast(field.type) for each, field in zip(made, self._schema, strict=True)], schema=self._schema
+        )

@@ -34,8 +34,8 @@ def read_range(options: ReadOptions, schema: StructType, wanted: QueueRange) -> 
         HalfmqError: The broker refused, or none answered.
     """
     projection = Projection(schema)
-    for messages in scan(options, wanted):
-        yield projection.batch(messages)
+    for parts in scan(options, wanted):
+        yield projection.batch(parts)
 
 
 class _Reading:

@@ -9,6 +9,7 @@ import grpc
 
 from consumer_sdk.errors import HalfmqError, RequestRefused
 from consumer_sdk.spark.connections import connected
+from consumer_sdk.spark.slices import columns_of, count_before
 from halfmq.v1 import consumer_pb2
 from producer_sdk.filters import filter_to_wire
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from consumer_sdk.spark.offsets import Queue, QueueRange
     from consumer_sdk.spark.options import ReadOptions
-    from halfmq.v1.message_pb2 import LogMessage
+    from halfmq.v1.consumer_pb2 import LogColumns
     from producer_sdk.connection import Broker, BrokerLink
 
 __all__ = ["DataLoss", "data_lost", "scan"]
@@ -30,8 +31,8 @@ class DataLoss(HalfmqError):
     """Messages that were to be read are gone: retention took them, or the topic was deleted and made anew."""
 
 
-def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]:
-    """The messages of a range, some at a time.
+def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogColumns, int]]]:
+    """The messages of a range, some at a time: columns, and how many of their messages belong to the range.
 
     Raises:
         DataLoss: Some are gone, unless that is allowed.
@@ -58,8 +59,9 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[LogMessage]]
                 ended = True
             if not ended:
                 upcoming = runner.submit(_read(link, options, wanted, following))
-            if part.messages:
-                yield [message for message in part.messages if message.offset < wanted.end] if ended else part.messages
+            counted = [(columns, count_before(columns, wanted.end)) for columns in part.columns]
+            if some := [(columns, count) for columns, count in counted if count]:
+                yield some
             if ended:
                 return
             at = following
@@ -85,10 +87,10 @@ def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
 class _Part:
     """What one request gave."""
 
-    __slots__ = ("lost", "max_offset", "messages", "next_offset")
+    __slots__ = ("columns", "lost", "max_offset", "next_offset")
 
     def __init__(self, at: int) -> None:
-        self.messages: list[LogMessage] = []
+        self.columns: list[LogColumns] = []
         self.lost: list[tuple[int, int]] = []
         self.next_offset, self.max_offset = at, 0
 
@@ -99,6 +101,7 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
         queue=wanted.queue,
         offset=at,
         max_messages=min(options.messages_per_request, wanted.end - at),
+        columns=True,
     )
     if options.wanted is not None:
         request.filter.CopyFrom(filter_to_wire("filter", options.wanted))
@@ -111,7 +114,8 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
         async for response in call:
             if response.min_offset > part.next_offset:
                 part.lost.append((part.next_offset, response.min_offset))
-            part.messages += response.messages
+            if (columns := columns_of(response)) is not None:
+                part.columns.append(columns)
             part.next_offset = max(part.next_offset, response.next_offset)
             part.max_offset = response.max_offset
             size += response.ByteSize()

@@ -1,0 +1,35 @@
+"""Messages of the log by columns: many of them cost little more than one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class LogColumns:
+    """Messages of one queue, in the order of their offsets; each column has an entry for each of them.
+
+    Times are in microseconds. What most messages do not have is None where none of them has it. Among the properties
+    are those that the broker keeps there.
+    """
+
+    topic: str
+    queue_no: int
+    offsets: Sequence[int]
+    transaction_ids: Sequence[bytes]
+    positions: Sequence[int]
+    bodies: Sequence[bytes] = field(repr=False)
+    born_at: Sequence[int]
+    stored_at: Sequence[int]
+    tags: Sequence[str | None] | None = field(default=None, repr=False)
+    keys: Sequence[Sequence[str]] | None = field(default=None, repr=False)
+    properties: Sequence[dict[str, str]] | None = field(default=None, repr=False)
+    message_groups: Sequence[str | None] | None = None
+
+    def __len__(self) -> int:
+        """How many messages."""
+        return len(self.offsets)
