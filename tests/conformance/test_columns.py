@@ -1,0 +1,156 @@
+"""Reading by columns: the same messages as one by one, whatever they have, on every database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.api.converters.columns import fill_log_columns
+from broker.api.converters.messages import fill_log_message
+from broker.domain.filters import FilterKind, compile_filter
+from broker.domain.topic import TopicSettings
+from broker.errors import NotFound
+from broker.services.work import PrepareWork
+from conformance.world import HOUR, START, World, commit, half, new_id, ok, sending
+from halfmq.v1.consumer_pb2 import LogColumns
+from halfmq.v1.message_pb2 import LogMessage
+from support.columns import messages_in
+
+if TYPE_CHECKING:
+    from broker.domain.filters import Filter
+    from broker.domain.topic import Topic
+    from broker.storage.store import Store
+
+ALWAYS = {"topic", "count", "bodies", "body_ends", "transaction_ids", "born_at", "stored_at"}
+
+
+async def read(
+    store: Store,
+    topic: Topic,
+    offset: int = 0,
+    limit: int = 100,
+    max_bytes: int = 1 << 20,
+    wanted: Filter | None = None,
+    queue_no: int = 0,
+) -> LogColumns:
+    """What the columns are, which must hold what the messages hold, and lead as far."""
+    by_columns = await store.read_columns(topic, queue_no, offset, limit, max_bytes, wanted)
+    one_by_one = await store.read_queue(topic, queue_no, offset, limit, max_bytes, wanted)
+    assert (by_columns.min_offset, by_columns.max_offset, by_columns.next_offset) == (
+        one_by_one.min_offset,
+        one_by_one.max_offset,
+        one_by_one.next_offset,
+    )
+    columns = LogColumns()
+    if by_columns.messages:
+        fill_log_columns(columns, by_columns.messages)
+    expected = [LogMessage() for _ in one_by_one.messages]
+    for target, message in zip(expected, one_by_one.messages, strict=True):
+        fill_log_message(target, message)
+    assert messages_in(columns) == expected
+    return columns
+
+
+def columns_of(found: LogColumns) -> set[str]:
+    return {field.name for field, _ in found.ListFields()}
+
+
+async def test_what_no_message_has_costs_nothing(store: Store, topic: Topic) -> None:
+    ok(await store.send([sending(topic, f"{number}") for number in range(5)]))
+    assert columns_of(await read(store, topic)) == ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ({"tag": "paid"}, {"tags"}),
+        ({"keys": ("o-1", "ö-2", "")}, {"key_counts", "keys"}),
+        ({"properties": {"a": "1", "ä": ""}}, {"property_counts", "property_names", "property_values"}),
+        ({"message_group": "anna"}, {"message_groups"}),
+        ({"deliver_at": START - 1}, {"deliver_at"}),
+        ({"dedup_key": "order 7"}, {"dedup_keys"}),
+        (
+            {"keys": tuple(f"k{number}" for number in range(100)), "properties": {"a": "1"}, "tag": "t"},
+            {"tags", "key_counts", "keys", "property_counts", "property_names", "property_values"},
+        ),
+    ],
+    ids=["tag", "keys", "properties", "group", "deliver_at", "dedup_key", "much"],
+)
+async def test_what_one_message_has(store: Store, topic: Topic, content: dict[str, object], columns: set[str]) -> None:
+    """It stands between messages that have nothing."""
+    ok(await store.send([sending(topic, "a"), sending(topic, "b", **content), sending(topic, "c")]))
+    assert columns_of(await read(store, topic)) == ALWAYS | columns
+    assert columns_of(await read(store, topic, limit=1)) == ALWAYS
+    assert columns_of(await read(store, topic, offset=1, limit=1)) == ALWAYS | columns | {"first_offset"}
+
+
+async def test_all_of_it_mixed(world: World, store: Store) -> None:
+    topic = await store.create_topic("mixed", TopicSettings(1, HOUR, priority_levels=3))
+    rest: dict[str, object] = {"properties": {"halfmq": "no", "x": "y" * 3000}, "tag": "t", "keys": ("k",)}
+    queue_no = len(topic.queue_ids) - 1
+    for number in range(4):
+        times = {"deliver_at": START - number} if number % 2 else {}
+        some = {"priority": 2, "dedup_key": f"d{number}", **times, **(rest if number > 1 else {})}
+        halves = [
+            half(topic, f"{number}.{part}" * (part + 1), queue_no, **(some if not part else {})) for part in range(3)
+        ]
+        transaction_id, group = new_id(), await store.producer_group_id("shop")
+        ok(await store.prepare([PrepareWork(transaction_id, group, halves)]))
+        world.clock.pass_time(1_234_567)
+        ok(await store.decide([commit(transaction_id)]))
+    columns = await read(store, topic, queue_no=queue_no)
+    assert columns.count == 12
+    assert list(columns.positions) == [0, 1, 2] * 4
+    assert columns_of(columns) >= {"priorities", "deliver_at", "dedup_keys", "tags", "keys", "property_names"}
+    assert set(columns.property_names) == {"halfmq", "x"}
+
+
+async def test_what_a_filter_passes_over_leaves_gaps(store: Store, topic: Topic) -> None:
+    ok(await store.send([sending(topic, f"{n}", tag="abc"[n % 3], properties={"n": f"{n}"}) for n in range(30)]))
+    columns = await read(store, topic, wanted=compile_filter(FilterKind.TAG, "b"))
+    assert list(columns.offsets) == list(range(1, 30, 3))
+    columns = await read(store, topic, limit=4, wanted=compile_filter(FilterKind.SQL, "n >= 20"))
+    assert (columns.first_offset, columns.count, list(columns.offsets)) == (20, 4, [])
+    assert (await read(store, topic, wanted=compile_filter(FilterKind.TAG, "z"))).count == 0
+
+
+async def test_offsets_that_are_gone(world: World, store: Store, topic: Topic) -> None:
+    ok(await store.send([sending(topic, f"{number}") for number in range(4)]))
+    world.clock.pass_time(HOUR)
+    ok(await store.send([sending(topic, "late")]))
+    assert await store.trim_queue(topic, topic.queue_ids[0]) == 4
+    assert (await read(store, topic)).first_offset == 4
+    assert (await read(store, topic, offset=5)).count == 0
+    assert (await read(store, topic, offset=(1 << 63) - 1)).count == 0
+    await world.broker("b").delete_topic(topic)
+    with pytest.raises(NotFound):
+        await store.read_columns(topic, 0, 0, 10, 1000)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "max_bytes", "count"),
+    [
+        ([10] * 6, 4, 1000, 4),
+        ([10] * 6, 4, 35, 3),
+        ([10] * 6, 4, 5, 1),
+        ([10, 10, 500, 10], 4, 1000, 4),
+        # More than twice its share of the room: looked at on its own.
+        ([10, 10, 900, 10], 4, 1000, 2),
+        ([10, 10, 981, 10], 4, 1000, 2),
+        ([981, 19, 1], 3, 1000, 2),
+        ([5000, 10], 2, 1000, 1),
+        ([1 << 21, 10, 1 << 21], 3, 1 << 20, 1),
+    ],
+)
+async def test_what_fits(store: Store, topic: Topic, sizes: list[int], limit: int, max_bytes: int, count: int) -> None:
+    ok(await store.send([sending(topic, "x" * size) for size in sizes]))
+    part = await store.read_columns(topic, 0, 0, limit, max_bytes)
+    assert (len(part.messages), part.next_offset) == (count, count)
+    seen, offset = 0, 0
+    while offset < len(sizes):
+        columns = await read(store, topic, offset, limit, max_bytes)
+        assert columns.count == 1 or len(columns.bodies) <= max_bytes
+        seen += len(columns.bodies)
+        offset += columns.count
+    assert seen == sum(sizes)
