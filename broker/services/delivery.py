@@ -50,6 +50,7 @@ class DeliveryConfig:
         lease_time: how long a delivery belongs to its consumer, where it does not say.
         shortest_lease, longest_lease: what it may say.
         batch_messages, batch_bytes: what is taken from the database at once.
+        batch_rows: the same by columns, where messages are small.
         longest_wait: how long a pull may wait for its first message.
     """
 
@@ -58,6 +59,7 @@ class DeliveryConfig:
     longest_lease: int = 12 * 3600 * SECOND
     batch_messages: int = 512
     batch_bytes: int = 1024 * 1024
+    batch_rows: int = 2048
     longest_wait: int = 60 * SECOND
 
 
@@ -209,13 +211,15 @@ class DeliveryService:
             InvalidArgument: the queue or the offset does not exist.
             NotFound: there is no such topic.
         """
-        return await self._read(self._store.read_queue, topic, queue_no, offset, limit, wait, wanted)
+        most = self.config.batch_messages
+        return await self._read(self._store.read_queue, topic, queue_no, offset, (limit, most), wait, wanted)
 
     async def read_columns(
         self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
     ) -> QueueSlice[LogColumns]:
         """Reads the same messages by columns; as `read_queue` in everything else."""
-        return await self._read(self._store.read_columns, topic, queue_no, offset, limit, wait, wanted)
+        most = self.config.batch_rows
+        return await self._read(self._store.read_columns, topic, queue_no, offset, (limit, most), wait, wanted)
 
     async def _read(
         self,
@@ -223,7 +227,7 @@ class DeliveryService:
         topic: str,
         queue_no: int,
         offset: int,
-        limit: int,
+        limits: tuple[int, int],
         wait: int,
         wanted: Filter | None,
     ) -> QueueSlice[_Messages]:
@@ -236,13 +240,11 @@ class DeliveryService:
         if offset < 0:
             raise InvalidArgument("An offset cannot be negative.", field="offset")
         until = asyncio.get_running_loop().time() + self.seconds_to_wait(wait)
-        limit = limit or 32
+        limit = min(limits[0] or 32, limits[1])
         with self.wakeups.listen([found.topic_id]) as event:
             while True:
                 event.clear()
-                piece = await read(
-                    found, queue_no, offset, min(limit, self.config.batch_messages), self.config.batch_bytes, wanted
-                )
+                piece = await read(found, queue_no, offset, limit, self.config.batch_bytes, wanted)
                 if piece.messages or self.draining:
                     return piece
                 offset = max(offset, piece.next_offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from broker.domain.message import Candidate
 from broker.errors import NotFound
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     _Made: TypeAlias = Callable[[str, int, Sequence[tuple[Any, ...]]], _Messages]
 
 EXAMINED_AT_ONCE = 1024
+# Messages that may have any size, where more small ones are read at a time.
+LARGE_AT_ONCE = 512
 _EXAMINED_PER_CALL = 16
-# Databases count up to twice as much.
-_FARTHEST = 1 << 62
 _SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
-_BOUNDS = "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
+_BOUNDS = "SELECT min_offset, next_offset, stored_bytes FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
 _CANDIDATE_COLUMNS = (
     "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
 )
@@ -48,6 +48,15 @@ def range_of(queue_id: int, first: int, count: int, largest: int | None = None) 
     if largest is not None:
         columns = columns.replace("body", f"CASE WHEN size <= {largest} THEN body END")
     return Statement(f"SELECT {columns} {_SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def small_in(queue_id: int, first: int, count: int, largest: int) -> Statement:
+    """The messages at [first, first + count) that have at most so many bytes, by offset. Range of the primary key."""
+    size = "size + COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
+    return Statement(
+        f"SELECT {rows.READ_COLUMNS} {_SPAN} AND {size} <= {largest} ORDER BY log_offset",
+        (queue_id, first, first + count),
+    )
 
 
 def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
@@ -125,6 +134,14 @@ def read_offsets(
     return log_messages(topic, queue_no, session.together([messages_at(queue_id, offsets)])[0].rows)
 
 
+class _Room(NamedTuple):
+    """How much may be read at a time: messages, bytes of their bodies, and messages where these are small."""
+
+    messages: int
+    bytes: int
+    small_messages: int
+
+
 def read_queue(
     session: Session,
     topic: Topic,
@@ -135,7 +152,7 @@ def read_queue(
     wanted: Filter | None = None,
 ) -> QueueSlice[list[LogMessage]]:
     """Reads from an offset on, or from the first one kept; what a filter does not want is passed over."""
-    return _read(session, topic, queue_no, offset, (limit, max_bytes), wanted, log_messages)
+    return _read(session, topic, queue_no, offset, _Room(limit, max_bytes, limit), wanted, log_messages)
 
 
 def read_columns(
@@ -147,8 +164,9 @@ def read_columns(
     max_bytes: int,
     wanted: Filter | None = None,
 ) -> QueueSlice[LogColumns]:
-    """Reads the same messages as `read_queue`, by columns."""
-    return _read(session, topic, queue_no, offset, (limit, max_bytes), wanted, rows.log_columns)
+    """Reads the same messages as `read_queue`, by columns; more at a time where they are small."""
+    room = _Room(min(limit, LARGE_AT_ONCE), max_bytes, limit)
+    return _read(session, topic, queue_no, offset, room, wanted, rows.log_columns)
 
 
 def _read(
@@ -156,31 +174,29 @@ def _read(
     topic: Topic,
     queue_no: int,
     offset: int,
-    room: tuple[int, int],
+    room: _Room,
     wanted: Filter | None,
     made: _Made[_Messages],
 ) -> QueueSlice[_Messages]:
     queue_id = topic.queue_ids[queue_no]
-    limit, max_bytes = room
-    statements = [Statement(_BOUNDS, (queue_id,))]
-    if wanted is None:
-        # Mostly all of them fit, so that a look at their sizes would cost for nothing.
-        statements.append(range_of(queue_id, min(offset, _FARTHEST), limit, 2 * max_bytes // limit))
-    bounds, *ranges = [answer.rows for answer in session.together(statements)]
-    if not bounds:
+    bounds = session.fetch_one(_BOUNDS, (queue_id,))
+    if bounds is None:
         raise NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
-    min_offset, max_offset = bounds[0]
+    min_offset, max_offset, stored_bytes = bounds
     first = max(offset, min_offset)
     if wanted is not None:
         found, following = _wanted(session, topic, queue_no, first, max_offset, room, wanted)
         return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, following)
-    count = min(limit, max_offset - first)
-    if count <= 0:
+    waiting = max_offset - first
+    if waiting <= 0:
         return QueueSlice(made(topic.name, queue_no, ()), min_offset, max_offset, first)
-    found = _fitting_rows(ranges[0], first, count, max_bytes)
-    if found:
+    # As many as fit if they are like the others, so that a look at their sizes would mostly cost for nothing.
+    likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes)
+    count = min(waiting, room.small_messages, max(1, likely))
+    small = session.together([small_in(queue_id, first, count, 2 * room.bytes // count)])[0].rows
+    if found := _fitting_rows(small, first, room.bytes):
         return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + len(found))
-    count = fitting(session, queue_id, first, count, max_bytes)
+    count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.together([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
         # Retention was here meanwhile: whoever reads must be told that something is gone.
@@ -189,21 +205,13 @@ def _read(
     return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + count)
 
 
-def _fitting_rows(
-    found: Sequence[tuple[Any, ...]], first: int, count: int, max_bytes: int
-) -> Sequence[tuple[Any, ...]]:
-    """The first of some rows, as many as fit into `max_bytes`; none where these are not the rows wanted.
-
-    They are not where retention took some of them, and where the first body was left out.
-    """
-    found = found[:count]
-    if len(found) < count or found[0][0] != first or found[-1][0] != first + count - 1:
-        return ()
+def _fitting_rows(found: Sequence[tuple[Any, ...]], first: int, max_bytes: int) -> Sequence[tuple[Any, ...]]:
+    """Those at the offsets from `first` on, up to the first one that is not there, as far as they fit."""
     size = 0
-    for fit, row in enumerate(found):
-        body = row[-1]
-        if body is None or (size := size + len(body)) > max_bytes:
-            return found[:fit]
+    for index, row in enumerate(found):
+        size += len(row[-1])
+        if row[0] != first + index or size > max_bytes:
+            return found[:index]
     return found
 
 
@@ -213,12 +221,12 @@ def _wanted(
     queue_no: int,
     first: int,
     max_offset: int,
-    room: tuple[int, int],
+    room: _Room,
     wanted: Filter,
 ) -> tuple[Sequence[tuple[Any, ...]], int]:
     """The rows that a filter wants, from `first` on, and where to go on."""
     queue_id = topic.queue_ids[queue_no]
-    limit, max_bytes = room
+    limit, max_bytes = room.messages, room.bytes
     # Bounded, so that a filter that nothing passes does not hold up the others for long.
     end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
     chosen: list[int] = []

@@ -12,6 +12,7 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.services.work import PrepareWork
+from broker.storage.reading import LARGE_AT_ONCE
 from conformance.world import HOUR, START, World, commit, half, new_id, ok, sending
 from halfmq.v1.consumer_pb2 import LogColumns
 from halfmq.v1.message_pb2 import LogMessage
@@ -36,6 +37,8 @@ async def read(
 ) -> LogColumns:
     """What the columns are, which must hold what the messages hold, and lead as far."""
     by_columns = await store.read_columns(topic, queue_no, offset, limit, max_bytes, wanted)
+    # Where they do not fit, one of the two may stop earlier.
+    limit = len(by_columns.messages) or limit
     one_by_one = await store.read_queue(topic, queue_no, offset, limit, max_bytes, wanted)
     assert (by_columns.min_offset, by_columns.max_offset, by_columns.next_offset) == (
         one_by_one.min_offset,
@@ -129,28 +132,38 @@ async def test_offsets_that_are_gone(world: World, store: Store, topic: Topic) -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "limit", "max_bytes", "count"),
+    ("sizes", "limit", "max_bytes"),
     [
-        ([10] * 6, 4, 1000, 4),
-        ([10] * 6, 4, 35, 3),
-        ([10] * 6, 4, 5, 1),
-        ([10, 10, 500, 10], 4, 1000, 4),
-        # More than twice its share of the room: looked at on its own.
-        ([10, 10, 900, 10], 4, 1000, 2),
-        ([10, 10, 981, 10], 4, 1000, 2),
-        ([981, 19, 1], 3, 1000, 2),
-        ([5000, 10], 2, 1000, 1),
-        ([1 << 21, 10, 1 << 21], 3, 1 << 20, 1),
+        ([10] * 9, 4, 1000),
+        ([10] * 9, 4, 35),
+        ([10] * 6, 4, 5),
+        ([10, 10, 990, 10] * 5, 2, 1000),
+        ([981, 19, 1] * 5, 3, 1000),
+        ([5000, 10], 2, 1000),
+        ([1 << 21, 10, 1 << 21], 3, 1 << 20),
+        ([1] * 50 + [3000] + [1] * 50, 10, 1000),
     ],
 )
-async def test_what_fits(store: Store, topic: Topic, sizes: list[int], limit: int, max_bytes: int, count: int) -> None:
+async def test_what_fits(store: Store, topic: Topic, sizes: list[int], limit: int, max_bytes: int) -> None:
+    """No part is larger than the room, unless it is one message; and every message is in one part."""
     ok(await store.send([sending(topic, "x" * size) for size in sizes]))
-    part = await store.read_columns(topic, 0, 0, limit, max_bytes)
-    assert (len(part.messages), part.next_offset) == (count, count)
-    seen, offset = 0, 0
-    while offset < len(sizes):
-        columns = await read(store, topic, offset, limit, max_bytes)
-        assert columns.count == 1 or len(columns.bodies) <= max_bytes
-        seen += len(columns.bodies)
-        offset += columns.count
-    assert seen == sum(sizes)
+    seen: list[int] = []
+    while len(seen) < len(sizes):
+        part = await store.read_columns(topic, 0, len(seen), limit, max_bytes)
+        found = [len(body) for body in part.messages.bodies]
+        assert len(found) == 1 or sum(found) <= max_bytes
+        assert 0 < len(found) <= limit
+        assert part.next_offset == len(seen) + len(found)
+        seen += found
+    assert seen == sizes
+
+
+async def test_more_small_messages_come_at_a_time(store: Store, topic: Topic) -> None:
+    ok(await store.send([sending(topic, "x", keys=("k",), properties={"a": "1"}) for _ in range(2000)]))
+    assert len((await store.read_columns(topic, 0, 0, 1500, 1 << 20)).messages) == 1500
+    ok(await store.send([sending(topic, "x", properties={"a": "x" * 2_000}) for _ in range(1500)]))
+    # Headers count: what is large with them comes in as small parts as one by one.
+    part = await store.read_columns(topic, 0, 1990, 1500, 1 << 20)
+    assert (len(part.messages), part.next_offset) == (10, 2000)
+    part = await store.read_columns(topic, 0, 2000, 1500, 1 << 20)
+    assert (len(part.messages), part.next_offset) == (LARGE_AT_ONCE, 2000 + LARGE_AT_ONCE)
