@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,10 @@ from support.databases import create_database, drop_database, in_ci, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+JDBC_JAR = Path("/usr/share/java/mariadb-java-client.jar")
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +48,22 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             .config("spark.local.dir", str(folder))
             .config("spark.driver.memory", "1g")
             .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.jars", str(JDBC_JAR) if JDBC_JAR.exists() else "")
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def jdbc() -> None:
+    """A JDBC driver on Spark's class path."""
+    if not JDBC_JAR.exists():
+        reason = "Spark needs a JDBC driver: apt-get install libmariadb-java"
+        if in_ci():
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", params=["sqlite", "mariadb", "mysql"])

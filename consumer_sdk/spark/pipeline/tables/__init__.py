@@ -1,0 +1,8 @@
+"""Tables of business databases as Spark's: one statement for all readers, carried over by whichever is there."""
+
+from __future__ import annotations
+
+from consumer_sdk.spark.pipeline.tables.database import Database
+from consumer_sdk.spark.pipeline.tables.reading import READERS, read_table
+
+__all__ = ["READERS", "Database", "read_table"]
