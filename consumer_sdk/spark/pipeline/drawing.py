@@ -17,10 +17,10 @@ from matplotlib.text import Text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["GRID", "INK", "MUTED", "SERIES", "make_figure", "svg"]
+__all__ = ["GRID", "INK", "MUTED", "PAPER", "SERIES", "make_figure", "svg"]
 
-INK, MUTED, GRID = "#0a0b01", "#0a0b02", "#0a0b03"
-"""Colours of letters, of what is less important, and of lines behind the data."""
+INK, MUTED, GRID, PAPER = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
+"""Colours of letters, of what is less important, of lines behind the data, and of the page."""
 
 SERIES = tuple(f"#0a0b1{number}" for number in range(1, 7))
 """Colours of data, in the order of use."""
@@ -29,6 +29,7 @@ _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--rule)",
+    PAPER: "var(--paper)",
     **{mark: f"var(--series{number})" for number, mark in enumerate(SERIES, 1)},
 }
 _SETTINGS: Any = {

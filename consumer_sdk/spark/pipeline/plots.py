@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from consumer_sdk.spark.pipeline.drawing import GRID, INK, MUTED, SERIES, make_figure
+from consumer_sdk.spark.pipeline.drawing import GRID, INK, MUTED, PAPER, SERIES, make_figure
 from consumer_sdk.spark.pipeline.durations import duration_text
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["group_bars", "lines", "log_histogram", "stacked_bars"]
 
 Values: TypeAlias = "Sequence[float | None]"
+Unit: TypeAlias = Literal["count", "share", "duration"]
 
 _DURATIONS = (
     *(10.0**power for power in range(7)),
@@ -49,27 +50,47 @@ def stacked_bars(times: Sequence[datetime], width: timedelta, series: Mapping[st
         heights = [value or 0.0 for value in values]
         axes.bar(_places(times), heights, wide * 0.92, below, align="edge", color=color, label=name, linewidth=0)
         below = [base + height for base, height in zip(below, heights, strict=True)]
-    _time_axis(axes)
+    _time_axis(axes, times, width)
     _finish(axes, label, len(series))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=all(value == int(value) for value in below)))
-    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(_count))
+    axes.set_ylim(0, max([*below, 1e-9]) * 1.06)
     return figure
 
 
-def lines(times: Sequence[datetime], series: Mapping[str, Values], *, label: str, unit: str = "count") -> Figure:
+def lines(
+    times: Sequence[datetime],
+    series: Mapping[str, Values],
+    *,
+    label: str,
+    unit: Unit = "count",
+    width: timedelta = timedelta(0),
+) -> Figure:
     """Lines over time.
 
     Args:
         times: Of the values.
         series: Values of each time, by name; a line breaks where there is none.
         label: What the values are.
-        unit: ``count``, ``share`` (1 is shown as 100 %), or ``duration`` (microseconds, on a logarithmic scale).
+        unit: What 1 is: a ``count``, a ``share`` (shown as 100 %), or a ``duration`` of a microsecond, which makes the
+            scale logarithmic.
+        width: How long each time lasts; values are drawn in the middle of it.
     """
     figure, axes = make_figure()
     for (name, values), color in zip(series.items(), _colors(series), strict=True):
-        heights = [math.nan if value is None else float(value) for value in values]
-        axes.plot(_places(times), heights, color=color, label=name, linewidth=1.6, marker="o", markersize=2.6)
-    _time_axis(axes)
+        # On a logarithmic scale nothing is 0.
+        least = 1.0 if unit == "duration" else -math.inf
+        heights = [math.nan if value is None else max(float(value), least) for value in values]
+        axes.plot(
+            _places([time + width / 2 for time in times]),
+            heights,
+            color=color,
+            label=name,
+            linewidth=1.6,
+            marker="o",
+            markersize=2.6,
+        )
+    _time_axis(axes, times, width)
     known = [float(value) for values in series.values() for value in values if value is not None]
     if unit == "duration":
         positive = [value for value in known if value > 0] or [1.0]
@@ -77,10 +98,11 @@ def lines(times: Sequence[datetime], series: Mapping[str, Values], *, label: str
     elif unit == "share":
         axes.set_ylim(0, max(0.05, *known, 0.0) * 1.08)
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(_per_cent))
     else:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(_count))
     _finish(axes, label, len(series))
     return figure
 
@@ -98,9 +120,10 @@ def log_histogram(
     """
     figure, axes = make_figure()
     widths = [high - low for low, high in itertools.pairwise(edges)]
-    axes.bar(edges[:-1], counts, widths, align="edge", color=SERIES[0], linewidth=0)
+    axes.bar(edges[:-1], counts, widths, align="edge", color=SERIES[0], edgecolor=PAPER, linewidth=0.6)
     _duration_axis(axes, "x", edges[0], edges[-1])
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(_count))
     axes.set_ylim(0, max([*counts, 1]) * 1.18)
     # Lines that are close together share a label.
     told: list[tuple[str, float]] = []
@@ -114,13 +137,23 @@ def log_histogram(
     top = axes.get_ylim()[1]
     for name, at in told:
         axes.annotate(
-            name, (at, top), (4, -2), textcoords="offset points", color=INK, fontsize=8, va="top", annotation_clip=False
+            name,
+            (at, top),
+            (4, -2),
+            textcoords="offset points",
+            color=INK,
+            fontsize=8,
+            va="top",
+            annotation_clip=False,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )
     _finish(axes, label, 1)
     return figure
 
 
-def group_bars(names: Sequence[str], series: Mapping[str, Values], *, label: str, unit: str = "count") -> Figure:
+def group_bars(
+    names: Sequence[str], series: Mapping[str, Values], *, label: str, unit: Literal["count", "share"] = "count"
+) -> Figure:
     """A bar for each group, from left to right, the first on top; the series one behind the other.
 
     Args:
@@ -143,14 +176,23 @@ def group_bars(names: Sequence[str], series: Mapping[str, Values], *, label: str
     axes.spines["bottom"].set_visible(False)
     if unit == "share":
         axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+        axes.xaxis.set_major_formatter(FuncFormatter(_per_cent))
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=all(value == int(value) for value in before)))
+        axes.xaxis.set_major_formatter(FuncFormatter(_count))
     axes.set_xlabel(label)
     if len(series) > 1:
         _legend(axes)
     return figure
+
+
+def _count(value: float, _: object) -> str:
+    return f"{value:,.10g}"
+
+
+def _per_cent(value: float, _: object) -> str:
+    return f"{100 * value:.4g} %"
 
 
 def _places(times: Sequence[datetime]) -> list[float]:
@@ -175,11 +217,14 @@ def _legend(axes: Axes) -> None:
         text.set_color(INK)
 
 
-def _time_axis(axes: Axes) -> None:
+def _time_axis(axes: Axes, times: Sequence[datetime], width: timedelta) -> None:
+    # All plots of the same times have the same axis, wherever there are values.
+    if times:
+        end = times[-1] + width
+        axes.set_xlim(*_places([times[0], end if end > times[0] else end + timedelta(minutes=1)]))
     locator = AutoDateLocator(tz=UTC, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
-    axes.margins(x=0.01)
 
 
 def _duration_axis(axes: Axes, which: Literal["x", "y"], low: float, high: float) -> None:

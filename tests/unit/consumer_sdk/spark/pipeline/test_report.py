@@ -118,6 +118,7 @@ def test_plots_of_nothing_are_empty_axes() -> None:
     section.figure(stacked_bars([], timedelta(minutes=1), {"in": []}, label="orders"), "Orders")
     section.figure(lines([], {"p50": []}, label="time", unit="duration"), "Times")
     section.figure(lines(TIMES, {"p50": [None] * 8}, label="count"), "Nothing")
+    section.figure(lines(TIMES[:1], {"p50": [0.0]}, label="time", unit="duration"), "At once")
     section.figure(log_histogram([1.0, 10.0], [0], label="orders"), "Spread")
     section.figure(group_bars([], {"in": []}, label="orders", unit="share"), "By group")
     _parsed(report.html())
