@@ -1,0 +1,7 @@
+"""Measures transactions: spark-submit examples/pipeline/transactions.py --database URL --output PATH."""
+
+import typer
+
+from consumer_sdk.spark.pipeline.cli.transactions import transactions
+
+typer.run(transactions)
