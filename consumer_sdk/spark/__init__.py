@@ -6,19 +6,26 @@
 
 Where halfmq is installed, Spark finds it by itself. It needs the extra ``halfmq[spark]``.
 
-For functions given to foreachBatch: write_once, apply_once and persisted.
+For functions given to foreachBatch: write_once, apply_once and persisted. For jobs that take messages as a consumer
+group: lease_messages, then ack or nack.
 """
 
 from __future__ import annotations
 
 from consumer_sdk.spark.batch_notes import CREATE_BATCH_APPLIED
 from consumer_sdk.spark.data_source import HalfmqDataSource
+from consumer_sdk.spark.leasing import lease_messages
 from consumer_sdk.spark.micro_batches import apply_once, persisted, write_once
+from consumer_sdk.spark.settling import SettledMessages, ack, nack
 
 __all__ = [
     "CREATE_BATCH_APPLIED",
     "HalfmqDataSource",
+    "SettledMessages",
+    "ack",
     "apply_once",
+    "lease_messages",
+    "nack",
     "persisted",
     "write_once",
 ]

@@ -77,6 +77,16 @@ class Connection:
     client_key: str | None = None
     server_name: str | None = None
 
+    @classmethod
+    def of(cls, endpoint: str, options: Mapping[str, object]) -> Connection:
+        """Reads an endpoint and the options of encryption.
+
+        Raises:
+            ConfigurationError: An option is unknown, or cannot be; the message is one line.
+        """
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        return _connection(_known({"endpoint": endpoint} | given, _CONNECTION))
+
     def tls_config(self) -> TlsConfig | None:
         """What the files say.
 

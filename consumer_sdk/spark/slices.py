@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2 import ReadQueueResponse
     from halfmq.v1.message_pb2 import LogMessage
 
-__all__ = ["columns_of", "count_before"]
+__all__ = ["by_columns", "columns_of", "count_before"]
 
 
 def columns_of(response: ReadQueueResponse) -> LogColumns | None:
     """The messages of an answer by columns; None where there are none."""
     if response.messages:
-        return _made_of(response.messages)
+        return by_columns(response.messages)
     return response.columns if response.columns.count else None
 
 
@@ -34,8 +34,8 @@ def count_before(columns: LogColumns, end: int) -> int:
     return max(0, min(columns.count, end - columns.first_offset))
 
 
-def _made_of(messages: Sequence[LogMessage]) -> LogColumns:
-    """Columns from the messages of a broker of before."""
+def by_columns(messages: Sequence[LogMessage]) -> LogColumns:
+    """Columns of messages of one queue: of a broker of before, or that came under leases; there is at least one."""
     ids = [message.message_id.partition(".") for message in messages]
     return LogColumns(
         topic=messages[0].topic,

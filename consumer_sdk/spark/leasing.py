@@ -1,0 +1,191 @@
+"""Messages that a consumer group leases for a Spark job, as a table with the receipts that settle them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import time
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import grpc
+import pyarrow as pa
+from pyspark.sql.types import IntegerType, StringType, StructType
+
+from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.settings import settings_from
+from consumer_sdk.spark.columns import Projection, default_schema
+from consumer_sdk.spark.connections import connected
+from consumer_sdk.spark.failures import shown_in_one_line
+from consumer_sdk.spark.options import Connection
+from consumer_sdk.spark.slices import by_columns
+from halfmq.v1 import consumer_pb2
+from producer_sdk.connection import check_count, check_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from consumer_sdk.settings import ConsumerSettings
+    from producer_sdk.connection import Broker
+
+__all__ = ["lease_messages", "need_pandas"]
+
+_MESSAGES_AT_A_TIME = 2000
+# Short waits, so that no proxy on the way ends a call that is silent.
+_LONGEST_WAIT = 20.0
+
+
+def lease_messages(
+    spark: SparkSession,
+    *,
+    endpoint: str,
+    group: str,
+    topics: str | Iterable[str],
+    max_messages: int,
+    workers: int = 2,
+    seconds: float = 0.0,
+    lease_duration: float = 600.0,
+    schema: StructType | str | None = None,
+    reliable: bool = False,
+    **options: object,
+) -> DataFrame:
+    """Takes messages as a consumer group, under leases, into a table.
+
+    It takes them when it is called, once, and the table keeps them: looking at it again takes no others, as a table
+    that Spark may compute again would. Store what comes of it, then ``ack`` the table. What is not acknowledged when
+    its lease ends is delivered again, with the next attempt.
+
+    Args:
+        spark: The session.
+        endpoint: One broker, ``host:port``, or several with commas between them.
+        group: Consumer group; not a broadcasting one. Other consumers may be at work in it.
+        topics: One topic, or several.
+        max_messages: How many to take at most, all workers together.
+        workers: Tasks that take messages, each its share.
+        seconds: How long a task that has less than its share waits for more; 0: it takes what is there.
+        lease_duration: Seconds that the messages are this job's, from the moment each is taken. Nothing extends it, so
+            it must cover the work up to ``ack``; 12 hours at most.
+        schema: Columns, as in ``spark.read.format("halfmq").schema(...)``; None: the usual ones.
+        reliable: Whether the table is kept in Spark's checkpoint directory rather than by the executors. With them a
+            lost executor ends the job, and the messages come again.
+        options: ``tls`` and the like, as in ``format("halfmq")``.
+
+    Returns:
+        The columns, and behind them `receipt_handle` (string), which settles the message, and `attempt` (int), which
+        delivery of this message this is, from 1.
+
+    Raises:
+        ConfigurationError: An argument cannot be, or pandas is missing.
+        PySparkException: The brokers could not be reached, or refused; what was taken comes again.
+    """
+    need_pandas()
+    check_count("workers", workers, 100_000)
+    check_count("max_messages", max_messages)
+    check_seconds("seconds", seconds, least=0.0)
+    wanted = _schema(schema)
+    Projection(wanted)
+    settings = settings_from(group, topics, 1, lease_duration, f"spark-{spark.sparkContext.applicationId}", 1.0)
+    worker = _Worker(Connection.of(endpoint, options), settings, wanted, max_messages, workers, seconds)
+    shape = StructType([*wanted.fields]).add("receipt_handle", StringType()).add("attempt", IntegerType())
+
+    def take(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            for number in part.column(0).to_pylist():
+                yield from worker.take(number)
+
+    frame = spark.range(0, workers, 1, workers).mapInArrow(take, shape)
+    return frame.checkpoint() if reliable else frame.localCheckpoint()
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What a task does; it travels to executors, so it holds no connections."""
+
+    connection: Connection
+    settings: ConsumerSettings
+    schema: StructType
+    messages: int
+    workers: int
+    seconds: float
+
+    @shown_in_one_line()
+    def take(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Takes the share of one worker; as a generator, so that what was taken is on its way before more is."""
+        projection = Projection(self.schema)
+        left = self.messages * (number + 1) // self.workers - self.messages * number // self.workers
+        until = time.monotonic() + self.seconds
+        while left:
+            wait = min(max(0.0, until - time.monotonic()), _LONGEST_WAIT)
+            taken = self._pull(number, min(left, _MESSAGES_AT_A_TIME), wait)
+            left -= len(taken)
+            if taken:
+                yield _batch(projection, taken)
+            elif time.monotonic() >= until:
+                return
+
+    def _pull(self, number: int, count: int, wait: float) -> list[consumer_pb2.Delivery]:
+        subscribe = self.settings.subscribe()
+        request = consumer_pb2.PullRequest(
+            consumer_group=subscribe.consumer_group,
+            topics=subscribe.topics,
+            max_messages=count,
+            lease_duration=subscribe.lease_duration,
+            client_id=f"{subscribe.client_id}-{number}",
+        )
+        request.wait.FromNanoseconds(round(wait * 1e9))
+
+        async def pull(broker: Broker, timeout: float) -> list[consumer_pb2.Delivery]:  # noqa: ASYNC109 - gRPC's own
+            taken: list[consumer_pb2.Delivery] = []
+            try:
+                async for response in broker.consumer.Pull(request, timeout=timeout):
+                    taken += response.deliveries
+            except grpc.aio.AioRpcError:
+                # What came is ours; the next call shows whether there is still a broker.
+                if not taken:
+                    raise
+            return taken
+
+        link, runner = connected(self.connection)
+        return runner.run(link.attempt(pull, wait))
+
+
+def _schema(given: StructType | str | None) -> StructType:
+    schema = StructType.fromDDL(given) if isinstance(given, str) else given or default_schema()
+    if not isinstance(schema, StructType):
+        msg = f"schema {given!r} names no columns; write such as 'value binary, message_id string'"
+        raise ConfigurationError(msg, field="schema")
+    return schema
+
+
+def _batch(projection: Projection, taken: list[consumer_pb2.Delivery]) -> pa.RecordBatch:
+    # What is handed out together may be of several queues.
+    queues = groupby((delivery.message for delivery in taken), key=attrgetter("topic", "queue"))
+    parts = [by_columns(list(messages)) for _, messages in queues]
+    columns = projection.batch([(part, part.count) for part in parts])
+    receipts = pa.array([delivery.receipt_handle for delivery in taken], pa.string())
+    attempts = pa.array([delivery.attempt for delivery in taken], pa.int32())
+    return pa.RecordBatch.from_arrays(
+        [*columns.columns, receipts, attempts], names=[*columns.schema.names, "receipt_handle", "attempt"]
+    )
+
+
+def need_pandas() -> None:
+    """Refuses to begin without the pandas that Spark wants for functions over Arrow data.
+
+    Raises:
+        ConfigurationError: It is missing, or of another version.
+    """
+    try:
+        found = importlib.metadata.version("pandas")
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    version = re.match(r"(\d+)\.(\d+)", found)
+    if version is None or not (2, 2) <= (int(version[1]), int(version[2])) < (3, 0):
+        msg = (
+            f"Spark's mapInArrow needs pandas 2.2 or later and before 3, there is {found}: pip install 'pandas>=2.2,<3'"
+        )
+        raise ConfigurationError(msg, field="pandas")
