@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOOK_UP_THREADS = 3
+EPOCH_THREADS = 2
 
 
 class Access:
@@ -43,6 +44,8 @@ class Access:
         self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
         # What wakes those who wait must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.patience, 1)
+        # A large epoch takes minutes; a second thread lets small ones pass.
+        self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS)
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
@@ -53,6 +56,10 @@ class Access:
 
     async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
         return await self._look_ups.run(work, write=True, redo=redo)
+
+    async def _decide_epoch(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
+        """Changes as much as an epoch has, while look-ups go on."""
+        return await self._epochs.run(work, write=True, redo=redo)
 
 
 class _LookUps:

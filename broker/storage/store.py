@@ -97,6 +97,7 @@ class Store(ConsumerStore, TopicStore):
         await self._moves.close()
         await self._look_ups.close()
         await self._watches.close()
+        await self._epochs.close()
 
     async def synchronise_clock(self) -> None:
         """Reads the database's time again."""
@@ -223,12 +224,14 @@ class Store(ConsumerStore, TopicStore):
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
         """Releases what attempts wrote, so many messages each, and drops what others did."""
         now, turn = self.clock.now(), next(self._turns)
-        return await self._write(lambda session: sinks.commit(session, epoch, attempts, now, self.directory, turn))
+        return await self._decide_epoch(
+            lambda session: sinks.commit(session, epoch, attempts, now, self.directory, turn)
+        )
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; whether it is committed, and was left alone."""
         now, turn = self.clock.now(), next(self._turns)
-        return await self._write(lambda session: sinks.abort(session, epoch, now, self.directory, turn))
+        return await self._decide_epoch(lambda session: sinks.abort(session, epoch, now, self.directory, turn))
 
     async def find_sink(self, name: str) -> SinkState:
         """How far a sink is."""
@@ -242,7 +245,7 @@ class Store(ConsumerStore, TopicStore):
             if sinks.exists(session, name):
                 sinks.delete(session, name, now, self.directory)
 
-        await self._write(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
+        await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
 
     async def drop_sink_leftovers(self, kept: int) -> int:
         """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""

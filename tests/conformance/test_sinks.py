@@ -305,3 +305,23 @@ async def test_there_is_no_such_sink(store: Store) -> None:
     with pytest.raises(NotFound) as missing:
         await store.find_sink("nothing")
     assert missing.value.reason == "SINK_NOT_FOUND"
+
+
+async def test_commits_under_way_do_not_hold_up_look_ups(world: World, store: Store, topic: Topic) -> None:
+    """More epochs at a time than there are threads of any kind, and none of them gets on."""
+    attempt = await write(store, topic, "a")
+    blocker = world.session()
+    blocker.begin(write=True)
+    blocker.fetch("SELECT sink_id FROM sink WHERE name = ?" + blocker.dialect.for_update, ("archive",))
+    commits = [asyncio.create_task(store.commit_epoch(epoch(), {attempt: 1})) for _ in range(5)]
+    aborts = [asyncio.create_task(store.abort_epoch(epoch(1))) for _ in range(3)]
+    try:
+        for _ in range(5):
+            state = await asyncio.wait_for(store.find_sink("archive"), 10)
+            assert (state.committed_epoch, state.waiting) == (None, 1)
+        assert not any(task.done() for task in (*commits, *aborts))
+    finally:
+        blocker.rollback()
+    assert sorted(each.already for each in await asyncio.gather(*commits)) == [False, True, True, True, True]
+    assert await asyncio.gather(*aborts) == [False] * 3
+    assert await contents(store, topic) == ["a"]
