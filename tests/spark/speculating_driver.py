@@ -20,10 +20,11 @@ def two_hosts(folder: str) -> str:
     """Starts a cluster in this driver's JVM and tells its address: Spark runs no two attempts on one host."""
     SparkContext._ensure_initialized()
     jvm: Any = SparkContext._jvm
+    gateway: Any = SparkContext._gateway
     deploy, conf, none = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf(), jvm.scala.Option.empty()
     started = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)
     # It gives an environment, whose address has the port that was free.
-    masters = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    masters = gateway.new_array(jvm.java.lang.String, 1)
     masters[0] = f"spark://127.0.0.1:{started._1().address().port()}"
     for number in (1, 2):
         host, work = f"127.0.0.{number}", f"{folder}/worker-{number}"

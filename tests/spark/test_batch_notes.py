@@ -27,7 +27,7 @@ def connect(
     if request.param == "sqlite":
 
         def connect(*, autocommit: bool = False) -> Any:
-            return sqlite3.connect(tmp_path / "shop.db", isolation_level=None if autocommit else "", timeout=30)
+            return sqlite3.connect(tmp_path / "shop.db", isolation_level=None if autocommit else "DEFERRED", timeout=30)
     else:
         import pymysql
         from sqlalchemy import make_url
