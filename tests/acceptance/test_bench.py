@@ -94,6 +94,7 @@ def test_spark(kind: Kind | None) -> None:
         ratio = figures[f"{name}_rows_per_s"] / figures[f"{name}_floor_per_s"]
         assert figures[f"{name}_ratio"] == pytest.approx(ratio, abs=0.001)
         assert figures[f"{name}_broker_cpu_us"] > 0
+    assert figures["empty_batch_ms"] > figures["idle_trigger_ms"] > 0
 
 
 @places(None, "mysql")

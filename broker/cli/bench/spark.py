@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 import time
 from contextlib import ExitStack, closing
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +21,7 @@ from broker.cli.bench.processes import BrokerProcess
 from broker.cli.bench.report import micros_each, print_figures
 from broker.cli.serve import fail
 from broker.errors import BrokerError, ConfigurationError
-from producer_sdk import Admin
+from producer_sdk import Admin, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OUTPUT = "bench-output"
+FILTERED = "bench-filtered"
 WARM_UP = 20_000
 FLOOR_SECONDS = 3.0
+EMPTY_BATCHES = 10
+LONGEST_BATCH = 60.0
 
 
 def spark(
@@ -73,6 +78,7 @@ def spark(
                 write_floors.append(writing.measure(FLOOR_SECONDS, 1000))
                 writes.append(measured.rate(messages, lambda: _write(table, broker.endpoint)))
             _check_count(session, broker.endpoint, rounds * messages + min(WARM_UP, messages))
+            empty, idle = _without_rows(session, broker.endpoint)
     except BrokerError as error:
         fail(error)
     figures: dict[str, Any] = {}
@@ -85,6 +91,7 @@ def spark(
             f"{name}_ratio": round(rate / floor, 3),
             f"{name}_broker_cpu_us": micros_each(sum(cpu for _, cpu in rates), messages * len(rates)),
         }
+    figures |= {"empty_batch_ms": median(empty), "idle_trigger_ms": median(idle)}
     figures |= {"messages": messages, "rounds": rounds, "cores": cores, "database": shown, "size_bytes": size}
     print_figures("spark", figures, as_json=json_output)
 
@@ -131,6 +138,34 @@ def _nowhere(frame: DataFrame) -> None:
 
 def _write(frame: DataFrame, endpoint: str) -> None:
     frame.write.format("halfmq").options(endpoint=endpoint, topic=OUTPUT).mode("append").save()
+
+
+def _without_rows(session: SparkSession, endpoint: str) -> tuple[list[int], list[int]]:
+    """Milliseconds of micro-batches from topic to topic that have no rows, and of triggers that find nothing new."""
+    with Admin(endpoint) as admin:
+        admin.create_topic(FILTERED)
+    # Triggers without a micro-batch are told of as well, and no progress is forgotten.
+    session.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")
+    session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
+    stream = session.readStream.format("halfmq").options(endpoint=endpoint, topic=FILTERED, tagFilter="nobody-has-it")
+    with tempfile.TemporaryDirectory() as checkpoint, Producer(endpoint) as producer:
+        writer = stream.option("startingOffsets", "earliest").load().select("value").writeStream.format("halfmq")
+        writer = writer.options(endpoint=endpoint, topic=OUTPUT, sinkId=FILTERED, checkpointLocation=checkpoint)
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            for batch in range(EMPTY_BATCHES + 1):
+                producer.send(FILTERED, "nobody gets this")
+                until = time.monotonic() + LONGEST_BATCH
+                while (query.lastProgress or {"batchId": 0})["batchId"] <= batch:
+                    if time.monotonic() > until:
+                        raise BrokerError(f"Micro-batch {batch} did not end.", reason="UNACCOUNTED")
+                    time.sleep(0.02)
+            told = [each["durationMs"] for each in query.recentProgress]
+        finally:
+            query.stop()
+    # The first micro-batch starts Python's workers.
+    empty = [each["triggerExecution"] for each in told if "addBatch" in each][1:]
+    return empty, [each["triggerExecution"] for each in told if "addBatch" not in each]
 
 
 def _check_count(session: SparkSession, endpoint: str, expected: int) -> None:
