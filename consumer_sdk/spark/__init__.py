@@ -12,11 +12,11 @@ group: lease_messages, then ack or nack.
 
 from __future__ import annotations
 
-from consumer_sdk.spark.batch_notes import CREATE_BATCH_APPLIED
 from consumer_sdk.spark.data_source import HalfmqDataSource
-from consumer_sdk.spark.leasing import lease_messages
-from consumer_sdk.spark.micro_batches import apply_once, persisted, write_once
-from consumer_sdk.spark.settling import SettledMessages, ack, nack
+from consumer_sdk.spark.leases.leasing import lease_messages
+from consumer_sdk.spark.leases.settling import SettledMessages, ack, nack
+from consumer_sdk.spark.sink.batch_notes import CREATE_BATCH_APPLIED
+from consumer_sdk.spark.sink.micro_batches import apply_once, persisted, write_once
 
 __all__ = [
     "CREATE_BATCH_APPLIED",

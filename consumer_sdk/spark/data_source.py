@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.columns import Projection, default_schema
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.options import ReadOptions, WriteOptions
-from consumer_sdk.spark.readers import BatchReader, StreamReader
-from consumer_sdk.spark.writers import BatchWriter, StreamWriter
-from consumer_sdk.spark.writing import Rows
+from consumer_sdk.spark.sink.writers import BatchWriter, StreamWriter
+from consumer_sdk.spark.sink.writing import Rows
+from consumer_sdk.spark.source.columns import Projection, default_schema
+from consumer_sdk.spark.source.readers import BatchReader, StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

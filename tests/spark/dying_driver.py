@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from consumer_sdk.spark import HalfmqDataSource
-from consumer_sdk.spark.writers import StreamWriter
+from consumer_sdk.spark.sink.writers import StreamWriter
 
 AT = 1
 """The micro-batch that is not survived."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumer_sdk import ConfigurationError
-from consumer_sdk.spark.batch_notes import CREATE_BATCH_APPLIED, apply_numbered
+from consumer_sdk.spark.sink.batch_notes import CREATE_BATCH_APPLIED, apply_numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

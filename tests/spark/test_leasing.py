@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from consumer_sdk import ConfigurationError
 from consumer_sdk.spark import ack, lease_messages, nack
-from consumer_sdk.spark.leasing import need_pandas
+from consumer_sdk.spark.leases.leasing import need_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable

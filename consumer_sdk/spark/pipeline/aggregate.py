@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError, HalfmqError
-from consumer_sdk.spark.brokers import require_topic
-from consumer_sdk.spark.micro_batches import write_once
+from consumer_sdk.spark.sink.micro_batches import write_once
+from consumer_sdk.spark.source.brokers import require_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

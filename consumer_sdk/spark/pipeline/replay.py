@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.brokers import require_topic
-from consumer_sdk.spark.offsets import QueueRange, bounded, ranges_between
 from consumer_sdk.spark.options import WriteOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
 from consumer_sdk.spark.pipeline.archive.reading import files_of, frame_of
-from consumer_sdk.spark.writing import Epochs
+from consumer_sdk.spark.sink.writing import Epochs
+from consumer_sdk.spark.source.brokers import require_topic
+from consumer_sdk.spark.source.offsets import QueueRange, bounded, ranges_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer_sdk.spark.offsets import Offsets
+    from consumer_sdk.spark.source.offsets import Offsets
 
 __all__ = ["Replay", "Replayed"]
 

@@ -12,7 +12,7 @@ import pytest
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.pipeline.archive import Archive, Compaction, read_archive
 from consumer_sdk.spark.pipeline.archive.layout import parse
-from consumer_sdk.spark.scanning import DataLoss
+from consumer_sdk.spark.source.scanning import DataLoss
 from producer_sdk import Producer
 from support.spark import forget
 

@@ -9,16 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.brokers import Brokers
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.offsets import QueueRange
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
 from consumer_sdk.spark.pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue
 from consumer_sdk.spark.pipeline.archive.writing import archive_schema, write_range
 from consumer_sdk.spark.pipeline.tasks import run_tasks
-from consumer_sdk.spark.readers import read_range
-from consumer_sdk.spark.scanning import data_lost
+from consumer_sdk.spark.source.brokers import Brokers
+from consumer_sdk.spark.source.offsets import QueueRange
+from consumer_sdk.spark.source.readers import read_range
+from consumer_sdk.spark.source.scanning import data_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consumer_sdk.queues import QueueOffset
-    from consumer_sdk.spark.offsets import Queue
     from consumer_sdk.spark.pipeline.archive.writing import Written
+    from consumer_sdk.spark.source.offsets import Queue
 
 __all__ = ["Archive", "Archived"]
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumer_sdk.spark.offsets import Queue
+    from consumer_sdk.spark.source.offsets import Queue
 
 __all__ = [
     "Chosen",

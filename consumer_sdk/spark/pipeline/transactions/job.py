@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.pipeline.durations import duration_text
-from consumer_sdk.spark.pipeline.report import Share, value_text
+from consumer_sdk.spark.pipeline.reports.durations import duration_text
+from consumer_sdk.spark.pipeline.reports.report import Share, value_text
 from consumer_sdk.spark.pipeline.tables import Database
 from consumer_sdk.spark.pipeline.transactions import measures
 from consumer_sdk.spark.pipeline.transactions.history import History

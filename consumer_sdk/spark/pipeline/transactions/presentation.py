@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from consumer_sdk.spark.pipeline.durations import duration_text
-from consumer_sdk.spark.pipeline.plots import group_bars, lines, log_histogram, stacked_bars
-from consumer_sdk.spark.pipeline.report import Headline, Report, Share
+from consumer_sdk.spark.pipeline.reports.durations import duration_text
+from consumer_sdk.spark.pipeline.reports.plots import group_bars, lines, log_histogram, stacked_bars
+from consumer_sdk.spark.pipeline.reports.report import Headline, Report, Share
 from consumer_sdk.spark.pipeline.transactions.history import SOURCES
 from consumer_sdk.spark.pipeline.transactions.measures import PERCENTILES
 from consumer_sdk.spark.pipeline.transactions.window import microseconds

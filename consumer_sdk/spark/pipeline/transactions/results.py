@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumer_sdk.spark.pipeline.files import replaced
+from consumer_sdk.spark.pipeline.reports.files import replaced
 from consumer_sdk.spark.pipeline.transactions.measures import (
     BINS_PER_DECADE,
     COUNTS,

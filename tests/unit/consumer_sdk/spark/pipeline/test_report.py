@@ -12,9 +12,9 @@ import matplotlib as mpl
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.pipeline.durations import duration_text
-from consumer_sdk.spark.pipeline.plots import group_bars, lines, log_histogram, stacked_bars
-from consumer_sdk.spark.pipeline.report import Headline, Report, Share, value_text
+from consumer_sdk.spark.pipeline.reports.durations import duration_text
+from consumer_sdk.spark.pipeline.reports.plots import group_bars, lines, log_histogram, stacked_bars
+from consumer_sdk.spark.pipeline.reports.report import Headline, Report, Share, value_text
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TIMES = [NOW + timedelta(minutes=15 * number) for number in range(8)]

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from consumer_sdk.errors import HalfmqError
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.writing import Epochs, Rows, WrittenAttempt
+from consumer_sdk.spark.sink.writing import Epochs, Rows, WrittenAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

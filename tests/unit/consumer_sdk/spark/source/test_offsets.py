@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_sdk.spark.offsets import QueueRange, as_json, bounded, from_json, ranges_between, split
+from consumer_sdk.spark.source.offsets import QueueRange, as_json, bounded, from_json, ranges_between, split
 
 QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 12))
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 1000))

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark import arrays
 from consumer_sdk.spark.hints import did_you_mean
+from consumer_sdk.spark.source import arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.batch_notes import apply_numbered
+from consumer_sdk.spark.sink.batch_notes import apply_numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
 
-    from consumer_sdk.spark.batch_notes import Connection
+    from consumer_sdk.spark.sink.batch_notes import Connection
 
 __all__ = ["apply_once", "persisted", "write_once"]
 

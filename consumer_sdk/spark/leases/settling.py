@@ -12,7 +12,7 @@ from consumer_sdk.leases import LOST_REASONS
 from consumer_sdk.receipts import nack_of
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.leasing import need_pandas
+from consumer_sdk.spark.leases.leasing import need_pandas
 from consumer_sdk.spark.options import Connection
 from halfmq.v1 import consumer_pb2
 from producer_sdk.connection.statuses import as_item_error

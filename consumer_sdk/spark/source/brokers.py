@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from consumer_sdk.queues import QueueOffset
-    from consumer_sdk.spark.offsets import Offsets, Queue
     from consumer_sdk.spark.options import Bound
+    from consumer_sdk.spark.source.offsets import Offsets, Queue
 
 __all__ = ["Brokers", "require_topic"]
 

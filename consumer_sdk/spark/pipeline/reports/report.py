@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jinja2
 
-from consumer_sdk.spark.pipeline.drawing import svg
-from consumer_sdk.spark.pipeline.durations import duration_text
-from consumer_sdk.spark.pipeline.files import replaced
+from consumer_sdk.spark.pipeline.reports.drawing import svg
+from consumer_sdk.spark.pipeline.reports.durations import duration_text
+from consumer_sdk.spark.pipeline.reports.files import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ class Report:
 
     def html(self) -> str:
         """The whole page."""
-        loader = jinja2.PackageLoader("consumer_sdk.spark.pipeline", ".")
+        loader = jinja2.PackageLoader("consumer_sdk.spark.pipeline.reports", ".")
         page = jinja2.Environment(
             loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )

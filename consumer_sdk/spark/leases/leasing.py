@@ -16,11 +16,11 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.settings import settings_from
-from consumer_sdk.spark.columns import Projection, default_schema
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.options import Connection
-from consumer_sdk.spark.slices import by_columns
+from consumer_sdk.spark.source.columns import Projection, default_schema
+from consumer_sdk.spark.source.slices import by_columns
 from halfmq.v1 import consumer_pb2
 from producer_sdk.connection import check_count, check_seconds
 

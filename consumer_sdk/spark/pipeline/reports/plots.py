@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from consumer_sdk.spark.pipeline.drawing import GRID, INK, MUTED, PAPER, SERIES, make_figure
-from consumer_sdk.spark.pipeline.durations import duration_text
+from consumer_sdk.spark.pipeline.reports.drawing import GRID, INK, MUTED, PAPER, SERIES, make_figure
+from consumer_sdk.spark.pipeline.reports.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
-from consumer_sdk.spark.brokers import Brokers
-from consumer_sdk.spark.columns import Projection
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.offsets import as_json, bounded, from_json, ranges_between, split
-from consumer_sdk.spark.scanning import data_lost, scan
+from consumer_sdk.spark.source.brokers import Brokers
+from consumer_sdk.spark.source.columns import Projection
+from consumer_sdk.spark.source.offsets import as_json, bounded, from_json, ranges_between, split
+from consumer_sdk.spark.source.scanning import data_lost, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from consumer_sdk.spark.offsets import Offsets, QueueRange
     from consumer_sdk.spark.options import ReadOptions
+    from consumer_sdk.spark.source.offsets import Offsets, QueueRange
 
 __all__ = ["BatchReader", "StreamReader", "read_range"]
 

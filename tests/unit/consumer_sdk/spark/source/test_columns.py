@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from consumer_sdk.spark.columns import COLUMNS, Projection, default_schema
-from consumer_sdk.spark.slices import columns_of, count_before
+from consumer_sdk.spark.source.columns import COLUMNS, Projection, default_schema
+from consumer_sdk.spark.source.slices import columns_of, count_before
 from halfmq.v1.consumer_pb2 import LogColumns, ReadQueueResponse
 from halfmq.v1.message_pb2 import LogMessage
 from support.columns import messages_in
