@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from consumer_sdk.spark.pipeline.tables.database import Database
-from consumer_sdk.spark.pipeline.tables.reading import READERS, read_table
+from consumer_sdk.spark.pipeline.tables.reading import READERS, columns_of, read_table
+from consumer_sdk.spark.pipeline.tables.times import TimeColumn
 
-__all__ = ["READERS", "Database", "read_table"]
+__all__ = ["READERS", "Database", "TimeColumn", "columns_of", "read_table"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pymysql
@@ -45,6 +45,12 @@ _FORMS: dict[int, tuple[str, Carrier, str | None]] = {
         "string",
         "timestamp_micros(CAST(CAST({} AS decimal(26,6)) * 1000000 AS bigint))",
     ),
+}
+_TIMES: dict[int, Literal["wall", "instant"]] = {
+    FIELD_TYPE.DATE: "wall",
+    FIELD_TYPE.NEWDATE: "wall",
+    FIELD_TYPE.DATETIME: "wall",
+    FIELD_TYPE.TIMESTAMP: "instant",
 }
 _BINARY_CHARSET = 63
 _LONGEST_DECIMAL = 38
@@ -98,7 +104,9 @@ def _column(field: Any, *, alone: bool) -> Column:
     else:
         form = _FORMS.get(kind, ("{}", "binary" if field.charsetnr == _BINARY_CHARSET else "string", None))
     sql, carrier, own = form
-    return Column(field.name, sql.format(quoted(field.name)), carrier, own, integer, integer and alone)
+    return Column(
+        field.name, sql.format(quoted(field.name)), carrier, own, integer, integer and alone, _TIMES.get(kind)
+    )
 
 
 def value_bounds(database: Database, selection: Selection, split_by: str) -> tuple[int | None, int | None]:

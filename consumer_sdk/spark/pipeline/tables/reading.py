@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.failures import shown_in_one_line
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["READERS", "read_table"]
+    from consumer_sdk.spark.pipeline.tables.selection import Column
+
+__all__ = ["READERS", "columns_of", "read_table"]
 
 READERS = ("auto", "jdbc", "connectorx", "pymysql")
 """What ``reader`` can be."""
@@ -64,11 +66,7 @@ def read_table(
     if pieces is not None and pieces < 1:
         msg = f"pieces must be 1 or more, not {pieces}"
         raise ConfigurationError(msg, field="pieces")
-    if database.kind == "mysql":
-        # Only here, as it is loaded where a database of this kind is read.
-        from consumer_sdk.spark.pipeline.tables import by_pymysql as inquiry  # noqa: PLC0415
-    else:
-        from consumer_sdk.spark.pipeline.tables import by_sqlite as inquiry  # type: ignore[no-redef]  # noqa: PLC0415
+    inquiry = _inquiry(database)
     selection = Selection.of(query_or_table, where)
     selection = replace(selection, columns=inquiry.columns_of(database, selection))
     split_by = _split_by(selection, split_by)
@@ -84,6 +82,35 @@ def read_table(
     if driver is not None:
         return selection.arrived(by_jdbc.load(spark, database, selection, conditions, driver))
     return selection.arrived(_load(spark, database, selection, conditions, _python_reader(database, reader)))
+
+
+def columns_of(url: str, query_or_table: str) -> dict[str, Column]:
+    """The columns of a table or a query, by name.
+
+    Raises:
+        ConfigurationError: The database refuses to be read.
+    """
+    database = Database.parse(url)
+    selection = Selection.of(query_or_table, None)
+    return {column.name: column for column in _inquiry(database).columns_of(database, selection)}
+
+
+def _inquiry(database: Database) -> _Inquiry:
+    """What tells of columns and bounds."""
+    if database.kind == "sqlite":
+        return by_sqlite
+    # Loaded only where a database of this kind is read.
+    from consumer_sdk.spark.pipeline.tables import by_pymysql  # noqa: PLC0415
+
+    return by_pymysql
+
+
+class _Inquiry(Protocol):
+    def columns_of(self, database: Database, selection: Selection) -> tuple[Column, ...]: ...
+
+    def value_bounds(
+        self, database: Database, selection: Selection, split_by: str
+    ) -> tuple[int | None, int | None]: ...
 
 
 def _split_by(selection: Selection, wanted: str | None) -> str | None:

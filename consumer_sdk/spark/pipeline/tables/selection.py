@@ -41,6 +41,7 @@ class Column:
         spark: What Spark makes of it: an expression with ``{}`` in the place of the column; None: what it travels as.
         integer: Whether ranges of it can be told by whole numbers.
         key: Whether it is also the whole primary key.
+        time: ``wall`` is a date and time without a zone, ``instant`` one that the database shows in the session's zone.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Column:
     spark: str | None = None
     integer: bool = False
     key: bool = False
+    time: Literal["wall", "instant"] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Literal
+
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.pipeline.tables import Database
+from consumer_sdk.spark.pipeline.tables import Database, TimeColumn
 from consumer_sdk.spark.pipeline.tables.selection import Column, Selection, ranges
 
 
@@ -85,3 +88,67 @@ def test_statements() -> None:
 )
 def test_ranges(low: int | None, high: int | None, pieces: int, conditions: list[str]) -> None:
     assert ranges("i", low, high, pieces) == conditions
+
+
+LOW, HIGH = datetime(2026, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC), datetime(2026, 1, 31, 13, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "unit", "condition", "spark"),
+    [
+        (
+            Column("t", "`t`", "string", "x", time="wall"),
+            "mysql",
+            None,
+            "`t` >= TIMESTAMP'2026-01-31 12:00:00.500000' AND `t` < TIMESTAMP'2026-01-31 13:00:00.000000'",
+            "try_cast(`t` AS timestamp)",
+        ),
+        (
+            Column("t", "`t`", "string", "x", time="instant"),
+            "mysql",
+            None,
+            "`t` >= FROM_UNIXTIME(1769860800.500000) AND `t` < FROM_UNIXTIME(1769864400.000000)",
+            "try_cast(`t` AS timestamp)",
+        ),
+        (
+            Column("t", "`t`", "bigint"),
+            "mysql",
+            "ms",
+            "`t` >= 1769860800500 AND `t` <= 1769864400000",
+            "timestamp_micros(CAST(`t` * 1000 AS bigint))",
+        ),
+        (
+            Column("t", "`t`", "string", "try_cast({} AS decimal(20,6))"),
+            "mysql",
+            "s",
+            "`t` >= 1769860800 AND `t` <= 1769864400",
+            "timestamp_micros(CAST(`t` * 1000000 AS bigint))",
+        ),
+        (Column("t", "`t`", "string"), "mysql", None, None, "try_cast(`t` AS timestamp)"),
+        (
+            Column("t", "`t`", "string"),
+            "sqlite",
+            None,
+            "julianday(`t`) BETWEEN julianday('2026-01-31 11:59:59.500000')"
+            " AND julianday('2026-01-31 13:00:01.000000')",
+            "try_cast(`t` AS timestamp)",
+        ),
+    ],
+)
+def test_times(column: Column, kind: Literal["mysql", "sqlite"], unit: str | None, condition: str, spark: str) -> None:
+    time = TimeColumn(column, kind, unit)
+    assert time.between(LOW, HIGH) == condition
+    assert time.spark == spark
+
+
+@pytest.mark.parametrize(
+    ("column", "unit", "words"),
+    [
+        (Column("t", "`t`", "bigint"), None, "name its unit: one of s, ms, us"),
+        (Column("t", "`t`", "double"), "m", "name its unit"),
+        (Column("t", "`t`", "string", "x", time="wall"), "s", "leave it out"),
+    ],
+)
+def test_times_that_are_none(column: Column, unit: str | None, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        TimeColumn(column, "mysql", unit)

@@ -1,0 +1,10 @@
+"""Holds a table against the messages about it.
+
+spark-submit examples/pipeline/reconcile.py --database URL --table NAME --topic NAME --from TIME --output PATH
+"""
+
+import typer
+
+from consumer_sdk.spark.pipeline.cli.reconcile import reconcile
+
+typer.run(reconcile)
