@@ -11,10 +11,10 @@ from pyspark.sql import functions
 
 from consumer_sdk.errors import RequestRefused
 from consumer_sdk.queues import QueueReader
-from consumer_sdk.spark.columns import COLUMNS
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.pipeline.reconcile.expressions import columns_named, filtered, selected
+from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import admin_pb2, transaction_pb2
 from producer_sdk.admin import Admin
 

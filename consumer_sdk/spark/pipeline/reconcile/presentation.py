@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from consumer_sdk.spark.pipeline.plots import log_histogram, stacked_bars
 from consumer_sdk.spark.pipeline.reconcile.kinds import KINDS, WRONG
-from consumer_sdk.spark.pipeline.report import Headline, Report
+from consumer_sdk.spark.pipeline.reports.plots import log_histogram, stacked_bars
+from consumer_sdk.spark.pipeline.reports.report import Headline, Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.columns import COLUMNS
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.pipeline.reconcile.expressions import filtered
 from consumer_sdk.spark.pipeline.reconcile.messages import BUSINESS_TIME
+from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import producer_pb2
 from producer_sdk import Message
 from producer_sdk.batching import Batcher, BatchLimits, ask
