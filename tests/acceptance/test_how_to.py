@@ -94,7 +94,7 @@ def test_the_script_and_then_the_commands_print_what_the_page_shows(
         assert (status, facts(printed)) == (block.exit, facts(block.shown)), f"{page}:{block.line}\n{printed}"
 
 
-@pytest.mark.parametrize("script", [each for each in SCRIPTS if each not in SPARK[1:]], ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if each not in SPARK], ids=lambda script: script.stem)
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_the_script_may_be_run_again(script: Path, endpoint: str, tmp_path: Path) -> None:
     first = run(script, endpoint, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from producer_sdk import Admin, Message, Producer
 from support.brokers import BrokerProcess
 from support.databases import create_database, drop_database, in_ci, server_url
+from support.spark import DATABASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def jdbc() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session", params=["sqlite", "mariadb", "mysql"])
+@pytest.fixture(scope="session", params=DATABASES)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker on each database."""
     url = None
@@ -132,6 +133,10 @@ class Queries:
         finally:
             query.stop()
         return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+    def anew(self) -> Queries:
+        """Queries that know nothing of those before."""
+        return Queries(self._spark, self._endpoint, self.checkpoint.with_name("anew"))
 
     def values(self) -> list[int]:
         """The numbers that were written, sorted."""

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from consumer_sdk import ConfigurationError
 from consumer_sdk.spark import CREATE_BATCH_APPLIED, apply_once, persisted, write_once
-from support.spark import arrived, forget_last_commit
+from support.spark import arrived, forget_last_commit, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark.conftest import Queries
     from support.brokers import BrokerProcess
 
-pytestmark = pytest.mark.parametrize("broker", ["mariadb"], indirect=True, scope="session")
+pytestmark = on("mariadb")
 
 
 class Outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 MESSAGES = 4000
-KILLS = 2
+KILLS = int(os.environ.get("HALFMQ_FAULT_KILLS", "1"))
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 
 

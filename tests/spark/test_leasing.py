@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from consumer_sdk import ConfigurationError
 from consumer_sdk.spark import ack, lease_messages, nack
 from consumer_sdk.spark.leases.leasing import need_pandas
+from support.spark import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from producer_sdk import Admin
     from support.brokers import BrokerProcess
 
-pytestmark = pytest.mark.parametrize("broker", ["mariadb"], indirect=True, scope="session")
+pytestmark = on("mariadb")
 
 
 class Job:
@@ -132,7 +133,9 @@ def test_a_task_that_is_killed_while_it_takes_messages(job: Job, send: Callable[
     frame = job.lease(31, workers=1, seconds=60.0, lease_duration=4.0)
     killer.join()
     assert killed[0] > 0
-    assert attempts(frame) == each(range(30), attempt=2) + each(range(30, 31))
+    found = attempts(frame)
+    # The one that came after may have been on its way to the worker that was killed.
+    assert found in [each(range(30), attempt=2) + each(range(30, 31), attempt=last) for last in (1, 2)]
 
 
 def test_messages_that_are_given_back(job: Job, send: Callable[..., None], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from support.spark import arrived, forget_last_commit
+from support.spark import arrived, forget_last_commit, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from producer_sdk import Admin
     from support.brokers import BrokerProcess
+
+pytestmark = on("mysql")
 
 
 class Jobs:

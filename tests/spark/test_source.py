@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 
 from producer_sdk import Message, Producer
 from spark.conftest import numbers
-from support.spark import forget, forget_last_commit
+from support.spark import forget, forget_last_commit, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from producer_sdk import Admin
     from spark.conftest import Queries
     from support.brokers import BrokerProcess
+
+pytestmark = on("mariadb")
 
 
 @pytest.fixture
@@ -264,4 +266,26 @@ def test_a_topic_that_was_made_anew(
         assert queries.values() == list(range(60))
     else:
         with pytest.raises(PySparkException, match="are gone before they were read"):
+            queries.run(**options)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_topic_that_is_gone_at_a_restart(
+    topic: str, admin: Admin, send: Callable[..., None], queries: Queries, allowed: bool
+) -> None:
+    other = f"{topic}-other"
+    admin.create_topic(other, queues=1)
+    send(topic, range(20))
+    send(other, range(20, 30))
+    options = {"topics": f"{topic},{other}", "startingOffsets": "earliest"}
+    queries.run(**options)
+    admin.delete_topic(topic)
+    send(other, range(30, 40))
+    if allowed:
+        queries.run(**options, failOnDataLoss="false")
+        assert queries.values() == list(range(40))
+        with pytest.raises(PySparkException, match=topic):
+            queries.anew().run(**options, failOnDataLoss="false")
+    else:
+        with pytest.raises(PySparkException, match=topic):
             queries.run(**options)

@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from broker.storage.engine import Database
 from broker.storage.store import Store
 from consumer_sdk import QueueReader
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
     from producer_sdk import TlsConfig
     from support.brokers import BrokerProcess
+
+
+EVERYWHERE = bool(os.environ.get("HALFMQ_SPARK_EVERYWHERE"))
+DATABASES = ("sqlite", "mariadb", "mysql")
+
+
+def on(*usual: str) -> pytest.MarkDecorator:
+    """Which databases the brokers of a module's tests have; all of them with HALFMQ_SPARK_EVERYWHERE=1."""
+    return pytest.mark.parametrize("broker", DATABASES if EVERYWHERE else usual, indirect=True, scope="session")
 
 
 class Driver:

@@ -36,18 +36,23 @@ class Brokers:
         self._seen: set[str] = set()
         self._reported: Offsets = {}
 
-    def queues(self, time: datetime | None = None) -> dict[Queue, QueueOffset]:
+    def queues(self, time: datetime | None = None, *, missing_ok: bool = False) -> dict[Queue, QueueOffset]:
         """All queues that are to be read; those of topics that are gone are left out.
 
+        Args:
+            time: A time to tell the offsets of.
+            missing_ok: Whether a topic that was never there while this runs is gone, too: an earlier run may have
+                seen it.
+
         Raises:
-            RequestRefused: There is no such topic, and never was while this runs.
+            RequestRefused: There is no such topic.
         """
         found: dict[Queue, QueueOffset] = {}
         for topic in self._topics():
             try:
                 queues = self._reader.queue_offsets(topic, time=time)
             except RequestRefused as error:
-                if error.code is not grpc.StatusCode.NOT_FOUND or topic not in self._seen:
+                if error.code is not grpc.StatusCode.NOT_FOUND or not (missing_ok or topic in self._seen):
                     raise
                 continue
             self._seen.add(topic)

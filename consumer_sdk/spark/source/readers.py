@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from consumer_sdk.queues import QueueOffset
     from consumer_sdk.spark.options import ReadOptions
-    from consumer_sdk.spark.source.offsets import Offsets, QueueRange
+    from consumer_sdk.spark.source.offsets import Offsets, Queue, QueueRange
 
 __all__ = ["BatchReader", "StreamReader", "read_range"]
 
@@ -107,9 +108,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     ) -> dict[str, dict[str, int]]:
         """Where the next micro-batch ends."""
         begin = from_json(start)
+        queues = self._queues()
         # Everything before it is done: Spark's own commit() comes a batch later, and never for the last one.
-        self._driver.report(begin)
-        queues = self._driver.queues()
+        self._driver.report({queue: offset for queue, offset in begin.items() if queue in queues})
         for queue, offset in begin.items():
             if queue not in queues:
                 data_lost(self.options, queue, "the topic was deleted")
@@ -140,7 +141,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         # those of a topic that was made anew, which end before they began.
         anew = {queue for queue, offset in until.items() if offset < begin.get(queue, offset + 1)}
         if anew:
-            begin |= {queue: each.min_offset for queue, each in self._driver.queues().items() if queue in anew}
+            begin |= {queue: each.min_offset for queue, each in self._queues().items() if queue in anew}
         return [InputPartition(each) for each in split(ranges_between(begin, until), self.options.min_partitions)]
 
     def stop(self) -> None:
@@ -155,5 +156,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._made = Brokers(self.options)
         return self._made
 
+    def _queues(self) -> Mapping[Queue, QueueOffset]:
+        # A topic that is gone is a loss; a query that begins asks for it by place(), which refuses what is not there.
+        return self._driver.queues(missing_ok=not self.options.fail_on_data_loss)
+
     def _heads(self) -> Offsets:
-        return {queue: each.max_offset for queue, each in self._driver.queues().items()}
+        return {queue: each.max_offset for queue, each in self._queues().items()}

@@ -1,6 +1,6 @@
-"""Flights from New York in 2013 through the pipeline: transactions with their rows, the archive, and an aggregate.
+"""Flights from New York in 2013 through the pipeline: transactions with their rows, archive, reconciliation, aggregate.
 
-Drivers and the broker are killed on the way. HALFMQ_FLIGHTS is how many of the 336,776 are published here (30,000):
+Drivers and the broker are killed on the way. HALFMQ_FLIGHTS is how many of the 336,776 are published here (20,000):
 
     HALFMQ_FLIGHTS=336776 scripts/test tests/spark/pipeline/test_flights.py
 """
@@ -12,6 +12,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import pytest
 from consumer_sdk import QueueReader
 from consumer_sdk.spark.pipeline.aggregate import Aggregate
 from consumer_sdk.spark.pipeline.archive import Archive, Compaction
+from consumer_sdk.spark.pipeline.reconcile import Reconcile, Reconciled
 from producer_sdk import (
     Admin,
     HalfMessages,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "30000"))
+FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "20000"))
 IN_A_TRANSACTION = 100
 PUBLISHERS = 4
 SCRIPTS = Path(__file__).parents[3] / "examples" / "pipeline"
@@ -55,12 +57,15 @@ class FlightListener(TransactionListener):
     def __init__(self, url: str) -> None:
         self._url = url
         with closing(connect(url, autocommit=True)) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE flight (id INT PRIMARY KEY, transaction_id CHAR(36) NOT NULL, row_json TEXT)")
+            cursor.execute(
+                "CREATE TABLE flight (id INT PRIMARY KEY, transaction_id CHAR(36) NOT NULL, distance INT NOT NULL,"
+                " written_at DATETIME(6) NOT NULL)"
+            )
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
         with closing(connect(self._url)) as connection, connection.cursor() as cursor:
-            rows = [(number, messages.transaction_id, body) for number, body in arg]
-            cursor.executemany("INSERT INTO flight VALUES (%s, %s, %s)", rows)
+            rows = [(number, messages.transaction_id, json.loads(body)["distance"]) for number, body in arg]
+            cursor.executemany("INSERT INTO flight VALUES (%s, %s, %s, UTC_TIMESTAMP(6))", rows)
             connection.commit()
         return LocalTransactionState.COMMIT
 
@@ -143,6 +148,9 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         Compaction(str(folder)).run(spark)
         assert_equal(archived(folder), flights)
 
+        compared = reconciled(endpoint, url, tmp_path / "reconciled", spark)
+        assert (compared.rows, compared.messages, compared.matched, compared.wrong) == (*[FLIGHTS] * 3, 0)
+
         # Time goes on, and with it all windows are complete.
         with Producer(endpoint) as producer:
             producer.send("flights", json.dumps({"carrier": "none", "time_hour": "2014-03-01T00:00:00Z"}))
@@ -150,6 +158,24 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         assert 0 < done.messages < FLIGHTS
         assert not done.late
         assert_equal(condensed(endpoint), by_day(flights))
+
+
+def reconciled(endpoint: str, url: str, folder: Path, spark: SparkSession) -> Reconciled:
+    """The table held against the messages."""
+    now = datetime.now(UTC)
+    return Reconcile(
+        connection={"endpoint": endpoint},
+        database=url,
+        table="flight",
+        key="id",
+        time="written_at",
+        topic="flights",
+        start=now - timedelta(hours=1),
+        end=now,
+        output=str(folder),
+        grace=timedelta(seconds=1),
+        compare={"distance": ("distance", "get_json_object(body, '$.distance')")},
+    ).run(spark)
 
 
 def archived(folder: Path) -> pd.DataFrame:

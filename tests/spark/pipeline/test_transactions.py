@@ -22,6 +22,7 @@ from consumer_sdk.spark.pipeline.cli import transactions as command
 from consumer_sdk.spark.pipeline.transactions import TransactionAnalytics, TransactionSummary
 from consumer_sdk.spark.pipeline.transactions.window import Window
 from support.databases import create_database, drop_database, server_url
+from support.spark import DATABASES, EVERYWHERE
 from support.transaction_history import Tables, make_history
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Past:
         return pq.read_table(self.folder / f"{name}.parquet").to_pylist()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "mariadb", "mysql"])
+@pytest.fixture(scope="module", params=DATABASES if EVERYWHERE else ["sqlite", "mariadb"])
 def past(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Past]:
