@@ -1,4 +1,4 @@
-"""Flights from New York in 2013 through the pipeline: transactions with their rows, archive, reconciliation, aggregate.
+"""Flights from New York in 2013 through the pipeline: transactions with their rows, and every job.
 
 Drivers and the broker are killed on the way. HALFMQ_FLIGHTS is how many of the 336,776 are published here (20,000):
 
@@ -24,6 +24,8 @@ from consumer_sdk import QueueReader
 from consumer_sdk.spark.pipeline.aggregate import Aggregate
 from consumer_sdk.spark.pipeline.archive import Archive, Compaction
 from consumer_sdk.spark.pipeline.reconcile import Reconcile, Reconciled
+from consumer_sdk.spark.pipeline.replay import Replay
+from consumer_sdk.spark.pipeline.transactions import TransactionAnalytics
 from producer_sdk import (
     Admin,
     HalfMessages,
@@ -108,6 +110,7 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         with Admin(endpoint) as admin:
             admin.create_topic("flights")
             admin.create_topic("figures")
+            admin.create_topic("again")
         publish(endpoint, url, flights)
 
         command = ["spark-submit", "--master=local[2]", str(SCRIPTS / "archive.py"), f"--folder={folder}"]
@@ -148,6 +151,9 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         Compaction(str(folder)).run(spark)
         assert_equal(archived(folder), flights)
 
+        Replay(str(folder), "flights", "again", "2013", {"endpoint": endpoint}).run(spark)
+        assert_equal(in_topic(endpoint, "again", ["id"]), flights)
+
         compared = reconciled(endpoint, url, tmp_path / "reconciled", spark)
         assert (compared.rows, compared.messages, compared.matched, compared.wrong) == (*[FLIGHTS] * 3, 0)
 
@@ -157,7 +163,11 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         done = replace(figures, options={"endpoint": endpoint}).run(spark)
         assert 0 < done.messages < FLIGHTS
         assert not done.late
-        assert_equal(condensed(endpoint), by_day(flights))
+        assert_equal(in_topic(endpoint, "figures", ["window_start", "carrier", "origin"]), by_day(flights))
+
+        measured = TransactionAnalytics(url, tmp_path / "transactions").run(spark)
+        assert measured.transactions == measured.committed == -(-FLIGHTS // IN_A_TRANSACTION)
+        assert measured.pending == 0
 
 
 def reconciled(endpoint: str, url: str, folder: Path, spark: SparkSession) -> Reconciled:
@@ -184,17 +194,17 @@ def archived(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(json.loads(body) for body in bodies).sort_values("id", ignore_index=True)
 
 
-def condensed(endpoint: str) -> pd.DataFrame:
-    """The figures in the topic."""
+def in_topic(endpoint: str, topic: str, order: list[str]) -> pd.DataFrame:
+    """The messages of a topic as a table, sorted."""
     rows = []
     with QueueReader(endpoint) as reader:
-        for queue in reader.queue_offsets("figures"):
+        for queue in reader.queue_offsets(topic):
             at = 0
             while at < queue.max_offset:
-                piece = reader.read_queue("figures", queue.queue, at, 10_000)
+                piece = reader.read_queue(topic, queue.queue, at, 10_000)
                 rows += [json.loads(message.text) for message in piece.messages]
                 at = piece.next_offset
-    return pd.DataFrame(rows).sort_values(["window_start", "carrier", "origin"], ignore_index=True)
+    return pd.DataFrame(rows).sort_values(order, ignore_index=True)
 
 
 def by_day(flights: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.options import Conf, Master, moment, running
+from consumer_sdk.spark.pipeline.cli.options import Conf, Master, moment, running, say
 from consumer_sdk.spark.pipeline.transactions import TransactionAnalytics
 
 
@@ -51,6 +51,7 @@ def transactions(
             moment("--as-of", as_of),
             reader,
             pieces,
+            say,
         )
         done = job.run(spark)
     for line in done.lines():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from consumer_sdk.spark.pipeline.transactions.results import Results
 from consumer_sdk.spark.pipeline.transactions.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 __all__ = ["TransactionAnalytics", "TransactionSummary"]
@@ -75,6 +77,7 @@ class TransactionAnalytics:
         stuck_after: A transaction that has no verdict for longer than this is stuck.
         as_of: When the tables are looked at, for ages; None: now. For a copy of the database: when it was made.
         reader, pieces: How to read the database; see `read_table`.
+        say: Is told what happens, a line at a time.
     """
 
     database: str
@@ -86,6 +89,7 @@ class TransactionAnalytics:
     as_of: datetime | None = None
     reader: str = "auto"
     pieces: int | None = None
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
@@ -109,6 +113,8 @@ class TransactionAnalytics:
         as_of = self.as_of or datetime.now(UTC)
         end = self.end or as_of
         window = Window.of(self.start or end - timedelta(days=1), end, self.bucket)
+        since, until = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for each in (window.start, window.end))
+        self.say(f"reading verdicts from {since} to {until} UTC")
         history = History(spark, self.database, window, self.reader, self.pieces)
         results = Results.of(
             window,
@@ -119,6 +125,7 @@ class TransactionAnalytics:
             history.oldest(),
         )
         folder = Path(self.output)
+        self.say(f"writing the results for {results.total['transactions']:,} transactions to {folder}")
         results.write(folder)
         database = str(Database.parse(self.database))
         present(results, window, as_of, self.stuck_after, database).write(folder / REPORT)
