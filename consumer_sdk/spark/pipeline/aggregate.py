@@ -24,6 +24,8 @@ __all__ = ["Aggregate", "Aggregated"]
 
 _LONGEST_GROUP = 64
 _LOOK_AFTER = 1
+# What separates the parts of a key, and what keys cannot hold.
+_SPECIAL = r"[|%\x00-\x1f\x7f-\x9f]"
 
 
 class Aggregated(NamedTuple):
@@ -91,13 +93,21 @@ class Aggregate:
             ConfigurationError: A setting cannot be.
             HalfmqError: The query failed; run it again, and it goes on where it was.
         """
+        zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        if zone != "UTC":
+            msg = f"spark.sql.session.timeZone is {zone!r}, and windows are written in UTC; set it to UTC"
+            raise ConfigurationError(msg, field="spark.sql.session.timeZone")
         reading = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger)}
         reading |= {"group": self.group} if self.group else {}
         source = spark.readStream.format("halfmq").options(**self.options, **reading, topic=self.topic)
         require_topic(self.options, self.into)
         try:
             writer = self._writer(self._written(source.load())).option("checkpointLocation", self.checkpoint)
-            writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} s")
+            writer = (
+                writer.trigger(availableNow=True)
+                if every is None
+                else writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
+            )
             query = writer.start()
         except PySparkException as error:
             raise ConfigurationError(_first_line(error), field="aggregate") from error
@@ -127,10 +137,7 @@ class Aggregate:
             functions.struct(start.alias("window_start"), end.alias("window_end"), *(f"`{name}`" for name in names)),
             {"ignoreNullFields": "false"},
         )
-        groups = [
-            functions.coalesce(functions.col(f"`{name}`").cast("string"), functions.lit(""))
-            for name in names[: len(keys)]
-        ]
+        groups = [_part_of_key(f"`{name}`") for name in names[: len(keys)]]
         key = functions.concat_ws("|", *groups, start)
         written = condensed.select(content.alias("value"), key.alias("key"))
         return written.withColumn("message_group", _group_of("key")) if self.mode == "update" else written
@@ -139,14 +146,17 @@ class Aggregate:
         """The fields of the messages, and the time of each."""
         text = functions.col("value").cast("string")
         parsed = source.withColumn("fields", functions.from_json(text, f"{self.columns}, _malformed string", _PARSING))
-        rows = parsed.select("fields.*", *(name for name in source.columns))
+        parsed = parsed.withColumn("_place", functions.concat_ws("/", "topic", "queue", "offset"))
+        fields = {field.name for field in parsed.schema["fields"].dataType.fields}  # type: ignore[attr-defined]
+        # Of a field and a column of the same name the field counts.
+        rows = parsed.select("fields.*", "_place", *(name for name in source.columns if name not in fields))
         rows = rows.withColumn("event_time", functions.expr(self.time).cast("timestamp"))
         good = functions.col("_malformed").isNull() & functions.col("event_time").isNotNull()
         if self.skip_malformed:
             return rows.where(good)
         what = functions.concat(
             functions.lit("the message at "),
-            functions.concat_ws("/", "topic", "queue", "offset"),
+            functions.col("_place"),
             functions.lit(" is no JSON object with these fields and a time; mend the fields, or skip such messages"),
         )
         checked = functions.when(good, functions.col("event_time")).otherwise(functions.raise_error(what))
@@ -179,9 +189,16 @@ class Aggregate:
 _PARSING = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_malformed"}
 
 
+def _part_of_key(column: str) -> Column:
+    """A value as a part of a key: two values never give the same part, and none is refused by the broker."""
+    text = functions.col(column).cast("string")
+    plain = functions.when(text.rlike(_SPECIAL), functions.url_encode(text)).otherwise(text)
+    return functions.coalesce(plain, functions.lit("%null"))
+
+
 def _group_of(key: str) -> Column:
     """A message group for every key, however long."""
-    return functions.when(functions.length(key) <= _LONGEST_GROUP, functions.col(key)).otherwise(
+    return functions.when(functions.octet_length(key) <= _LONGEST_GROUP, functions.col(key)).otherwise(
         functions.sha2(key, 256)
     )
 

@@ -18,10 +18,12 @@ from pyspark.sql import functions
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.options import WriteOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
+from consumer_sdk.spark.pipeline.archive.layout import Span, missing, spans_by_queue
 from consumer_sdk.spark.pipeline.archive.reading import files_of, frame_of
 from consumer_sdk.spark.sink.writing import Epochs
 from consumer_sdk.spark.source.brokers import require_topic
 from consumer_sdk.spark.source.offsets import QueueRange, bounded, ranges_between
+from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay", "Replayed"]
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,80}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,70}")
 # The broker's own begin so, and it takes none from outside.
 _OF_THE_BROKER = "halfmq."
 
@@ -53,7 +55,7 @@ class Replay:
         folder: Where the archive lies.
         topic: Topic that was archived.
         into: Topic to write to.
-        name: Name of the replay, up to 80 letters, digits, "-" and "_". The same name goes on with the same plan.
+        name: Name of the replay, up to 70 letters, digits, "-" and "_". The same name goes on with the same plan.
         options: Of the Spark sink: endpoint and TLS.
         since, until: Messages that became visible in [since, until); None: no bound.
         messages_per_part: Messages that are released at once.
@@ -82,26 +84,26 @@ class Replay:
             HalfmqError: A broker refused, or none answered.
         """
         if not _NAME.fullmatch(self.name):
-            msg = f"the name {self.name!r} must have 1 to 80 of the characters a-z, A-Z, 0-9, '-' and '_'"
+            msg = f"the name {self.name!r} must have 1 to 70 of the characters a-z, A-Z, 0-9, '-' and '_'"
             raise ConfigurationError(msg, field="name")
         require_topic(self.options, self.into)
         folder = Folder(self.folder)
-        parts = self._plan(spark, folder)
+        parts, plan_id = self._plan(spark, folder)
         options = {**self.options, "topic": self.into, "writeId": f"replay-{self.name}"}
         checked = WriteOptions.read(options, streaming=False)
-        last = Epochs(checked.connection, checked.sink, take_over=False).committed()
+        last = Epochs(checked.connection, checked.sink, take_over=False).committed(plan_id)
         left = parts if last is None else parts[last + 1 :]
         total, began, messages = sum(map(_count, left)), time.monotonic(), 0
         for number, part in enumerate(left, len(parts) - len(left)):
             writer = self._rows(spark, folder, part).write.format("halfmq").options(**options)
-            writer.option("writeNumber", number).mode("append").save()
+            writer.options(writeNumber=number, writeQuery=plan_id).mode("append").save()
             messages += _count(part)
             rate = messages / (time.monotonic() - began)
             self.say(f"part {number + 1:,} of {len(parts):,}: {messages:,} of {total:,} messages, {rate:,.0f} a second")
         return Replayed(messages, len(left))
 
-    def _plan(self, spark: SparkSession, folder: Folder) -> list[list[QueueRange]]:
-        """The ranges of every part; those of the first run under this name."""
+    def _plan(self, spark: SparkSession, folder: Folder) -> tuple[list[list[QueueRange]], str]:
+        """The ranges of every part, those of the first run under this name; and what the plan is known by."""
         path = f"_replays/{self.name}.json"
         about = {
             "topic": self.topic,
@@ -118,14 +120,15 @@ class Replay:
                 msg = f"the archive {self.folder} has no messages of {self.topic!r} in this time"
                 raise ConfigurationError(msg, field="since")
             ranges = [[[each.queue, each.start, each.end] for each in part] for part in made]
-            folder.note(path, json.dumps(about | {"parts": ranges}).encode())
-            return made
+            folder.note(path, json.dumps(about | {"id": new_id(), "parts": ranges}).encode())
+            # Of two that begin at once both go on with the plan that stays.
+            kept = folder.read_note(path) or b""
         plan = json.loads(kept)
         if differing := [name for name, value in about.items() if plan[name] != value]:
             name = differing[0]
             msg = f"the replay {self.name!r} was begun with another {name}: {plan[name]!r}; take another name"
             raise ConfigurationError(msg, field=name)
-        return [[QueueRange(self.topic, *each) for each in part] for part in plan["parts"]]
+        return [[QueueRange(self.topic, *each) for each in part] for part in plan["parts"]], plan["id"]
 
     def _bounds(self, spark: SparkSession, folder: Folder) -> tuple[Offsets, Offsets]:
         """Where the messages begin and end, by queue."""
@@ -158,8 +161,20 @@ class Replay:
             condition &= visible_since < functions.lit(self.until)
         return condition
 
+    def _require(self, folder: Folder, part: Sequence[QueueRange]) -> None:
+        """Makes sure that what the plan says is still there: a part is written once, whatever it has."""
+        spans = spans_by_queue(folder.pieces(self.topic))
+        for each in part:
+            if gone := missing(spans.get((self.topic, each.queue), []), Span(each.start, each.end)):
+                msg = (
+                    f"offsets {gone[0].first} to {gone[0].end - 1} of queue {each.queue} of {self.topic!r} are in the"
+                    " plan, and no longer in the archive; bring the files back"
+                )
+                raise ConfigurationError(msg, field="folder")
+
     def _rows(self, spark: SparkSession, folder: Folder, part: Sequence[QueueRange]) -> DataFrame:
         """What the sink writes: the messages of a part, of each queue in their order."""
+        self._require(folder, part)
         wanted = {each.queue: each for each in part}
         files = [
             each

@@ -178,14 +178,21 @@ class Epochs:
         response: sink_pb2.CommitEpochResponse = self._ask(lambda broker: broker.sinks.CommitEpoch, request)
         return response
 
-    def committed(self) -> int | None:
-        """The last epoch that was committed; None before the first."""
+    def committed(self, query_id: str) -> int | None:
+        """The last epoch that a query committed; None before the first.
+
+        Raises:
+            ConfigurationError: The sink is another query's.
+        """
         try:
             response = self._ask(lambda broker: broker.sinks.GetSink, sink_pb2.GetSinkRequest(sink=self._sink))
         except RequestRefused as error:
             if error.reason != "SINK_NOT_FOUND":
                 raise
             return None
+        if response.sink.query_id != query_id:
+            msg = f"the sink {self._sink!r} is of {response.sink.query_id}, and not of {query_id}; take another name"
+            raise ConfigurationError(msg, field="name")
         return response.sink.committed_epoch if response.sink.HasField("committed_epoch") else None
 
     def forget(self) -> None:

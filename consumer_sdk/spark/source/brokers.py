@@ -67,6 +67,10 @@ class Brokers:
         self._seen.update(matching)
         return matching
 
+    def created_at(self, topic: str) -> str:
+        """When a topic was made, as text: another time, another topic of the same name."""
+        return str(self._admin.get_topic(topic).created_at)
+
     def place(self, bound: Bound, option: str) -> Offsets:
         """Where a bound is, in all queues that there are.
 

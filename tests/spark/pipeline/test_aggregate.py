@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from consumer_sdk import QueueReader
 from consumer_sdk.errors import ConfigurationError, HalfmqError
 from consumer_sdk.spark.pipeline.aggregate import Aggregate
 from producer_sdk import Message, Producer
-from support.spark import forget_last_commit
+from support.spark import forget_last_commit, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +125,23 @@ def test_windows_are_written_whenever_they_change(
     found = written(broker.endpoint, job.into)
     assert {key: rows[-1] for key, rows in found.items()} == expected(range(500))
     assert all([row["sales"] for row in rows] == sorted({row["sales"] for row in rows}) for rows in found.values())
+
+
+def test_it_goes_on_and_names_groups_of_any_kind(
+    job: Aggregate, spark: SparkSession, broker: BrokerProcess, topic: str
+) -> None:
+    kinds = ["a|b", "", None, "two\nlines", "東" * 40]
+    with Producer(broker.endpoint) as producer:
+        producer.send_many([Message(topic, json.dumps({**sale(1), "kind": kind})) for kind in kinds])
+    following = ThreadPoolExecutor(1).submit(replace(job, mode="update").run, spark, 0.2)
+    until(lambda: following.done() or len(written(broker.endpoint, job.into)) == len(kinds))
+    for query in spark.streams.active:
+        query.stop()
+    assert following.result(60).messages == len(kinds)
+    found = written(broker.endpoint, job.into)
+    assert {rows[0]["kind"] for rows in found.values()} == set(kinds)
+    start = "2026-01-01T00:00:00Z"
+    assert {f"a%7Cb|{start}", f"|{start}", f"%null|{start}", f"two%0Alines|{start}"} < set(found)
 
 
 def test_messages_that_cannot_be_read(

@@ -207,6 +207,38 @@ def test_a_topic_that_was_made_anew(archived: Archived, send: Callable[..., None
         archived.run()
 
 
+def test_a_topic_that_was_made_anew_and_is_longer_by_now(
+    archived: Archived, send: Callable[..., None], topic: str, admin: Admin
+) -> None:
+    send(topic, range(10))
+    archived.run()
+    admin.delete_topic(topic)
+    admin.create_topic(topic)
+    for start in range(0, 400, 50):
+        send(topic, range(start, start + 50))
+    with pytest.raises(ConfigurationError, match="was made anew"):
+        archived.run()
+
+
+def test_a_kill_while_a_topic_is_begun(archived: Archived, send: Callable[..., None], topic: str) -> None:
+    send(topic, range(100))
+    archived.run(startingOffsets="latest")
+    # What is left where only some of the notes were written.
+    notes = sorted(archived.folder.rglob("_skipped/*"))
+    (archived.folder / f"topic={topic}" / "_topic").unlink()
+    for note in notes[1:]:
+        note.unlink()
+    assert archived.run(startingOffsets="latest") == 0
+
+
+def test_topics_without_messages(archived: Archived, send: Callable[..., None], topic: str, admin: Admin) -> None:
+    admin.create_topic(f"{topic}-empty")
+    send(topic, range(10))
+    options = {"endpoint": archived._options["endpoint"], "topics": f"{topic},{topic}-empty"}
+    assert Archive(str(archived.folder), options).run(archived.spark).messages == 10
+    assert read_archive(archived.spark, str(archived.folder)).count() == 10
+
+
 @pytest.mark.parametrize(
     ("folder", "words"), [("a[b]", "reads as a pattern"), ("nowhere://x/y", "give a path, or a URI that pyarrow knows")]
 )

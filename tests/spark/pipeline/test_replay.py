@@ -118,6 +118,37 @@ def test_a_time_is_replayed(
         replay(until=since, since=since)
 
 
+def test_a_name_is_of_one_plan(
+    broker: BrokerProcess,
+    topic: str,
+    target: str,
+    spark: SparkSession,
+    send: Callable[..., None],
+    replay: Callable[..., tuple[int, int]],
+    tmp_path: Path,
+) -> None:
+    """And a part is not written without its files."""
+    send(topic, range(100))
+    replay()
+    (plan,) = tmp_path.glob("_replays/*.json")
+    plan.unlink()
+    with pytest.raises(ConfigurationError, match="take another name"):
+        replay()
+    # Of a plan whose first part is written the files go.
+    with pytest.raises(Interrupted):
+        replay(name=f"{topic}-2", messages_per_part=60, say=_interrupt)
+    for file in tmp_path.rglob("*.parquet"):
+        file.unlink()
+    again = Replay(str(tmp_path), topic, target, f"{topic}-2", {"endpoint": broker.endpoint})
+    with pytest.raises(ConfigurationError, match="are in the plan, and no longer in the archive"):
+        again.run(spark)
+    assert arrived(broker.endpoint, target).total() == 160
+
+
+def _interrupt(_: str) -> None:
+    raise Interrupted
+
+
 def test_a_name_that_cannot_be(replay: Callable[..., tuple[int, int]]) -> None:
-    with pytest.raises(ConfigurationError, match="must have 1 to 80 of the characters"):
+    with pytest.raises(ConfigurationError, match="must have 1 to 70 of the characters"):
         replay(name="a/b")

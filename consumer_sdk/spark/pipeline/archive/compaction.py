@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 
 from consumer_sdk.errors import HalfmqError
 from consumer_sdk.spark.pipeline.archive.folder import Folder
-from consumer_sdk.spark.pipeline.archive.layout import chosen
+from consumer_sdk.spark.pipeline.archive.layout import Span, chosen, file_name
 from consumer_sdk.spark.pipeline.archive.writing import FileSet
 from consumer_sdk.spark.pipeline.tasks import run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from consumer_sdk.spark.pipeline.archive.layout import Chosen, Piece
@@ -103,16 +104,22 @@ def _merge(folder: Folder, group: list[Chosen]) -> None:
     """Writes the messages of some files into one, and deletes them after."""
     first, last = group[0], group[-1]
     topic, queue = first.piece.place
-    merged = FileSet(folder, topic, queue)
+    path = file_name(topic, first.piece.date, queue, Span(first.first, last.piece.span.end))
+    # Where it is there already, the task is tried again after it was killed.
+    if path == first.piece.path or not folder.has(path):
+        _write_merged(folder, group)
+    for each in group:
+        if each.piece.path != path:
+            folder.delete(each.piece.path)
+
+
+def _write_merged(folder: Folder, group: list[Chosen]) -> None:
+    first, last = group[0], group[-1]
+    merged = FileSet(folder, *first.piece.place)
     try:
         for each in group:
-            with folder.open(each.piece.path) as source:
-                skipped = each.first - each.piece.span.first
-                for batch in pq.ParquetFile(source).iter_batches():
-                    passed = min(skipped, len(batch))
-                    skipped -= passed
-                    if passed < len(batch):
-                        merged.write(first.piece.date, batch.slice(passed))
+            for rows in _rows(folder, each):
+                merged.write(first.piece.date, rows)
         merged.finish()
     finally:
         merged.discard()
@@ -123,6 +130,16 @@ def _merge(folder: Folder, group: list[Chosen]) -> None:
             f" {merged.rows} in {merged.count} runs; a file is damaged, and none was deleted"
         )
         raise HalfmqError(msg)
-    for each in group:
-        if each.piece.span != (first.first, last.piece.span.end):
-            folder.delete(each.piece.path)
+
+
+def _rows(folder: Folder, file: Chosen) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that count, a row group at a time: those are small, whatever the messages' size."""
+    skipped = file.first - file.piece.span.first
+    with folder.open(file.piece.path) as source:
+        parquet = pq.ParquetFile(source)
+        for number in range(parquet.num_row_groups):
+            for rows in parquet.iter_batches(row_groups=[number]):
+                passed = min(skipped, len(rows))
+                skipped -= passed
+                if passed < len(rows):
+                    yield rows.slice(passed)

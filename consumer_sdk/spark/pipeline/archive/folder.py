@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Folder"]
 
 _UNFINISHED = "_writing-"
+_LISTINGS = 10
+# What Hadoop calls the stores that pyarrow calls otherwise.
+_OF_HADOOP = {"s3": "s3a"}
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
@@ -39,16 +42,23 @@ class Folder:
         Raises:
             ConfigurationError: pyarrow cannot read the URI.
         """
-        if found := _PATTERN.search(uri):
+        scheme, is_uri, _ = uri.partition("://")
+        if found := _PATTERN.search(uri.partition("?")[0] if is_uri else uri):
             msg = f"the folder {uri!r} has a {found.group()!r} in its name, which Spark reads as a pattern; rename it"
             raise ConfigurationError(msg, field="folder")
-        self.uri = uri if "://" in uri else str(Path(uri).absolute())
+        self.uri = uri if is_uri else str(Path(uri).absolute())
         try:
             self._files, self._root = fs.FileSystem.from_uri(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
             msg = f"the archive's folder {uri!r} cannot be opened: {error}; give a path, or a URI that pyarrow knows"
             raise ConfigurationError(msg, field="folder") from None
         self._local = isinstance(self._files, fs.LocalFileSystem)
+        if self._local:
+            self._spark_root = f"file://{self._root}"
+        elif scheme == "hdfs":
+            self._spark_root = uri.partition("?")[0].rstrip("/")
+        else:
+            self._spark_root = f"{_OF_HADOOP.get(scheme, scheme)}://{self._root}"
 
     def __reduce__(self) -> tuple[type[Folder], tuple[str]]:
         """Executors open it anew."""
@@ -56,7 +66,7 @@ class Folder:
 
     def spark_path(self, path: str) -> str:
         """A file's name as Spark wants it: a URI, but with nothing escaped."""
-        return f"{self.uri if '://' in self.uri else f'file://{self.uri}'}/{path}".rstrip("/")
+        return f"{self._spark_root}/{path}".rstrip("/")
 
     def topics(self) -> list[str]:
         """The topics that have something in it."""
@@ -65,9 +75,18 @@ class Folder:
 
     def pieces(self, topic: str) -> list[Piece]:
         """All files of a topic, and what is noted as lost."""
+        # A file that becomes part of a longer one while the folder is listed may be missing together with that one.
+        found, before = self._found(topic), None
+        for _ in range(_LISTINGS):
+            if found == before:
+                break
+            found, before = self._found(topic), found
+        return found
+
+    def _found(self, topic: str) -> list[Piece]:
         listed = self._listed(f"{self._root}/{topic_folder(topic)}")
         found = [parse(self._relative(info), info.size or 0) for info in listed]
-        return [piece for piece in found if piece is not None]
+        return sorted(piece for piece in found if piece is not None)
 
     def _listed(self, below: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         listed: list[fs.FileInfo] = self._files.get_file_info(
@@ -104,6 +123,11 @@ class Folder:
                 return content
         except FileNotFoundError:
             return None
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file of this name."""
+        found: bool = self._files.get_file_info(f"{self._root}/{path}").type == fs.FileType.File
+        return found
 
     def delete(self, path: str) -> None:
         """Deletes a file; one that is gone already is well."""

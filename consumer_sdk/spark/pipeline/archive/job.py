@@ -12,7 +12,7 @@ from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
-from consumer_sdk.spark.pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue
+from consumer_sdk.spark.pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue, topic_note
 from consumer_sdk.spark.pipeline.archive.writing import archive_schema, write_range
 from consumer_sdk.spark.pipeline.tasks import run_tasks
 from consumer_sdk.spark.source.brokers import Brokers
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consumer_sdk.queues import QueueOffset
+    from consumer_sdk.spark.options import Bound
     from consumer_sdk.spark.pipeline.archive.writing import Written
     from consumer_sdk.spark.source.offsets import Queue
 
@@ -47,7 +48,7 @@ class Archive:
     Attributes:
         folder: Where the archive lies: a path, or a URI that pyarrow knows.
         options: Of the Spark source: endpoint and TLS; one of topic, topics and topicPattern; startingOffsets or
-            startingTimestamp for queues that the archive does not have yet, earliest otherwise; failOnDataLoss; a
+            startingTimestamp for topics that the archive does not have yet, earliest otherwise; failOnDataLoss; a
             group, to report the progress to.
         messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
         messages_per_round: About so many messages are taken before the progress is told.
@@ -90,30 +91,43 @@ class _Run:
         self._options = options
         self._brokers = brokers
         self._folder = folder
-        queues = brokers.queues()
-        topics = sorted({topic for topic, _ in queues})
+        started = bool(folder.topics())
+        topics = sorted({topic for topic, _ in brokers.queues()})
+        if new := [topic for topic in topics if not self._has_begun(topic)]:
+            # What a pattern finds later is archived whole: it did not exist when the archive was begun.
+            later = started and options.topic_pattern is not None
+            self._begin(new, "earliest" if later else options.start or "earliest")
         kept = spans_by_queue(piece for topic in topics for piece in folder.pieces(topic))
-        if new := set(topics) - {topic for topic, _ in kept}:
-            kept |= self._begin(new)
+        # Asked for last, so that nothing that is kept lies behind it.
+        queues = {queue: each for queue, each in brokers.queues().items() if queue[0] in topics}
         self._left = {queue: self._missing(queue, each, kept.get(queue, [])) for queue, each in queues.items()}
         self._ends = {queue: each.max_offset for queue, each in queues.items()}
 
-    def _begin(self, topics: Iterable[str]) -> dict[Queue, list[Span]]:
-        """Notes where topics begin in the archive that it did not have: the next run must not look anew."""
-        start = self._brokers.place(self._options.start or "earliest", "startingOffsets")
-        skipped = {queue: [Span(0, offset)] for queue, offset in start.items() if queue[0] in topics}
-        for queue, spans in skipped.items():
-            self._folder.note(note_name("skipped", *queue, spans[0]))
-        return skipped
+    def _has_begun(self, topic: str) -> bool:
+        """Whether the archive has a topic.
+
+        Raises:
+            ConfigurationError: It has another one of this name.
+        """
+        begun = self._folder.read_note(topic_note(topic))
+        if begun is not None and begun.decode() != self._brokers.created_at(topic):
+            raise _made_anew(topic, f"it was created at {self._brokers.created_at(topic)}, and not {begun.decode()}")
+        return begun is not None
+
+    def _begin(self, topics: Iterable[str], start: Bound) -> None:
+        """Notes where topics begin that the archive did not have: the next run must not look anew."""
+        places = self._brokers.place(start, "startingOffsets")
+        for topic in topics:
+            for queue, offset in places.items():
+                if queue[0] == topic:
+                    self._folder.note(note_name("skipped", *queue, Span(0, offset)))
+            # The last one: without it the next run begins anew.
+            self._folder.note(topic_note(topic), self._brokers.created_at(topic).encode())
 
     def _missing(self, queue: Queue, bounds: QueueOffset, kept: Sequence[Span]) -> deque[QueueRange]:
         """What is to be read of a queue, in pieces that are a file each."""
         if kept and kept[-1].end > bounds.max_offset:
-            msg = (
-                f"the archive holds queue {queue[1]} of {queue[0]!r} up to offset {kept[-1].end}, but it ends at"
-                f" {bounds.max_offset}: the topic was made anew; archive it in another folder"
-            )
-            raise ConfigurationError(msg, field="folder")
+            raise _made_anew(queue[0], f"queue {queue[1]} ends at {bounds.max_offset}, and not at {kept[-1].end}")
         self._note_lost(queue, missing(kept, Span(0, bounds.min_offset)))
         gaps = missing(kept, Span(bounds.min_offset, bounds.max_offset))
         pieces = [piece for gap in gaps for piece in cut(gap, self._job.messages_per_file)]
@@ -167,6 +181,11 @@ class _Run:
         self._brokers.report(
             {queue: pieces[0].start if pieces else self._ends[queue] for queue, pieces in self._left.items()}
         )
+
+
+def _made_anew(topic: str, how: str) -> ConfigurationError:
+    msg = f"the topic {topic!r} was made anew; archive it in another folder ({how})"
+    return ConfigurationError(msg, field="folder")
 
 
 def _archive(options: ReadOptions, folder: Folder, piece: QueueRange) -> Written:

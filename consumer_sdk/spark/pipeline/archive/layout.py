@@ -26,6 +26,7 @@ __all__ = [
     "parse",
     "spans_by_queue",
     "topic_folder",
+    "topic_note",
 ]
 
 _FILE = re.compile(
@@ -86,6 +87,11 @@ def file_name(topic: str, date: str, queue: int, span: Span) -> str:
 def note_name(why: Literal["skipped", "lost"], topic: str, queue: int, span: Span) -> str:
     """The name of a note; Spark and others pass over what begins with an underscore."""
     return f"{topic_folder(topic)}/_{why}/{_of_queue(queue, span)}"
+
+
+def topic_note(topic: str) -> str:
+    """The name of the note that tells which topic of this name it is."""
+    return f"{topic_folder(topic)}/_topic"
 
 
 def _of_queue(queue: int, span: Span) -> str:

@@ -35,8 +35,12 @@ def read_archive(spark: SparkSession, folder: str, topics: str | Iterable[str] |
         ConfigurationError: A topic is not in the archive.
     """
     opened = Folder(folder)
-    named = [topics] if isinstance(topics, str) else opened.topics() if topics is None else list(topics)
-    return frame_of(spark, opened, [each for topic in named for each in files_of(opened, topic)])
+    if topics is None:
+        files = [each for topic in opened.topics() for each in chosen(opened.pieces(topic))]
+    else:
+        named = [topics] if isinstance(topics, str) else topics
+        files = [each for topic in named for each in files_of(opened, topic)]
+    return frame_of(spark, opened, files)
 
 
 def files_of(folder: Folder, topic: str) -> list[Chosen]:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from consumer_sdk.errors import HalfmqError
 from consumer_sdk.spark.options import time_of
+from consumer_sdk.spark.pipeline.failures import told_in_one_line
 from consumer_sdk.spark.pipeline.session import open_session
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def running(name: str, master: str | None, settings: list[str] | None) -> Iterat
         before = SparkSession.getActiveSession()
         spark = open_session(f"halfmq {name}", master, settings or ())
         try:
-            yield spark
+            with told_in_one_line():
+                yield spark
         finally:
             if before is None:
                 spark.stop()

@@ -12,7 +12,7 @@ from pyspark.sql import functions
 
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
-from consumer_sdk.spark.pipeline.reconcile.failures import told_in_one_line
+from consumer_sdk.spark.pipeline.failures import told_in_one_line
 from consumer_sdk.spark.pipeline.reconcile.kinds import KINDS, ROW_WITHOUT_MESSAGE, WRONG
 from consumer_sdk.spark.pipeline.reconcile.matching import findings_of, judged
 from consumer_sdk.spark.pipeline.reconcile.messages import kept_since, known_messages
