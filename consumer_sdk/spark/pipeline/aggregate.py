@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError, HalfmqError
+from consumer_sdk.spark.pipeline.failures import first_line
 from consumer_sdk.spark.sink.micro_batches import write_once
 from consumer_sdk.spark.source.brokers import require_topic
 
@@ -77,7 +78,7 @@ class Aggregate:
     group: str | None = None
     skip_malformed: bool = False
     max_offsets_per_trigger: int = 50_000
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession, every: float | None = None) -> Aggregated:
         """Takes in what is there, or goes on and on.
@@ -110,7 +111,7 @@ class Aggregate:
             )
             query = writer.start()
         except PySparkException as error:
-            raise ConfigurationError(_first_line(error), field="aggregate") from error
+            raise ConfigurationError(first_line(error), field="aggregate") from error
         try:
             return self._watch(query)
         finally:
@@ -183,7 +184,7 @@ class Aggregate:
                 if ended:
                     return Aggregated(messages, batches, late)
         except PySparkException as error:
-            raise HalfmqError(_first_line(error)) from error
+            raise HalfmqError(first_line(error)) from error
 
 
 _PARSING = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_malformed"}
@@ -212,10 +213,3 @@ def _lag(progress: Mapping[str, object]) -> int:
         for topic, queues in latest.items()
         for queue, offset in queues.items()
     )
-
-
-def _first_line(error: PySparkException) -> str:
-    """What is wrong, without the plan and the traces behind it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "_sdk.errors." in line or "the message at" in line]
-    return (telling or lines or [repr(error)])[0]

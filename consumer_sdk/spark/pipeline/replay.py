@@ -18,7 +18,7 @@ from pyspark.sql import functions
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.options import WriteOptions
 from consumer_sdk.spark.pipeline.archive.folder import Folder
-from consumer_sdk.spark.pipeline.archive.layout import Span, missing, spans_by_queue
+from consumer_sdk.spark.pipeline.archive.layout import Span, chosen, missing, spans_by_queue
 from consumer_sdk.spark.pipeline.archive.reading import files_of, frame_of
 from consumer_sdk.spark.sink.writing import Epochs
 from consumer_sdk.spark.source.brokers import require_topic
@@ -26,11 +26,12 @@ from consumer_sdk.spark.source.offsets import QueueRange, bounded, ranges_betwee
 from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from consumer_sdk.spark.pipeline.archive.layout import Piece
     from consumer_sdk.spark.source.offsets import Offsets
 
 __all__ = ["Replay", "Replayed"]
@@ -72,7 +73,7 @@ class Replay:
     until: datetime | None = None
     messages_per_part: int = 100_000
     origin_property: str | None = None
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Replayed:
         """Writes the parts that are not written yet, in their order.
@@ -161,9 +162,9 @@ class Replay:
             condition &= visible_since < functions.lit(self.until)
         return condition
 
-    def _require(self, folder: Folder, part: Sequence[QueueRange]) -> None:
+    def _require(self, pieces: Iterable[Piece], part: Sequence[QueueRange]) -> None:
         """Makes sure that what the plan says is still there: a part is written once, whatever it has."""
-        spans = spans_by_queue(folder.pieces(self.topic))
+        spans = spans_by_queue(pieces)
         for each in part:
             if gone := missing(spans.get((self.topic, each.queue), []), Span(each.start, each.end)):
                 msg = (
@@ -174,11 +175,12 @@ class Replay:
 
     def _rows(self, spark: SparkSession, folder: Folder, part: Sequence[QueueRange]) -> DataFrame:
         """What the sink writes: the messages of a part, of each queue in their order."""
-        self._require(folder, part)
+        pieces = folder.pieces(self.topic)
+        self._require(pieces, part)
         wanted = {each.queue: each for each in part}
         files = [
             each
-            for each in files_of(folder, self.topic)
+            for each in chosen(pieces)
             if (range_ := wanted.get(each.piece.queue)) is not None
             and each.first < range_.end
             and range_.start < each.piece.span.end

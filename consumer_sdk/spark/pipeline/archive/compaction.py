@@ -51,7 +51,7 @@ class Compaction:
     topics: tuple[str, ...] | None = None
     messages_per_file: int = 2_000_000
     bytes_per_file: int = 512 * 1024 * 1024
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Compacted:
         """Merges the files that follow one another, a task for each new file.

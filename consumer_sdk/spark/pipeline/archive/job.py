@@ -59,7 +59,7 @@ class Archive:
     options: Mapping[str, str]
     messages_per_file: int = 250_000
     messages_per_round: int = 2_000_000
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Archived:
         """Archives what is there now, and is not in the archive yet.

@@ -118,7 +118,7 @@ class Reconcile:
     reader: str = "auto"
     repair: Repair | None = None
     clock: Callable[[], float] = field(default=clocks.time, repr=False)
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Reconciled:
         """Compares, writes the findings and the report, and repairs where that is wanted.

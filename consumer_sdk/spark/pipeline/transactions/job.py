@@ -89,7 +89,7 @@ class TransactionAnalytics:
     as_of: datetime | None = None
     reader: str = "auto"
     pieces: int | None = None
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
