@@ -106,12 +106,12 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: _CheckContext
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
         """Asks the producer about its transactions, for as long as it listens."""
-        session = await self._register(request_iterator)
+        session, group_id = await self._register(request_iterator)
         outbox: Outbox[_CheckResponse] = Outbox()
         registered = transaction_pb2.ProducerRegistered(broker_id=self._broker_id)
         try:
             yield transaction_pb2.CheckTransactionsResponse(registered=registered)
-            self._sessions.admit(session)
+            self._sessions.admit(session, group_id)
             async for response in outbox.run(
                 _send_checks(session, outbox), self._take_answers(request_iterator, outbox)
             ):
@@ -119,13 +119,15 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         finally:
             self._sessions.end(session)
 
-    async def _register(self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest]) -> CheckSession:
+    async def _register(
+        self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest]
+    ) -> tuple[CheckSession, int]:
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("event") != "register":
             raise InvalidArgument("The first request on this stream must be register.", field="register")
         check_client_id(first.register.client_id, "register.client_id")
         group_id = await self._catalog.producer_group_id(first.register.producer_group)
-        return CheckSession(group_id, first.register.client_id or "producer")
+        return CheckSession(first.register.client_id or "producer"), group_id
 
     async def _take_answers(
         self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest], outbox: Outbox[_CheckResponse]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,10 +25,10 @@ class _Parcel:
 class CheckSession:
     """One producer's check stream, as the checker sees it."""
 
-    def __init__(self, group_id: int, client_id: str) -> None:
-        """Takes part once CheckSessions has admitted it."""
-        self.group_id = group_id
+    def __init__(self, client_id: str) -> None:
+        """Takes part in the groups that CheckSessions admits it to."""
         self.client_id = client_id
+        self.group_ids: set[int] = set()
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
         self._under_way: set[_Parcel] = set()
         self.closed = False
@@ -76,51 +75,68 @@ class CheckSessions:
 
     def __init__(self) -> None:
         """Starts with none."""
-        self._by_group: dict[int, list[CheckSession]] = defaultdict(list)
+        self._by_group: dict[int, dict[CheckSession, bool]] = {}
         self._turn = 0
         self._draining = False
         self.on_open: Callable[[], None] = lambda: None
 
-    def admit(self, session: CheckSession) -> None:
-        """Takes a producer in, or sends it elsewhere at once when all were sent elsewhere."""
+    def admit(self, session: CheckSession, group_id: int, *, surely: bool = True) -> None:
+        """Has a producer asked about a group's transactions, or sends it elsewhere when all were sent elsewhere.
+
+        Args:
+            session: its stream.
+            group_id: the group; a session may take part in several.
+            surely: whether it is known to have transactions of the group; others are asked only where none has.
+        """
         if self._draining:
             session.close()
+        if session.closed:
             return
-        self._by_group[session.group_id].append(session)
-        self.on_open()
+        members = self._by_group.setdefault(group_id, {})
+        if members.get(session) not in {surely, True}:
+            members[session] = surely
+            session.group_ids.add(group_id)
+            self.on_open()
 
     def end(self, session: CheckSession) -> None:
-        """Takes a producer out."""
+        """Takes a producer out of all its groups."""
         session.close()
-        sessions = self._by_group.get(session.group_id, [])
-        if session in sessions:
-            sessions.remove(session)
-        if not sessions:
-            self._by_group.pop(session.group_id, None)
+        for group_id in session.group_ids:
+            members = self._by_group[group_id]
+            del members[session]
+            if not members:
+                del self._by_group[group_id]
+        session.group_ids.clear()
 
     def group_ids(self) -> list[int]:
         """Groups that have a producer here."""
-        return [group_id for group_id, sessions in self._by_group.items() if any(not s.closed for s in sessions)]
+        return [group_id for group_id, members in self._by_group.items() if any(not each.closed for each in members)]
 
     def counts(self) -> dict[int, int]:
         """Producers per group."""
-        return {group_id: len(sessions) for group_id, sessions in self._by_group.items()}
+        return {group_id: len(members) for group_id, members in self._by_group.items()}
 
     async def send(self, check: ClaimedCheck) -> str | None:
         """Sends a check to the group's next producer; who got it, None when nobody could be reached."""
-        for _ in range(len(self._by_group.get(check.producer_group_id, ()))):
-            sessions = self._by_group.get(check.producer_group_id)
-            if not sessions:
-                return None
-            self._turn += 1
-            session = sessions[self._turn % len(sessions)]
+        for session in self._by_turns(check.producer_group_id):
             if await session.send(check):
                 return session.client_id
         return None
 
+    def _by_turns(self, group_id: int) -> list[CheckSession]:
+        """The group's producers in the order in which they are to be asked."""
+        self._turn += 1
+        members = self._by_group.get(group_id, {})
+        order: list[CheckSession] = []
+        for sure in (True, False):
+            some = [session for session, known in members.items() if known is sure]
+            start = self._turn % len(some) if some else 0
+            order += [*some[start:], *some[:start]]
+        return order
+
     def close_all(self) -> None:
         """Ends all streams, and those still to come, so that producers go to another broker."""
         self._draining = True
-        for sessions in list(self._by_group.values()):
-            for session in list(sessions):
+        for members in list(self._by_group.values()):
+            for session in list(members):
                 session.close()

@@ -125,8 +125,8 @@ class _Side:
             for _ in range(pending)
         ]
         await self._store.prepare(work)
-        session = CheckSession(group_id, "bench")
-        self._sessions.admit(session)
+        session = CheckSession("bench")
+        self._sessions.admit(session, group_id)
         self._answering = asyncio.create_task(_take_all(session))
 
     def _fill(self, decided: int, messages: int) -> None:
