@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.work import SCHEDULED, Duplicate
-from broker.storage import deduplication, keys, rows
+from broker.storage import deduplication, keys, repetition, rows
 from broker.storage.session import Session, Statement
 
 if TYPE_CHECKING:
@@ -47,17 +47,24 @@ def send(
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends ordinary messages, or puts them among the scheduled ones; where each is.
 
-    Ids that were sent before answer with their old place. Where another message owns a dedup_key, the answer tells of
-    that one.
+    Ids that were sent before answer with their old place; another content under such an id is refused. Where
+    another message owns a dedup_key, the answer tells of that one.
     """
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(
         _sent_before(session, [item.message_id for item in work])
     )
+    others = {
+        index
+        for index, item in enumerate(work)
+        if item.message_id in answers and not repetition.is_repetition(session, item, directory)
+    }
     topics = directory.by_ids(session, {item.topic_id for item in work})
     new: dict[bytes, SendWork] = {}
-    for item in work:
+    for index, item in enumerate(work):
         if item.message_id not in answers and item.topic_id in topics:
-            new.setdefault(item.message_id, item)
+            first = new.setdefault(item.message_id, item)
+            if first is not item and not repetition.same_message(item.message, first.message):
+                others.add(index)
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
@@ -78,7 +85,10 @@ def send(
         place = answers[owner]
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     gone = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
-    return [answers.get(item.message_id, gone) for item in work]
+    return [
+        repetition.reused() if index in others else answers.get(item.message_id, gone)
+        for index, item in enumerate(work)
+    ]
 
 
 def _sent_before(session: Session, ids: Sequence[bytes]) -> dict[bytes, Place]:

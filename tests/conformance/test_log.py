@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.domain.check_policy import SECOND
 from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.errors import NotFound
+from broker.errors import AlreadyExists, NotFound
 from broker.services.work import SendWork
 from conformance.world import HOUR, World, ack, commit, log_of, new_id, of, ok, prepared, pull, receipts, sending, text
 
@@ -34,6 +35,58 @@ async def test_a_send_again_has_one_effect(store: Store, topic: Topic, together:
     answers = [place for batch in batches for place in await store.send(batch)]
     assert set(answers) == {(topic.queue_ids[0], 0), (topic.queue_ids[0], 1)}
     assert [message.body for message in await log_of(store, topic)] == [b"one", b"two"]
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "body": {"body": "another"},
+    "tag": {"tag": "other"},
+    "keys": {"keys": ("k2",)},
+    "property": {"properties": {"x": "2"}},
+    "message group": {"message_group": "b"},
+    "priority": {"priority": 1},
+    "note": {"notes": {"halfmq.born-host": "elsewhere"}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("together", [True, False], ids=["together", "later"])
+@pytest.mark.parametrize("delay", [None, 5 * SECOND], ids=["at once", "delayed"])
+async def test_an_id_names_one_content(
+    world: World, store: Store, topic: Topic, change: dict[str, object], together: bool, delay: int | None
+) -> None:
+    """Clients may make one id twice; a message must not be dropped for it."""
+    own_id = new_id()
+    content: dict[str, Any] = {"body": "one", "tag": "t", "keys": ("k1",), "properties": {"x": "1"}}
+
+    def work(**changes: object) -> SendWork:
+        when = None if delay is None else world.clock.now() + delay
+        return sending(topic, message_id=own_id, **{**content, "deliver_at": when, **changes})
+
+    items = [work(), work(**change)]
+    if together:
+        first, second = await store.send(items)
+    else:
+        (first,) = await store.send(items[:1])
+        world.clock.pass_time(SECOND)
+        (second,) = await store.send(items[1:])
+        if delay is not None:
+            world.clock.pass_time(delay)
+            await store.move_due(known=True)
+            assert of(AlreadyExists, (await store.send(items[1:]))[0]).reason == "MESSAGE_ID_REUSED"
+            first = (topic.queue_ids[0], 0)
+    assert of(AlreadyExists, second).reason == "MESSAGE_ID_REUSED"
+    world.clock.pass_time(SECOND)
+    # The time of delivery is told as a delay: it is another one each time.
+    assert await store.send([work()]) == [first]
+
+
+async def test_an_id_whose_message_is_gone_is_a_repetition(world: World, store: Store, topic: Topic) -> None:
+    work = sending(topic, "one")
+    (place,) = await store.send([work])
+    world.clock.pass_time(2 * HOUR)
+    assert await store.trim_queue(topic, topic.queue_ids[0]) == 1
+    assert await log_of(store, topic) == []
+    assert await store.send([sending(topic, "another", work.message_id)]) == [place]
 
 
 async def test_a_send_is_recorded_as_a_committed_transaction(store: Store, topic: Topic) -> None:
