@@ -62,6 +62,8 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
             changes["when_exhausted"] = int(policy)
         if request.HasField("keep_unread"):
             changes["keep_unread"] = int(request.keep_unread)
+        if request.HasField("fifo"):
+            changes["fifo"] = int(request.fifo)
         group, wanted = await self._groups.update(request.group, changes)
         return admin_pb2.UpdateGroupResponse(group=groups.group(group, wanted))
 

@@ -41,6 +41,7 @@ class GroupSettings:
     Attributes:
         start_at: None: as the mode suggests.
         keep_unread: whether retention spares what it has not handled.
+        fifo: whether RocketMQ's push consumers get message groups in batches, and keep the order themselves.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -49,6 +50,7 @@ class GroupSettings:
     mode: GroupMode = GroupMode.CLUSTERING
     start_at: int | None = None
     keep_unread: bool = False
+    fifo: bool = False
 
 
 def check_settings(changes: Mapping[str, Any], prefix: str = "") -> None:

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
 _SELECT = (
     "SELECT m.group_id, g.name, m.created_at, g.max_attempts, g.retry_delays, g.when_exhausted, g.mode, g.start_at,"
-    " g.keep_unread, g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
+    " g.keep_unread, g.fifo, g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
     " FROM consumer_group m JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
 )
-_INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at, keep_unread"
+_INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at, keep_unread, fifo"
 _FILTERS = "SELECT topic_id, kind, expression FROM group_filter WHERE group_id = ?"
 SEEN_EVERY = 3600 * 1_000_000
 MOST_REMEMBERED = 10_000
 
 
 def _from_row(row: Sequence[Any]) -> ConsumerGroup:
-    group_id, name, created, attempts, delays, exhausted, mode, start, keep_unread, *rest = row
+    group_id, name, created, attempts, delays, exhausted, mode, start, keep_unread, fifo, *rest = row
     epoch, paused, reason, parent_id, own_name = rest
     settings = GroupSettings(
         attempts,
@@ -42,6 +42,7 @@ def _from_row(row: Sequence[Any]) -> ConsumerGroup:
         GroupMode(mode),
         start,
         bool(keep_unread),
+        bool(fifo),
     )
     client_id = own_name[len(name) + 1 :] if parent_id else ""
     return ConsumerGroup(group_id, name, created, settings, epoch, paused, reason, parent_id, client_id)
@@ -81,6 +82,7 @@ def create_group(
         int(settings.mode),
         settings.start_at,
         int(settings.keep_unread),
+        int(settings.fifo),
     )
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")

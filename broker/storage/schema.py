@@ -248,6 +248,7 @@ consumer_group = sa.Table(
     sa.Column("parent_id", sa.Integer, comment="broadcasting group that this member belongs to"),
     sa.Column("seen_at", sa.BigInteger, comment="when this member was here, to the hour"),
     sa.Column("keep_unread", sa.SmallInteger, nullable=False, server_default="0", comment="retention spares it"),
+    sa.Column("fifo", sa.SmallInteger, nullable=False, server_default="0", comment="RocketMQ clients keep its order"),
     sa.UniqueConstraint("name", name="consumer_group_name"),
     sa.Index("group_members", "parent_id"),
     sa.Index("group_keeping", "keep_unread"),

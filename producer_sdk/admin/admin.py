@@ -126,6 +126,7 @@ class Admin:
         mode: GroupMode | None = None,
         start: StartPosition | None = None,
         keep_unread: bool = False,
+        fifo: bool = False,
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group; see AsyncAdmin.create_group."""
@@ -138,6 +139,7 @@ class Admin:
                 mode=mode,
                 start=start,
                 keep_unread=keep_unread,
+                fifo=fifo,
                 exist_ok=exist_ok,
             )
         )
@@ -154,6 +156,7 @@ class Admin:
         retry_delays: Sequence[Span] | None = None,
         when_exhausted: ExhaustedPolicy | None = None,
         keep_unread: bool | None = None,
+        fifo: bool | None = None,
     ) -> GroupInfo:
         """Changes a consumer group while it is in use; see AsyncAdmin.update_group."""
         return self._runner.run(
@@ -163,6 +166,7 @@ class Admin:
                 retry_delays=retry_delays,
                 when_exhausted=when_exhausted,
                 keep_unread=keep_unread,
+                fifo=fifo,
             )
         )
 

@@ -132,6 +132,7 @@ class AsyncAdmin(AsyncInspection):
         mode: GroupMode | None = None,
         start: StartPosition | None = None,
         keep_unread: bool = False,
+        fifo: bool = False,
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group.
@@ -145,6 +146,8 @@ class AsyncAdmin(AsyncInspection):
             mode: Whether its consumers share the messages, for ever; None: they do.
             start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
             keep_unread: Whether retention spares what it has not handled, in queues that it read before.
+            fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
+                keep their order themselves; otherwise they get each when the one before is settled.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("group", group, _GROUP)
@@ -158,6 +161,7 @@ class AsyncAdmin(AsyncInspection):
             mode=pb.GROUP_MODE_UNSPECIFIED if mode is None else pb.GroupMode.ValueType(mode),
             start=None if start is None else position_to_wire("start", start),
             keep_unread=keep_unread,
+            fifo=fifo,
         )
         try:
             created = await self._link.call(
@@ -181,6 +185,7 @@ class AsyncAdmin(AsyncInspection):
         retry_delays: Sequence[Span] | None = None,
         when_exhausted: ExhaustedPolicy | None = None,
         keep_unread: bool | None = None,
+        fifo: bool | None = None,
     ) -> GroupInfo:
         """Changes a consumer group while it is in use; what is None stays. No retry delays: the broker's default."""
         check_text("group", group, _GROUP)
@@ -192,6 +197,7 @@ class AsyncAdmin(AsyncInspection):
             retry_delays=delays,
             when_exhausted=_policy(when_exhausted),
             keep_unread=keep_unread,
+            fifo=fifo,
         )
         return GroupInfo.of((await self._link.call(lambda broker: broker.admin.UpdateGroup, request)).group)
 

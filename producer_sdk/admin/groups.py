@@ -55,6 +55,7 @@ class GroupInfo:
         pause_reason: Why it is paused.
         created_at: When it was created (database time, UTC).
         keep_unread: Whether retention spares what it has not handled.
+        fifo: Whether push consumers among RocketMQ's clients keep the order of message groups themselves.
     """
 
     name: str
@@ -68,6 +69,7 @@ class GroupInfo:
     pause_reason: str
     created_at: datetime | None
     keep_unread: bool = False
+    fifo: bool = False
 
     @classmethod
     def of(cls, group: pb.ConsumerGroup) -> GroupInfo:
@@ -85,6 +87,7 @@ class GroupInfo:
             pause_reason=group.pause_reason,
             created_at=read_time(group.created_at),
             keep_unread=group.keep_unread,
+            fifo=group.fifo,
         )
 
 

@@ -36,6 +36,7 @@ def settings_in(given: admin_pb2.ConsumerGroup) -> GroupSettings:
         mode=_mode_in(given.mode),
         start_at=start_in(given.start, "group.start") if given.HasField("start") else None,
         keep_unread=given.keep_unread,
+        fifo=given.fifo,
     )
 
 
@@ -79,6 +80,7 @@ def group(found: ConsumerGroup, filters: Iterable[tuple[str, Filter]] = ()) -> a
         start=start_out(found.start_at),
         pause_reason=found.pause_reason or "",
         keep_unread=settings.keep_unread,
+        fifo=settings.fifo,
     )
     for delay in found.retry_policy.delays:
         result.retry_delays.add().FromMicroseconds(delay)

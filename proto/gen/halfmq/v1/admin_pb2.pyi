@@ -207,6 +207,7 @@ class ConsumerGroup(_message.Message):
     PAUSE_REASON_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
     KEEP_UNREAD_FIELD_NUMBER: _builtins.int
+    FIFO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 120 at most."""
     max_attempts: _builtins.int
@@ -220,6 +221,10 @@ class ConsumerGroup(_message.Message):
     keep_unread: _builtins.bool
     """Whether retention spares what it has not handled, in queues that it read before. Such a group that nobody reads
     any more lets its topics grow without end.
+    """
+    fifo: _builtins.bool
+    """Whether push consumers among RocketMQ's clients handle the messages of a message group in batches, and keep their
+    order themselves. Otherwise they get each one when the one before is settled.
     """
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
@@ -257,10 +262,11 @@ class ConsumerGroup(_message.Message):
         pause_reason: _builtins.str = ...,
         filters: _abc.Iterable[_consumer_pb2.TopicFilter] | None = ...,
         keep_unread: _builtins.bool = ...,
+        fifo: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "paused_at", b"paused_at", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "filters", b"filters", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "mode", b"mode", "name", b"name", "pause_reason", b"pause_reason", "paused_at", b"paused_at", "retry_delays", b"retry_delays", "start", b"start", "when_exhausted", b"when_exhausted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "fifo", b"fifo", "filters", b"filters", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "mode", b"mode", "name", b"name", "pause_reason", b"pause_reason", "paused_at", b"paused_at", "retry_delays", b"retry_delays", "start", b"start", "when_exhausted", b"when_exhausted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -753,6 +759,7 @@ class UpdateGroupRequest(_message.Message):
     RETRY_DELAYS_FIELD_NUMBER: _builtins.int
     WHEN_EXHAUSTED_FIELD_NUMBER: _builtins.int
     KEEP_UNREAD_FIELD_NUMBER: _builtins.int
+    FIFO_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Its name."""
     max_attempts: _builtins.int
@@ -761,6 +768,10 @@ class UpdateGroupRequest(_message.Message):
     """What happens to a message after its last attempt; UNSPECIFIED: as before."""
     keep_unread: _builtins.bool
     """Whether retention spares what it has not handled."""
+    fifo: _builtins.bool
+    """Whether push consumers among RocketMQ's clients keep the order of message groups themselves; they notice when they
+    are started anew.
+    """
     @_builtins.property
     def retry_delays(self) -> Global___RetryDelays:
         """How long to wait after failed deliveries."""
@@ -773,15 +784,20 @@ class UpdateGroupRequest(_message.Message):
         retry_delays: Global___RetryDelays | None = ...,
         when_exhausted: Global___ExhaustedPolicy.ValueType = ...,
         keep_unread: _builtins.bool | None = ...,
+        fifo: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo", b"_fifo", "_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "fifo", b"fifo", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "group", b"group", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays", "when_exhausted", b"when_exhausted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo", b"_fifo", "_keep_unread", b"_keep_unread", "_max_attempts", b"_max_attempts", "fifo", b"fifo", "group", b"group", "keep_unread", b"keep_unread", "max_attempts", b"max_attempts", "retry_delays", b"retry_delays", "when_exhausted", b"when_exhausted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fifo: _TypeAlias = _typing.Literal["fifo"]  # noqa: Y015
+    _WhichOneofArgType__fifo: _TypeAlias = _typing.Literal["_fifo", b"_fifo"]  # noqa: Y015
     _WhichOneofReturnType__keep_unread: _TypeAlias = _typing.Literal["keep_unread"]  # noqa: Y015
     _WhichOneofArgType__keep_unread: _TypeAlias = _typing.Literal["_keep_unread", b"_keep_unread"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fifo) -> _WhichOneofReturnType__fifo | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_unread) -> _WhichOneofReturnType__keep_unread | None: ...
     @_typing.overload
