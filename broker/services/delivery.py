@@ -18,6 +18,7 @@ from broker.services.work import (
     AckOutcome,
     AckWork,
     ExtendWork,
+    HoldWork,
     JoinWork,
     NackWork,
     Receipt,
@@ -65,10 +66,15 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a receipt; `expires_at` in microseconds."""
+    """What became of a receipt; `expires_at` in microseconds.
+
+    Attributes:
+        receipt_handle: the one that counts from now on, where there is a new one.
+    """
 
     expires_at: int | None = None
     dead_letter: LogPosition | None = None
+    receipt_handle: str = ""
 
 
 Said: TypeAlias = "dict[str, Settled | BrokerError]"
@@ -179,9 +185,15 @@ class DeliveryService:
         return said
 
     async def nack(
-        self, handles: Sequence[str], *, delay: int | None = None, reason: str = "", untried: bool = False
+        self,
+        handles: Sequence[str],
+        *,
+        delay: int | None = None,
+        reason: str = "",
+        untried: bool = False,
+        given_up: bool = False,
     ) -> Said:
-        """Gives messages back.
+        """Gives messages back; those that are given up go to the dead letters at once.
 
         Raises:
             InvalidArgument: the delay or the reason is out of bounds.
@@ -189,7 +201,7 @@ class DeliveryService:
         if delay is not None and not 0 <= delay <= self.config.longest_lease:
             raise InvalidArgument("The delay must be between 0 s and 12 h.", field="delay")
         reason = check_reason(reason)
-        return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried))
+        return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried, given_up))
 
     async def extend(self, handles: Sequence[str], lease_time: int | None) -> Said:
         """Keeps leases for longer.
@@ -199,6 +211,18 @@ class DeliveryService:
         """
         time = self._lease_time(lease_time, "duration")
         return await self._settle(handles, lambda receipt: ExtendWork(receipt, time))
+
+    async def hold(self, handles: Sequence[str], time: int) -> Said:
+        """Keeps single messages for a time, from now, under new receipts; then they are delivered again.
+
+        A message of a message group holds all of its lease, and keeps its receipt.
+
+        Raises:
+            InvalidArgument: the time (microseconds) is out of bounds.
+        """
+        if not 0 <= time <= self.config.longest_lease:
+            raise InvalidArgument("The time must be between 0 s and 12 h.", field="duration")
+        return await self._settle(handles, lambda receipt: HoldWork(receipt, time))
 
     async def read_queue(
         self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
@@ -300,14 +324,16 @@ class DeliveryService:
                     place = LogPosition(name, number, offset, outcome.dead_letter_message_id)
                     said[handle] = Settled(dead_letter=place)
                 elif outcome.expires_at:
-                    said[handle] = Settled(outcome.expires_at)
+                    new = outcome.receipt
+                    own = "" if new is None else str(ReceiptHandle(new.lease_id, new.token, new.offset))
+                    said[handle] = Settled(outcome.expires_at, receipt_handle=own)
         return said
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _WorkFor = Callable[[Receipt], NackWork | ExtendWork]
+    _WorkFor = Callable[[Receipt], NackWork | ExtendWork | HoldWork]
 
 
 def _ack_of(handles: Sequence[str]) -> AckWork:

@@ -82,6 +82,16 @@ class GroupService:
         found = await self._catalog.topic(topic, "filter.topic")
         return await self._changed(await self._store.set_filter(group, found, wanted))
 
+    async def drop_filter(self, name: str, topic: str) -> None:
+        """Takes away a group's filter of a topic, where there is one.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._catalog.group(name)
+        if any(filtered == topic for filtered, _ in await self._store.filters_of(group)):
+            await self.set_filter(name, topic, None)
+
     async def seek(
         self, name: str, topic: str, queue_no: int | None, *, to: int | None, offset: int | None
     ) -> list[QueueState]:

@@ -44,6 +44,7 @@ class Wish:
         filters: which messages, by the name of a topic.
         start_at: where to begin in topics that the group never read; None: as the group is set.
         named: whether the consumer chose its client id.
+        one_by_one: of a message group, the next message only when the one before is settled.
     """
 
     group: str
@@ -54,6 +55,7 @@ class Wish:
     replace_filters: bool = False
     start_at: int | None = None
     named: bool = False
+    one_by_one: bool = False
 
 
 class Subscription:
@@ -129,6 +131,7 @@ class Subscription:
             min(limit, config.batch_messages),
             config.batch_bytes,
             self.lease_time,
+            one_by_one=self._wish.one_by_one,
         )
         claiming = asyncio.ensure_future(self._store.claim([work]))
         try:

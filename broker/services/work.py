@@ -335,6 +335,7 @@ class ClaimWork:
 
     Attributes:
         abandoned: nobody waits for them any more.
+        one_by_one: of a message group, the next message only when the one before is settled.
     """
 
     group: ConsumerGroup
@@ -344,6 +345,7 @@ class ClaimWork:
     max_bytes: int
     lease_time: int
     abandoned: bool = False
+    one_by_one: bool = False
 
 
 @dataclass(slots=True)
@@ -420,12 +422,18 @@ class AckOutcome:
 
 @dataclass(slots=True)
 class NackWork:
-    """A message that is given back; `delay` in microseconds, None for the group's retry delays."""
+    """A message that is given back; `delay` in microseconds, None for the group's retry delays.
+
+    Attributes:
+        untried: the delivery does not count.
+        given_up: it goes to the dead letters now, however often it was tried.
+    """
 
     receipt: Receipt
     delay: int | None = None
     reason: str = ""
     untried: bool = False
+    given_up: bool = False
 
 
 @dataclass(slots=True)
@@ -437,8 +445,18 @@ class ExtendWork:
 
 
 @dataclass(slots=True)
+class HoldWork:
+    """A message to keep for `time` microseconds from now, under a lease of its own; then it is delivered again."""
+
+    receipt: Receipt
+    time: int
+
+
+@dataclass(slots=True)
 class ReceiptOutcome:
     """What became of a receipt: the new end of the lease, or the place in the dead letter topic.
+
+    `receipt` is the one that counts from now on, where that is another one.
 
     `held_until` is when the lease it was found under ends: until then nobody else can have taken the message. `frees`
     names groups whose consumers can take something now.
@@ -449,6 +467,7 @@ class ReceiptOutcome:
     dead_letter_message_id: str = ""
     held_until: int = 0
     frees: tuple[int, ...] = ()
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,5 +511,5 @@ class Redriven:
     following: int | None = None
 
 
-Settling: TypeAlias = "AckWork | NackWork | ExtendWork"
+Settling: TypeAlias = "AckWork | NackWork | ExtendWork | HoldWork"
 """What is done with receipts."""

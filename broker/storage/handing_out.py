@@ -106,7 +106,7 @@ def _hand_out_some(
     examined = candidates(topic.name, queue_no, found.rows)
     if not examined:
         return _skip_expired(desk, backlog)
-    plan = _plan(desk, backlog, room, examined, wanted, first + most)
+    plan = _plan(desk, item, backlog, room, examined, wanted, first + most)
     _carry_out(desk, item, backlog, room, claimed, plan)
     if plan.following < first + most:
         room.close()
@@ -231,7 +231,13 @@ class _Plan:
 
 
 def _plan(
-    desk: Desk, backlog: Backlog, room: Room, examined: Sequence[Candidate], wanted: Filter | None, end: int
+    desk: Desk,
+    item: ClaimWork,
+    backlog: Backlog,
+    room: Room,
+    examined: Sequence[Candidate],
+    wanted: Filter | None,
+    end: int,
 ) -> _Plan:
     if wanted is not None:
         passed = [candidate for candidate in examined if wanted.matches(candidate)]
@@ -252,7 +258,12 @@ def _plan(
             break
         messages += 1
         size += candidate.size
-        (plan.loose if group is None else plan.grouped[group]).append(candidate.offset)
+        if group is None:
+            plan.loose.append(candidate.offset)
+            continue
+        plan.grouped[group].append(candidate.offset)
+        if item.one_by_one:
+            taken.add(group)
     return plan
 
 

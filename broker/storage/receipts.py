@@ -1,7 +1,8 @@
-"""Receipts: acks, nacks and extensions of leases.
+"""Receipts: acks, nacks, extensions of leases, and holding single messages.
 
-Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own. The lease
-of a message group goes back as a whole, so that its messages keep their order.
+Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own, a held one
+into a lease that stays its consumer's. The lease of a message group goes back, or is held, as a whole, so that its
+messages keep their order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Lease, bits_of, offsets_of, receipt_gone, runs
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.timeline import TimelineKind
-from broker.services.work import AckOutcome, AckWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.services.work import AckOutcome, AckWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.storage import dead_letters, history, leases
 from broker.storage.history import Event
 
@@ -38,11 +39,12 @@ def settle(
     *,
     keep_history: bool = True,
 ) -> Outcomes:
-    """Applies acks, nacks and extensions; one outcome per item, in their order."""
+    """Applies acks, nacks, extensions and holds; one outcome per item, in their order."""
     found = leases.lock(session, {_lease_id(item) for item in work})
     settling = _Settling(session, found, now, directory, groups, [ReceiptOutcome() for _ in work])
     acked: dict[int, int] = defaultdict(int)
     nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
+    holds: list[tuple[int, HoldWork]] = []
     for index, item in enumerate(work):
         if isinstance(item, AckWork):
             settling.outcomes[index] = outcome = AckOutcome()
@@ -58,6 +60,8 @@ def settle(
         settling.outcomes[index] = ReceiptOutcome(held_until=lease.available_at)
         if isinstance(item, NackWork):
             nacks[lease.lease_id].append((index, item))
+        elif isinstance(item, HoldWork):
+            holds.append((index, item))
         else:
             until = now + item.lease_time
             settling.leases[lease.lease_id] = replace(lease, available_at=until)
@@ -66,6 +70,8 @@ def settle(
         settling.ack(lease_id, bits)
     for lease_id, items in nacks.items():
         settling.give_back(lease_id, items)
+    for index, hold in holds:
+        settling.hold(index, hold)
     settling.store(found, keep_history=keep_history)
     return settling.outcomes
 
@@ -130,7 +136,11 @@ def _refusal(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
 
 @dataclass(slots=True)
 class _Settling:
-    """Leases on their way from what they were to what they become; `back` are new leases of what was given back."""
+    """Leases on their way from what they were to what they become; `back` are new leases of what was given back.
+
+    Attributes:
+        held: new leases of single messages, by the index of the item that they answer.
+    """
 
     session: Session
     leases: dict[int, Lease]
@@ -139,6 +149,7 @@ class _Settling:
     groups: GroupMemory
     outcomes: Outcomes
     back: list[Lease] = field(default_factory=list)
+    held: dict[int, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     freed: set[int] = field(default_factory=set)
     views: dict[int, GroupView | None] = field(default_factory=dict)
@@ -169,6 +180,27 @@ class _Settling:
         else:
             self.leases[lease_id] = self._give_back_ordered(view.group, lease, open_items)
 
+    def hold(self, index: int, item: HoldWork) -> None:
+        """Keeps a message for a time; after what else was done to it in this batch."""
+        receipt, until = item.receipt, self.now + item.time
+        lease = self.leases[receipt.lease_id]
+        refusal = _refusal(lease, receipt)
+        if refusal is not None or lease.settled >> receipt.offset - lease.first & 1:
+            self.outcomes[index] = refusal or receipt_gone()
+            return
+        if lease.message_group is not None:
+            self.leases[lease.lease_id] = replace(lease, available_at=until)
+        elif lease.count == 1:
+            receipt = Receipt(lease.lease_id, leases.new_token(), receipt.offset)
+            self.leases[lease.lease_id] = replace(lease, token=receipt.token, available_at=until)
+        else:
+            own = lease.cut(receipt.offset, receipt.offset + 1)
+            self.held[index] = replace(own, token=leases.new_token(), available_at=until)
+            self.leases[lease.lease_id] = lease.move_out([receipt.offset])
+        self.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at, receipt=receipt)
+        if not item.time:
+            self.freed.add(lease.group_id)
+
     def _give_back_loose(self, group: ConsumerGroup, lease: Lease, items: Sequence[tuple[int, NackWork]]) -> Lease:
         """Moves messages out of a lease: into waiting leases, or to the dead letter topic."""
         policy = group.retry_policy
@@ -183,7 +215,7 @@ class _Settling:
             if item.untried:
                 waiting[(self.now, lease.attempt - 1, lease.last_error)].append(offset)
                 self.freed.add(lease.group_id)
-            elif policy.exhausted(lease.attempt):
+            elif item.given_up or policy.exhausted(lease.attempt):
                 lost[reason or "given back"].append((index, offset))
             else:
                 delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
@@ -219,7 +251,8 @@ class _Settling:
             if lease.settled >> offset - lease.first & 1:
                 continue
             reason = item.reason or lease.last_error
-            if not item.untried and offset == lease.head and policy.exhausted(lease.attempt):
+            tried_enough = offset == lease.head and policy.exhausted(lease.attempt)
+            if item.given_up or (tried_enough and not item.untried):
                 self._bury(group, lease, [(index, offset)], reason or "given back")
                 lease = lease.acked(1 << offset - lease.first)
                 continue
@@ -278,6 +311,7 @@ class _Settling:
         changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
         plain = sorted(lease.lease_id for lease in done if lease.message_group is None)
         statements = [
+            *[leases.insertion(lease) for lease in self.held.values()],
             *session.deletion("lease", "lease_id", plain),
             *[leases.storing(lease) for lease in changed],
         ]
@@ -285,7 +319,11 @@ class _Settling:
             statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(each) for each in self.back])
         if keep_history:
             statements += history.recording(session, self.events)
-        session.together(statements)
+        answers = session.together(statements)
+        for made, (index, lease) in zip(answers, self.held.items(), strict=False):
+            held = self.outcomes[index]
+            if isinstance(held, ReceiptOutcome):
+                held.receipt = Receipt(made.last_id, lease.token, lease.first)
         ordered = [lease for lease in done if lease.message_group is not None]
         if ordered and leases.end(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)

@@ -48,7 +48,7 @@ def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claime
     if not kept:
         desk.freed |= leases.end(desk.session, [lease], desk.now)
         return
-    taking = room.fitting(kept)
+    taking = 1 if item.one_by_one and lease.message_group is not None else room.fitting(kept)
     taken = lease.take_over(owner=item.owner, token=leases.new_token(), until=desk.now + item.lease_time)
     if taking < len(kept):
         taken = _leave_rest(desk, lease, taken, kept[taking].offset)
