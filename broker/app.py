@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from broker.maintenance.loop import Loop
+    from broker.rocketmq.gateway import Gateway
 
 logger = logging.getLogger("halfmq.broker")
 
@@ -119,6 +120,8 @@ class Broker:
         """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable."""
         logger.info("broker %s drains", self.config.name)
         await self._health.drain()
+        if self._gateway is not None:
+            self._gateway.drain()
         self._sessions.close_all()
         self._consumers.drain()
         for loop in self._loops:
@@ -189,11 +192,30 @@ class Broker:
                 keep_leftovers=int(config.sink_hours * 3600e6),
             ),
         ]
+        self._guard = CallInterceptor(max_calls=config.max_calls, max_streams=config.max_streams)
+        self._gateway = self._make_gateway() if config.rocketmq else None
+        if self._gateway is not None:
+            self._loops.append(self._gateway.renewals)
+
+    def _make_gateway(self) -> Gateway:
+        from broker.rocketmq.gateway import Gateway  # noqa: PLC0415 - of an extra that a broker can do without
+
+        return Gateway(
+            self.store,
+            self._catalog,
+            self._transactions,
+            self._delivery,
+            self._groups,
+            self._sessions,
+            self._guard,
+            host=self.config.name,
+            endpoints=self.config.rocketmq_endpoints,
+            keys=self.config.rocketmq_keys,
+        )
 
     async def _listen(self) -> None:
         config = self.config
-        guard = CallInterceptor(max_calls=config.max_calls, max_streams=config.max_streams)
-        self._server = grpc.aio.server(interceptors=(guard,), options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=(self._guard,), options=SERVER_OPTIONS)
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
             TransactionServicer(self._transactions, self._sessions, self._catalog, self.store, config.name),
             self._server,
@@ -205,10 +227,14 @@ class Broker:
             AdminServicer(self._catalog, self._groups, self._transactions, self.store.clock), self._server
         )
         query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(self._queries), self._server)
-        self._health = HealthServicer(SERVICES)
+        services = list(SERVICES)
+        if self._gateway is not None:
+            self._gateway.serve_on(self._server)
+            services.append(self._gateway.service)
+        self._health = HealthServicer(services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
+            (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
             self._server,
         )
         try:

@@ -40,6 +40,13 @@ BOUNDS = {
 }
 """Least and largest values of settings."""
 
+NEEDS = {
+    "tls_client_ca": "tls_certificate",
+    "rocketmq_endpoints": "rocketmq",
+    "rocketmq_keys": "rocketmq",
+}
+"""Settings that make no sense without another one."""
+
 
 @dataclass(frozen=True)
 class BrokerConfig:
@@ -70,6 +77,9 @@ class BrokerConfig:
         tls_certificate: file with the server's certificate chain (PEM); needs tls_key.
         tls_key: file with the server's private key (PEM).
         tls_client_ca: file with the CA of client certificates; clients must then show one.
+        rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
+        rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
+        rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
         log_format: text or json.
         log_level: debug, info, warning or error.
     """
@@ -98,6 +108,9 @@ class BrokerConfig:
     tls_certificate: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    rocketmq: bool = False
+    rocketmq_endpoints: str = ""
+    rocketmq_keys: str = ""
     log_format: str = "text"
     log_level: str = "info"
 
@@ -113,8 +126,9 @@ class BrokerConfig:
                 raise ConfigurationError(f"{name} must be between {least:g} and {most:g}.", field=name)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
-        if self.tls_client_ca and not self.tls_certificate:
-            raise ConfigurationError("tls_client_ca needs tls_certificate and tls_key.", field="tls_client_ca")
+        for name, needed in NEEDS.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise ConfigurationError(f"{name} needs {needed}.", field=name)
         if self.log_format not in {"text", "json"}:
             raise ConfigurationError("log_format is text or json.", field="log_format")
         if self.log_level not in {"debug", "info", "warning", "error"}:

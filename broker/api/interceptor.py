@@ -59,12 +59,16 @@ _UNBOUNDED = Load("calls", sys.maxsize)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way."""
+    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way.
+
+    Attributes:
+        calls, streams: what is under way, also for servicers that tell of errors in another way.
+    """
 
     def __init__(self, *, max_calls: int, max_streams: int) -> None:
         """Takes how many calls, and how many streams, may be under way at a time."""
-        self._calls = Load("calls", max_calls)
-        self._streams = Load("streams", max_streams)
+        self.calls = Load("calls", max_calls)
+        self.streams = Load("streams", max_streams)
         self._look_ups = Load("look-ups", MOST_LOOK_UPS)
 
     async def intercept_service(
@@ -82,7 +86,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         elif not method.startswith(BOUNDED):
             calls, streams = _UNBOUNDED, _UNBOUNDED
         else:
-            calls, streams = self._calls, self._streams
+            calls, streams = self.calls, self.streams
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
                 _wrap_unary(handler.unary_unary, method, calls),

@@ -66,6 +66,13 @@ def serve(
     tls_certificate: Annotated[str | None, typer.Option(help="Certificate chain (PEM file).")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Private key (PEM file).")] = None,
     tls_client_ca: Annotated[str | None, typer.Option(help="CA of client certificates (PEM file).")] = None,
+    rocketmq: Annotated[bool | None, typer.Option(help="Serve RocketMQ's official clients, too [off].")] = None,
+    rocketmq_endpoints: Annotated[
+        str | None, typer.Option(help="Addresses to announce to them; those that they use [none].")
+    ] = None,
+    rocketmq_keys: Annotated[
+        str | None, typer.Option(help="File with access-key:secret-key lines; they must sign then [none].")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:

@@ -1,6 +1,7 @@
 """Identities: 16 bytes inside, UUID text outside.
 
-Version 7 (RFC 9562) ids start with the time, so new rows go to the right end of a clustered index.
+Version 7 (RFC 9562) ids start with the time, so new rows go to the right end of a clustered index. Clients of RocketMQ
+name their messages by 34 hexadecimal digits: `01`, and the 16 bytes. Where an id is read, both are understood.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from broker.errors import InvalidArgument
 
 MAX_POSITION_DIGITS = 5
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
+
+_ROCKETMQ = re.compile(r"01([0-9a-fA-F]{32})")
 
 
 def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
@@ -23,11 +26,13 @@ def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
 
 
 def parse_id(text: str, field: str = "transaction_id") -> bytes:
-    """The 16 bytes of a UUID text.
+    """The 16 bytes of a UUID text, or of a RocketMQ client's name of a message.
 
     Raises:
-        InvalidArgument: the text is not a UUID.
+        InvalidArgument: the text is neither.
     """
+    if found := _ROCKETMQ.fullmatch(text):
+        return bytes.fromhex(found[1])
     if len(text) in {36, 32} and _UUID.fullmatch(text):
         return bytes.fromhex(text.replace("-", ""))
     raise InvalidArgument(

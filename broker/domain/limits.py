@@ -190,7 +190,9 @@ class Limits:
     def _check_headers(self, message: Message) -> None:
         if len(message.properties) > self.max_properties:
             raise InvalidArgument(
-                f"{len(message.properties)} properties; {self.max_properties} are allowed.", field="properties"
+                f"{len(message.properties)} properties; {self.max_properties} are allowed.",
+                field="properties",
+                reason="PROPERTIES_TOO_LARGE",
             )
         total = 0
         for key in message.keys:
@@ -212,6 +214,7 @@ class Limits:
             raise InvalidArgument(
                 f"Keys and properties have {total} bytes; {self.max_properties_bytes} are allowed.",
                 field="properties",
+                reason="PROPERTIES_TOO_LARGE",
             )
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 # What the broker keeps among the properties of a stored message; producers may not use such names.
 PRIORITY, DELIVER_AT, DEDUP_KEY = "halfmq.priority", "halfmq.deliver-at", "halfmq.dedup-key"
+# What the gateway for RocketMQ's clients keeps there.
+ROCKETMQ_ID, BORN_HOST, TRACE_CONTEXT = "halfmq.rocketmq-id", "halfmq.born-host", "halfmq.trace-context"
 
 
 @dataclass(slots=True)
@@ -20,6 +22,7 @@ class Message:
         deliver_at: when consumers may get it (microseconds); None: at once.
         delay: not before so long after it was taken in; becomes `deliver_at` there.
         dedup_key: business identity.
+        notes: what the broker keeps besides, under names of its own.
     """
 
     topic: str
@@ -32,13 +35,14 @@ class Message:
     deliver_at: int | None = None
     dedup_key: str | None = field(default=None, repr=False)
     delay: int | None = None
+    notes: dict[str, str] | None = field(default=None, repr=False)
 
     @property
     def stored_properties(self) -> dict[str, str]:
         """Its properties as they are stored, with what the broker keeps among them."""
-        if not (self.priority or self.dedup_key or self.deliver_at is not None):
+        if not (self.priority or self.dedup_key or self.notes or self.deliver_at is not None):
             return self.properties
-        stored = dict(self.properties)
+        stored = {**self.properties, **(self.notes or {})}
         if self.priority:
             stored[PRIORITY] = str(self.priority)
         if self.deliver_at is not None:

@@ -1,0 +1,96 @@
+"""Who calls: what clients say of themselves in the headers of every call."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import ConfigurationError
+from broker.rocketmq.codes import BadRequest, Unauthorized
+from broker.rocketmq.protocol import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_AUTHORIZATION = re.compile(
+    r"MQv2-HMAC-SHA1\s+Credential=(?P<key>[^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=(?P<sign>[0-9a-fA-F]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client; its name is its own choice, and the same in all of its calls."""
+
+    client_id: str
+    namespace: str = ""
+    seconds_left: float | None = None
+
+    def named(self) -> Caller:
+        """The caller, where a call makes no sense without a name.
+
+        Raises:
+            BadRequest: it has none.
+        """
+        if not self.client_id:
+            raise BadRequest("The header x-mq-client-id is missing.", Code.CLIENT_ID_REQUIRED, "x-mq-client-id")
+        return self
+
+
+class Callers:
+    """Tells callers apart, and sends away those whose signature is wrong, where keys are set."""
+
+    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
+        """Takes the secret keys by access key; with none, nothing is checked."""
+        self._secrets = {key: secret.encode() for key, secret in (secrets or {}).items()}
+
+    def caller(self, context: Any) -> Caller:
+        """The client that a call is from.
+
+        Raises:
+            Unauthorized: keys are set, and the call is not signed with one of them.
+        """
+        headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        if self._secrets:
+            self._check(headers)
+        return Caller(headers.get("x-mq-client-id", ""), headers.get("x-mq-namespace", ""), context.time_remaining())
+
+    def _check(self, headers: Mapping[str, str]) -> None:
+        found = _AUTHORIZATION.fullmatch(headers.get("authorization", "").strip())
+        if found is None:
+            raise Unauthorized("The call is not signed; set an access key and its secret key in the client.")
+        secret = self._secrets.get(found["key"])
+        signed = hmac.new(secret or b"-", headers.get("x-mq-date-time", "").encode(), hashlib.sha1).hexdigest()
+        if not hmac.compare_digest(signed, found["sign"].lower()) or secret is None:
+            raise Unauthorized("The access key is not known here, or the signature is not that of its secret key.")
+
+
+def read_secrets(file: Path) -> dict[str, str]:
+    """Secret keys by access key, from a file with lines such as `key:secret`; those that begin with # are skipped.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line is not of this form; secrets are not shown.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"The file {str(file)!r} cannot be read: {why}.", field="rocketmq_keys") from None
+    secrets: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        key, colon, secret = text.partition(":")
+        if not (key and colon and secret) or key in secrets or re.search(r"[,/\s]", key):
+            raise ConfigurationError(
+                f"Line {number} of {str(file)!r} must be access-key:secret-key, each access key once.",
+                field="rocketmq_keys",
+            )
+        secrets[key] = secret
+    if not secrets:
+        raise ConfigurationError(f"The file {str(file)!r} has no keys.", field="rocketmq_keys")
+    return secrets

@@ -1,0 +1,208 @@
+"""Which clients are here: what they told of themselves, and the streams on which they are asked and told.
+
+A client holds a telemetry stream to every broker of its routes. It tells its settings there, and is told what it is to
+do; producers are asked there about transactions that began on their topics. A broker that was started anew knows
+nobody, and clients may go on for minutes without a word on a stream: so whatever they call for tells of them, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.api.outbox import Outbox
+from broker.domain.ids import format_id
+from broker.domain.limits import check_group_name, check_topic_name
+from broker.errors import BrokerError
+from broker.rocketmq import settings
+from broker.rocketmq.codes import OK, BadRequest, status_of
+from broker.rocketmq.messages import half_message
+from broker.rocketmq.names import name_of
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.services.check_sessions import CheckSession
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from broker.rocketmq.calls import Caller
+    from broker.services.catalog import Catalog
+    from broker.services.check_sessions import CheckSessions
+
+_Type, _Language = definition_pb2.ClientType, definition_pb2.Language
+_CONSUMERS = {
+    _Type.PUSH_CONSUMER,
+    _Type.SIMPLE_CONSUMER,
+    _Type.PULL_CONSUMER,
+}
+SILENCE = 30.0
+"""Seconds after which a client that has no stream here and calls for nothing is taken for gone; they call every 10."""
+_SAID_AGAIN_AFTER = 1.5
+_MOST_CLIENTS = 100_000
+_MOST_CHECKS = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client, by the name that it chose.
+
+    Attributes:
+        topics: where its transactions may begin, and whether it is known that some did.
+        streams: its telemetry streams here.
+        heard_at: when it last called for something.
+        kind, language: what it is, as it told; 0 until then.
+    """
+
+    topics: dict[str, bool] = field(default_factory=dict)
+    streams: set[CheckSession] = field(default_factory=set)
+    heard_at: float = 0.0
+    kind: int = 0
+    language: int = 0
+
+    @property
+    def pushes(self) -> bool:
+        """Whether it is a push consumer: what that does not ack, it gives back."""
+        return bool(self.kind == _Type.PUSH_CONSUMER)
+
+    @property
+    def reads_seconds_as_milliseconds(self) -> bool:
+        """Whether the delays that it names are nothing: Node's client takes those that it is told for milliseconds."""
+        return bool(self.language == _Language.NODE_JS)
+
+
+class Clients:
+    """The clients that are here, or were a moment ago."""
+
+    def __init__(self, catalog: Catalog, sessions: CheckSessions, max_body: int) -> None:
+        """Takes the names, who is asked about transactions, and the largest body."""
+        self._catalog = catalog
+        self._sessions = sessions
+        self._max_body = max_body
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._checks: OrderedDict[bytes, int] = OrderedDict()
+        self._outboxes: set[Outbox[Any]] = set()
+        self._draining = False
+        self.on_leave: Callable[[str], None] = lambda _: None
+
+    def drain(self) -> None:
+        """Ends all streams."""
+        self._draining = True
+        for outbox in self._outboxes:
+            outbox.close()
+
+    def heard(self, caller: Caller) -> Client:
+        """A client called for something."""
+        client = self._clients.get(caller.client_id)
+        if client is None:
+            client = self._clients[caller.client_id] = Client()
+            if len(self._clients) > _MOST_CLIENTS:
+                del self._clients[next(name for name, each in self._clients.items() if not each.streams)]
+        client.heard_at = time.monotonic()
+        self._clients.move_to_end(caller.client_id)
+        return client
+
+    def alive(self, client_id: str) -> bool:
+        """Whether a client holds a stream here, or called for something a moment ago."""
+        client = self._clients.get(client_id)
+        return client is not None and bool(client.streams or time.monotonic() - client.heard_at < SILENCE)
+
+    def left(self, caller: Caller) -> None:
+        """A client said that it ends."""
+        client = self._clients.pop(caller.client_id, None)
+        if client is not None:
+            for session in client.streams:
+                self._sessions.end(session)
+        self.on_leave(caller.client_id)
+
+    async def has_transactions(self, caller: Caller, topic: str) -> None:
+        """A client sends half messages to a topic: it can tell what became of them."""
+        if caller.client_id:
+            await self._take_part(self.heard(caller), topic, surely=True)
+
+    async def _take_part(self, client: Client, topic: str, *, surely: bool) -> None:
+        if client.topics.get(topic) in {surely, True}:
+            return
+        client.topics[topic] = surely
+        group_id = await self._catalog.producer_group_id(topic)
+        for session in client.streams:
+            self._sessions.admit(session, group_id, surely=surely)
+
+    def last_check(self, transaction_id: bytes) -> int | None:
+        """The number of the last check that was sent from here for a transaction."""
+        return self._checks.get(transaction_id)
+
+    async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncIterator[Any]:
+        """Serves a client's stream."""
+        client = self.heard(caller.named())
+        session = CheckSession(caller.client_id)
+        outbox: Outbox[Any] = Outbox()
+        self._outboxes.add(outbox)
+        if self._draining:
+            outbox.close()
+        client.streams.add(session)
+        for topic, surely in client.topics.items():
+            self._sessions.admit(session, await self._catalog.producer_group_id(topic), surely=surely)
+        try:
+            async for command in outbox.run(
+                self._take(requests, client, caller, outbox), self._send_checks(session, caller, outbox)
+            ):
+                yield command
+        finally:
+            self._outboxes.discard(outbox)
+            client.streams.discard(session)
+            client.heard_at = time.monotonic()
+            self._sessions.end(session)
+
+    async def _take(self, requests: AsyncIterator[Any], client: Client, caller: Caller, outbox: Outbox[Any]) -> None:
+        first = True
+        async for request in requests:
+            self.heard(caller)
+            if request.WhichOneof("command") != "settings":
+                continue  # Answers to commands that are not sent from here.
+            try:
+                agreed = await self._agree(request.settings, client, caller)
+            except BrokerError as error:
+                # Without settings: clients that wait for theirs give up at once, and tell why.
+                await outbox.write(service_pb2.TelemetryCommand(status=status_of(error)))
+                continue
+            command = service_pb2.TelemetryCommand(status=OK, settings=agreed)
+            await outbox.write(command)
+            if first and client.language == _Language.NODE_JS:
+                # It waits for settings that come after all routes are known, and may be told these too early.
+                await asyncio.sleep(_SAID_AGAIN_AFTER)
+                await outbox.write(command)
+            first = False
+
+    async def _agree(self, told: Any, client: Client, caller: Caller) -> Any:
+        client.kind, client.language = told.client_type, told.user_agent.language
+        kind = told.WhichOneof("pub_sub")
+        if kind == "publishing":
+            for topic in told.publishing.topics:
+                name = name_of(topic, caller.namespace)
+                check_topic_name(name)
+                await self._take_part(client, name, surely=False)
+            return settings.for_producer(told, self._max_body)
+        if kind != "subscription":
+            raise BadRequest("The settings have neither publishing nor subscription.", Code.BAD_REQUEST, "settings")
+        if told.client_type not in _CONSUMERS:
+            raise BadRequest(
+                f"There is no consumer of the type {told.client_type} here; use a push consumer or a simple consumer.",
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                "settings.client_type",
+            )
+        group = name_of(told.subscription.group, caller.namespace)
+        check_group_name(group, "consumer_group")
+        return settings.for_consumer(told, await self._catalog.group(group))
+
+    async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
+        async for check in session.outgoing():
+            self._checks[check.transaction_id] = check.check_number
+            self._checks.move_to_end(check.transaction_id)
+            while len(self._checks) > _MOST_CHECKS:
+                self._checks.popitem(last=False)
+            command = service_pb2.RecoverOrphanedTransactionCommand(
+                message=half_message(check, caller.namespace), transaction_id=format_id(check.transaction_id)
+            )
+            await outbox.write(service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command))

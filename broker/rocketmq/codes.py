@@ -1,0 +1,106 @@
+"""From the broker's errors to RocketMQ's codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker import errors
+from broker.rocketmq.protocol import Code, definition_pb2
+
+
+class BadRequest(errors.InvalidArgument):
+    """A request that RocketMQ has a code of its own for."""
+
+    def __init__(self, message: str, code: int, field: str) -> None:
+        """Takes the text for people, RocketMQ's code, and the field at fault."""
+        super().__init__(message, field=field)
+        self.code = code
+
+
+class Unsupported(errors.BrokerError):
+    """A part of the protocol that halfmq does not have."""
+
+    def __init__(self, message: str) -> None:
+        """Says what, and what to use in its place."""
+        super().__init__(message, reason="UNSUPPORTED")
+
+
+class Unauthorized(errors.BrokerError):
+    """A call without a good signature."""
+
+    def __init__(self, message: str) -> None:
+        """Says what is wrong with it."""
+        super().__init__(message, reason="UNAUTHORIZED", field="authorization")
+
+
+_BY_REASON = {
+    "BODY_TOO_LARGE": Code.MESSAGE_BODY_TOO_LARGE,
+    "PROPERTIES_TOO_LARGE": Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    "FILTER_INVALID": Code.ILLEGAL_FILTER_EXPRESSION,
+    "TOPIC_NOT_FOUND": Code.TOPIC_NOT_FOUND,
+    "GROUP_NOT_FOUND": Code.CONSUMER_GROUP_NOT_FOUND,
+    "TRANSACTION_NOT_FOUND": Code.INVALID_TRANSACTION_ID,
+    "DELAY_TOO_LONG": Code.ILLEGAL_DELIVERY_TIME,
+}
+
+_BY_FIELD = {
+    "topic": Code.ILLEGAL_TOPIC,
+    "name": Code.ILLEGAL_TOPIC,
+    "body": Code.MESSAGE_BODY_EMPTY,
+    "tag": Code.ILLEGAL_MESSAGE_TAG,
+    "keys": Code.ILLEGAL_MESSAGE_KEY,
+    "message_group": Code.ILLEGAL_MESSAGE_GROUP,
+    "properties": Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    "delivery_timestamp": Code.ILLEGAL_DELIVERY_TIME,
+    "first_check_delay": Code.BAD_REQUEST,
+    "priority": Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    "consumer_group": Code.ILLEGAL_CONSUMER_GROUP,
+    "group": Code.ILLEGAL_CONSUMER_GROUP,
+    "producer_group": Code.ILLEGAL_TOPIC,
+    "transaction_id": Code.INVALID_TRANSACTION_ID,
+    "message_id": Code.ILLEGAL_MESSAGE_ID,
+    "receipt_handle": Code.INVALID_RECEIPT_HANDLE,
+    "duration": Code.ILLEGAL_INVISIBLE_TIME,
+    "lease_duration": Code.ILLEGAL_INVISIBLE_TIME,
+    "offset": Code.ILLEGAL_OFFSET,
+    "wait": Code.ILLEGAL_POLLING_TIME,
+}
+
+_BY_KIND: tuple[tuple[type[errors.BrokerError], int], ...] = (
+    (Unauthorized, Code.UNAUTHORIZED),
+    (Unsupported, Code.UNSUPPORTED),
+    (errors.StaleReceipt, Code.INVALID_RECEIPT_HANDLE),
+    (errors.VerdictConflict, Code.INVALID_TRANSACTION_ID),
+    (errors.InvalidArgument, Code.BAD_REQUEST),
+    (errors.NotFound, Code.NOT_FOUND),
+    (errors.Refused, Code.PRECONDITION_FAILED),
+    (errors.AlreadyExists, Code.PRECONDITION_FAILED),
+    (errors.Overloaded, Code.TOO_MANY_REQUESTS),
+    (errors.StorageUnavailable, Code.HA_NOT_AVAILABLE),
+)
+
+
+def code_of(error: errors.BrokerError) -> int:
+    """RocketMQ's code of an error."""
+    if isinstance(error, BadRequest):
+        return error.code
+    if error.reason in _BY_REASON:
+        return int(_BY_REASON[error.reason])
+    if isinstance(error, errors.InvalidArgument):
+        last = error.field.rpartition(".")[2].partition("[")[0]
+        return int(_BY_FIELD.get(last, Code.BAD_REQUEST))
+    return next((int(code) for kind, code in _BY_KIND if isinstance(error, kind)), int(Code.INTERNAL_SERVER_ERROR))
+
+
+def status_of(error: errors.BrokerError) -> Any:
+    """An error as RocketMQ's clients are told of it."""
+    text = f"{error.field}: {error.message}" if error.field else error.message
+    return definition_pb2.Status(code=code_of(error), message=text)
+
+
+OK = definition_pb2.Status(code=Code.OK, message="OK")
+
+
+def status(code: int, message: str = "") -> Any:
+    """A status."""
+    return definition_pb2.Status(code=code, message=message or Code.Name(code))

@@ -1,0 +1,205 @@
+"""What consumers call: receiving, acknowledging, giving back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from broker.api.converters.times import micros
+from broker.domain.filters import FilterKind, compile_filter
+from broker.errors import BrokerError
+from broker.rocketmq.codes import OK, BadRequest, status, status_of
+from broker.rocketmq.messages import delivered
+from broker.rocketmq.names import name_of
+from broker.rocketmq.producing import together
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.rocketmq.settings import LARGEST_BATCH, LONGEST_POLLING, SECOND
+from broker.services.subscription import Wish
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from broker.domain.clock import Clock
+    from broker.domain.filters import Filter
+    from broker.rocketmq.calls import Caller
+    from broker.rocketmq.clients import Clients
+    from broker.rocketmq.renewals import Renewals
+    from broker.services.catalog import Catalog
+    from broker.services.delivery import DeliveryService
+    from broker.services.groups import GroupService
+    from broker.services.subscription import Subscription
+
+ANSWERING = 0.5
+"""Seconds kept of a call's time for its answer."""
+LONGEST_WAIT = 60 * SECOND
+_REMEMBERED = 20_000
+_ALL = {"", "*"}
+_Key = tuple[str, str, str, int, bool]
+_Name = TypeVar("_Name")
+_What = TypeVar("_What")
+
+
+class Consuming:
+    """The calls of consumers."""
+
+    def __init__(
+        self,
+        delivery: DeliveryService,
+        groups: GroupService,
+        catalog: Catalog,
+        clients: Clients,
+        renewals: Renewals,
+        clock: Clock,
+        host: str,
+    ) -> None:
+        """Takes the services that do the work, who is there, and this broker's name."""
+        self._delivery = delivery
+        self._groups = groups
+        self._catalog = catalog
+        self._clients = clients
+        self._renewals = renewals
+        self._clock = clock
+        self._host = host
+        self._subscriptions: OrderedDict[_Key, Subscription] = OrderedDict()
+        self._stated: OrderedDict[tuple[str, str, str], tuple[int, str]] = OrderedDict()
+        self._acked: OrderedDict[str, None] = OrderedDict()
+
+    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+        """Delivers up to a batch of messages, and waits for the first."""
+        self._clients.heard(caller.named())
+        topic = name_of(request.message_queue.topic, caller.namespace)
+        group = name_of(request.group, caller.namespace)
+        # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
+        lease_time = self._delivery.config.lease_time
+        if not request.auto_renew:
+            lease_time = micros(request.invisible_duration, "duration")
+        subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
+        limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
+        parts = await subscription.wait_and_take(limit, polling_time(request, caller))
+        handed_out = [part.handed_out() for part in parts]
+        if request.auto_renew:
+            self._renewals.keep(caller.client_id, parts)
+        sent = False
+        try:
+            if not parts:
+                yield service_pb2.ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no new message"))
+            else:
+                yield service_pb2.ReceiveMessageResponse(status=OK)
+                for message in delivered(parts, caller.namespace, lease_time, self._host):
+                    yield service_pb2.ReceiveMessageResponse(message=message)
+            last = service_pb2.ReceiveMessageResponse()
+            last.delivery_timestamp.FromMicroseconds(self._clock.now())
+            yield last
+            sent = True
+        finally:
+            if not sent and handed_out:
+                self._renewals.forget(handed_out)
+                await asyncio.shield(subscription.give_back(handed_out))
+
+    async def _subscription(
+        self, client_id: str, group: str, topic: str, lease_time: int, expression: Any
+    ) -> Subscription:
+        """The client's place in its group, with the filter that it states.
+
+        Clients name their filter in every call. A filter is the group's here: who states a new one sets it, and what a
+        client states again and again changes nothing.
+        """
+        in_order = (await self._catalog.group(group)).settings.fifo
+        key = (client_id, group, topic, lease_time, in_order)
+        stated = (expression.type, expression.expression.strip())
+        new = self._stated.get(key[:3]) != stated
+        known = self._subscriptions.get(key)
+        if known is not None and not new:
+            self._subscriptions.move_to_end(key)
+            return known
+        wanted = filter_of(*stated)
+        if new and wanted is None:
+            await self._groups.drop_filter(group, topic)
+        filters = {topic: wanted} if new and wanted is not None else {}
+        wish = Wish(group, [topic], client_id, lease_time, filters, replace_filters=True, one_by_one=not in_order)
+        made = await self._delivery.subscribe(wish)
+        _remember(self._subscriptions, key, made)
+        _remember(self._stated, key[:3], stated)
+        return made
+
+    async def ack(self, request: Any, caller: Caller) -> Any:
+        """Marks messages as handled, each by itself."""
+        self._clients.heard(caller)
+        if not request.entries:
+            raise BadRequest("There is nothing to acknowledge.", Code.BAD_REQUEST, "entries")
+        handles = [entry.receipt_handle for entry in request.entries]
+        open_ones = [handle for handle in handles if handle not in self._acked]
+        said = await self._delivery.ack(open_ones) if open_ones else {}
+        good = [handle for handle in open_ones if handle not in said]
+        self._renewals.settled(good)
+        for handle in good:
+            _remember(self._acked, handle, None)
+        response = service_pb2.AckMessageResponse()
+        for entry in request.entries:
+            refused = said.get(entry.receipt_handle)
+            response.entries.add(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=status_of(refused) if isinstance(refused, BrokerError) else OK,
+            )
+        response.status.CopyFrom(together([entry.status for entry in response.entries]))
+        return response
+
+    async def change_invisible_duration(self, request: Any, caller: Caller) -> Any:
+        """Keeps a message for longer, or gives it back for later; which of them, the kind of consumer tells."""
+        client = self._clients.heard(caller)
+        handle = request.receipt_handle
+        time = micros(request.invisible_duration, "duration")
+        if client.pushes:
+            delay = None if client.reads_seconds_as_milliseconds else time
+            said = await self._delivery.nack([handle], delay=delay)
+        else:
+            said = await self._delivery.hold([handle], time)
+        outcome = said.get(handle)
+        response = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        if isinstance(outcome, BrokerError):
+            # With the handle: some clients take it from the answer whatever it says.
+            response.status.CopyFrom(status_of(outcome))
+            return response
+        self._renewals.settled([handle])
+        if outcome is not None and outcome.receipt_handle:
+            response.receipt_handle = outcome.receipt_handle
+        return response
+
+    async def forward_to_dead_letters(self, request: Any, caller: Caller) -> Any:
+        """Gives a message up."""
+        self._clients.heard(caller)
+        handle = request.receipt_handle
+        reason = f"given up by its consumer after {request.delivery_attempt} attempts"
+        outcome = (await self._delivery.nack([handle], reason=reason, given_up=True)).get(handle)
+        if isinstance(outcome, BrokerError):
+            raise outcome
+        self._renewals.settled([handle])
+        return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+def filter_of(kind: int, expression: str) -> Filter | None:
+    """A filter as clients write it; None: all messages."""
+    if kind == definition_pb2.FilterType.SQL:
+        return compile_filter(FilterKind.SQL, expression, "filter_expression")
+    if expression in _ALL:
+        return None
+    found = compile_filter(FilterKind.TAG, expression, "filter_expression")
+    return None if found.expression == "*" else found
+
+
+def _remember(memory: OrderedDict[_Name, _What], name: _Name, what: _What) -> None:
+    memory[name] = what
+    if len(memory) > _REMEMBERED:
+        memory.popitem(last=False)
+
+
+def polling_time(request: Any, caller: Caller) -> int:
+    """Microseconds that a call may wait: as it asks, and never so long that its answer would come too late."""
+    wait = LONGEST_POLLING
+    if request.HasField("long_polling_timeout"):
+        wait = min(micros(request.long_polling_timeout, "wait"), LONGEST_WAIT)
+    if caller.seconds_left is not None:
+        wait = min(wait, max(0, int((caller.seconds_left - ANSWERING) * SECOND)))
+    return wait

@@ -1,0 +1,92 @@
+"""The gateway as a whole: its parts, and how a broker takes it in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.rocketmq.calls import Callers, read_secrets
+from broker.rocketmq.clients import Clients
+from broker.rocketmq.consuming import Consuming
+from broker.rocketmq.offsets import Offsets
+from broker.rocketmq.producing import Producing
+from broker.rocketmq.protocol import SERVICE, service_pb2_grpc
+from broker.rocketmq.renewals import Renewals
+from broker.rocketmq.routes import Routes, endpoints_of
+from broker.rocketmq.servicer import MessagingServicer
+
+if TYPE_CHECKING:
+    import grpc
+
+    from broker.api.interceptor import CallInterceptor
+    from broker.services.catalog import Catalog
+    from broker.services.check_sessions import CheckSessions
+    from broker.services.delivery import DeliveryService
+    from broker.services.groups import GroupService
+    from broker.services.transactions import TransactionService
+    from broker.storage.store import Store
+
+
+class Gateway:
+    """RocketMQ's protocol on a broker.
+
+    Attributes:
+        service: the name of its service.
+        renewals: a loop that runs as long as the broker does.
+    """
+
+    service = SERVICE
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        transactions: TransactionService,
+        delivery: DeliveryService,
+        groups: GroupService,
+        sessions: CheckSessions,
+        guard: CallInterceptor,
+        *,
+        host: str,
+        endpoints: str = "",
+        keys: str = "",
+    ) -> None:
+        """Takes the broker's services.
+
+        Args:
+            store: where all is kept.
+            catalog: topics and groups.
+            transactions: half messages and verdicts.
+            delivery: leases.
+            groups: filters and offsets.
+            sessions: who is asked about transactions.
+            guard: how much may be under way.
+            host: this broker's name.
+            endpoints: addresses to announce, with commas between them; none: those that a client uses.
+            keys: file with access keys and secret keys; none: signatures are not looked at.
+
+        Raises:
+            ConfigurationError: an address or the file is not usable.
+        """
+        announced = [endpoints_of(each) for each in endpoints.split(",") if each.strip()]
+        callers = Callers(read_secrets(Path(keys)) if keys else None)
+        self._clients = Clients(catalog, sessions, transactions.limits.max_body)
+        self.renewals = Renewals(delivery, self._clients, store.clock)
+        self._servicer = MessagingServicer(
+            callers,
+            self._clients,
+            Routes(catalog, announced),
+            Producing(transactions, store, self._clients),
+            Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host),
+            Offsets(delivery, groups, catalog, host),
+            calls=guard.calls,
+            streams=guard.streams,
+        )
+
+    def serve_on(self, server: grpc.aio.Server) -> None:
+        """Adds the protocol's service to a server."""
+        service_pb2_grpc.add_MessagingServiceServicer_to_server(self._servicer, server)
+
+    def drain(self) -> None:
+        """Ends all telemetry streams, so that clients go to another broker."""
+        self._clients.drain()

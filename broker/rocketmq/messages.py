@@ -1,0 +1,167 @@
+"""Messages on their way in and out."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from broker.api.converters.times import fill_timestamp, micros, micros_of_time
+from broker.domain.dead_letter import origin_of
+from broker.domain.lease import ReceiptHandle
+from broker.domain.limits import RESERVED_PROPERTY_PREFIX
+from broker.domain.message import BORN_HOST, DELIVER_AT, PRIORITY, ROCKETMQ_ID, TRACE_CONTEXT, Message
+from broker.rocketmq.codes import BadRequest
+from broker.rocketmq.ids import own_id, rocketmq_id
+from broker.rocketmq.names import name_of, resource_of
+from broker.rocketmq.protocol import Code, definition_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from broker.domain.message import LogMessage
+    from broker.services.work import ClaimedCheck, Delivered
+
+Type = definition_pb2.MessageType
+_ENCODING, _DIGEST = definition_pb2.Encoding, definition_pb2.DigestType
+
+
+def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Message]:
+    """A message as a client sent it, with its identity here; compressed bodies are unpacked, so that all can read them.
+
+    Raises:
+        InvalidArgument: it cannot be.
+    """
+    system = given.system_properties
+    if not system.message_id.strip():
+        raise BadRequest("A message needs an id; the client makes it.", Code.ILLEGAL_MESSAGE_ID, "message_id")
+    own, exact = own_id(system.message_id)
+    notes = {} if exact else {ROCKETMQ_ID: system.message_id}
+    if system.born_host:
+        notes[BORN_HOST] = system.born_host
+    if system.HasField("trace_context"):
+        notes[TRACE_CONTEXT] = system.trace_context
+    message = Message(
+        name_of(given.topic, namespace),
+        _body_in(given, max_body),
+        system.tag if system.HasField("tag") else None,
+        tuple(system.keys),
+        dict(given.user_properties),
+        system.message_group if system.HasField("message_group") else None,
+        system.priority,
+        notes=notes or None,
+    )
+    if system.HasField("delivery_timestamp"):
+        message.deliver_at = micros_of_time(system.delivery_timestamp, "delivery_timestamp")
+    return own, message
+
+
+def _body_in(given: Any, max_body: int) -> bytes:
+    body: bytes = given.body
+    if given.system_properties.body_encoding != _ENCODING.GZIP:
+        return body
+    # Clients compress by either; one byte more than is allowed is enough to refuse it, whatever there is behind.
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        return unpacking.decompress(body, max_body + 1)
+    except zlib.error as error:
+        raise BadRequest(f"The body cannot be unpacked: {error}.", Code.MESSAGE_CORRUPTED, "body") from None
+
+
+def recovery_delay(given: Any) -> int:
+    """Microseconds that a transaction wants to be left alone; 0 where it does not say."""
+    system = given.system_properties
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return 0
+    return micros(system.orphaned_transaction_recovery_duration, "orphaned_transaction_recovery_duration")
+
+
+def delivered(parts: Sequence[Delivered], namespace: str, invisible: int, host: str) -> Iterator[Any]:
+    """The messages of some leases for a consumer; `invisible` in microseconds."""
+    for part in parts:
+        attempt = part.attempt
+        for message in part.messages:
+            result = log_message(message, namespace, host)
+            system = result.system_properties
+            system.receipt_handle = str(ReceiptHandle(part.lease_id, part.token, message.offset))
+            system.delivery_attempt = attempt
+            system.invisible_duration.FromMicroseconds(invisible)
+            yield result
+            if part.ordered:
+                # Only the first one was tried before, if any.
+                attempt = 1
+
+
+def log_message(message: LogMessage, namespace: str, host: str) -> Any:
+    """A message of the log."""
+    result = _message(message.topic, message.body, message.properties, namespace)
+    system = result.system_properties
+    system.message_id = message.properties.get(ROCKETMQ_ID) or rocketmq_id(message.transaction_id, message.position)
+    if message.tag:
+        system.tag = message.tag
+    system.keys.extend(message.keys)
+    if message.message_group:
+        system.message_group = message.message_group
+    system.message_type = _type_of(message.message_group, message.properties)
+    system.queue_id = message.queue_no
+    system.queue_offset = message.offset
+    system.store_host = host
+    fill_timestamp(system.born_timestamp, message.born_at)
+    fill_timestamp(system.store_timestamp, message.stored_at)
+    if system.HasField("dead_letter_queue"):
+        system.dead_letter_queue.message_id = system.message_id
+    return result
+
+
+def half_message(check: ClaimedCheck, namespace: str) -> Any:
+    """The first half message of a transaction, for the producer that is asked about it."""
+    half = check.halves[0]
+    result = _message(half.topic, half.body, half.stored_properties, namespace)
+    system = result.system_properties
+    system.message_id = half.properties.get(ROCKETMQ_ID) or rocketmq_id(check.transaction_id)
+    if half.tag:
+        system.tag = half.tag
+    system.keys.extend(half.keys)
+    if half.message_group:
+        system.message_group = half.message_group
+    system.message_type = Type.TRANSACTION
+    fill_timestamp(system.born_timestamp, check.prepared_at)
+    fill_timestamp(system.store_timestamp, check.prepared_at)
+    return result
+
+
+def _message(topic: str, body: bytes, properties: Mapping[str, str], namespace: str) -> Any:
+    result = definition_pb2.Message(topic=resource_of(topic, namespace), body=body)
+    system = result.system_properties
+    system.body_encoding = _ENCODING.IDENTITY
+    # Its form is the same in all clients, as that of no other digest is.
+    system.body_digest.type = _DIGEST.MD5
+    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    if not properties:
+        return result
+    for name, value in properties.items():
+        if not name.startswith(RESERVED_PROPERTY_PREFIX):
+            result.user_properties[name] = value
+        elif name == BORN_HOST:
+            system.born_host = value
+        elif name == TRACE_CONTEXT:
+            system.trace_context = value
+        elif name == PRIORITY:
+            system.priority = int(value)
+        elif name == DELIVER_AT:
+            fill_timestamp(system.delivery_timestamp, int(value))
+        elif name != ROCKETMQ_ID:
+            # Where a dead letter comes from, and the like: of use to applications, too.
+            result.user_properties[name] = value
+    origin = origin_of(properties)
+    if origin is not None:
+        system.dead_letter_queue.topic = origin.topic
+    return result
+
+
+def _type_of(message_group: str | None, properties: Mapping[str, str]) -> int:
+    if message_group:
+        return int(Type.FIFO)
+    if DELIVER_AT in properties:
+        return int(Type.DELAY)
+    return int(Type.PRIORITY if PRIORITY in properties else Type.NORMAL)

@@ -1,0 +1,86 @@
+"""Reading by offset, for clients that keep their own place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.api.converters.times import micros_of_time
+from broker.rocketmq.codes import OK, BadRequest, status
+from broker.rocketmq.consuming import filter_of, polling_time
+from broker.rocketmq.messages import log_message
+from broker.rocketmq.names import name_of
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.rocketmq.settings import LARGEST_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from broker.rocketmq.calls import Caller
+    from broker.services.catalog import Catalog
+    from broker.services.delivery import DeliveryService
+    from broker.services.groups import GroupService
+
+_Policy = definition_pb2.QueryOffsetPolicy
+
+
+class Offsets:
+    """The calls about offsets."""
+
+    def __init__(self, delivery: DeliveryService, groups: GroupService, catalog: Catalog, host: str) -> None:
+        """Takes the services that do the work, and this broker's name."""
+        self._delivery = delivery
+        self._groups = groups
+        self._catalog = catalog
+        self._host = host
+
+    async def pull(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+        """Reads a queue from an offset on."""
+        topic, queue_no = _queue(request, caller)
+        wanted = filter_of(request.filter_expression.type, request.filter_expression.expression.strip())
+        limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
+        piece = await self._delivery.read_queue(
+            topic, queue_no, request.offset, limit, polling_time(request, caller), wanted
+        )
+        found = status(Code.MESSAGE_NOT_FOUND, "no new message") if not piece.messages else OK
+        yield service_pb2.PullMessageResponse(status=found)
+        for message in piece.messages:
+            yield service_pb2.PullMessageResponse(message=log_message(message, caller.namespace, self._host))
+        yield service_pb2.PullMessageResponse(next_offset=max(request.offset, piece.next_offset))
+
+    async def update(self, request: Any, caller: Caller) -> Any:
+        """Notes how far a group has come in a queue."""
+        topic, queue_no = _queue(request, caller)
+        await self._groups.commit(name_of(request.group, caller.namespace), topic, [(queue_no, request.offset)])
+        return service_pb2.UpdateOffsetResponse(status=OK)
+
+    async def get(self, request: Any, caller: Caller) -> Any:
+        """Tells how far a group has come in a queue."""
+        topic, queue_no = _queue(request, caller)
+        states = await self._catalog.queue_states(topic, name_of(request.group, caller.namespace))
+        offset = next((state.committed_offset for state in states if state.queue_no == queue_no), None)
+        if offset is None:
+            raise BadRequest(f"The topic {topic!r} has no queue {queue_no}.", Code.OFFSET_NOT_FOUND, "message_queue.id")
+        return service_pb2.GetOffsetResponse(status=OK, offset=offset)
+
+    async def query(self, request: Any, caller: Caller) -> Any:
+        """Tells where a queue begins or ends, or what came at a time."""
+        topic, queue_no = _queue(request, caller)
+        states = {state.queue_no: state for state in await self._catalog.queue_states(topic)}
+        if queue_no not in states:
+            raise BadRequest(f"The topic {topic!r} has no queue {queue_no}.", Code.OFFSET_NOT_FOUND, "message_queue.id")
+        if request.query_offset_policy == _Policy.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise BadRequest("A timestamp is needed.", Code.BAD_REQUEST, "timestamp")
+            time = micros_of_time(request.timestamp, "timestamp")
+            offset = (await self._catalog.offsets_at(topic, time))[queue_no]
+        elif request.query_offset_policy == _Policy.END:
+            offset = states[queue_no].max_offset
+        else:
+            offset = states[queue_no].min_offset
+        return service_pb2.QueryOffsetResponse(status=OK, offset=offset)
+
+
+def _queue(request: Any, caller: Caller) -> tuple[str, int]:
+    if request.message_queue.id < 0:
+        raise BadRequest("A queue is needed, from 0 on.", Code.BAD_REQUEST, "message_queue.id")
+    return name_of(request.message_queue.topic, caller.namespace), request.message_queue.id

@@ -1,0 +1,200 @@
+"""What producers call: sending, ending transactions, recalling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.ids import format_id, parse_id
+from broker.domain.message import ROCKETMQ_ID
+from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused
+from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
+from broker.rocketmq.ids import own_id, rocketmq_id
+from broker.rocketmq.messages import Type, message_in, recovery_delay
+from broker.rocketmq.names import name_of
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome, Sent
+from broker.services.work import VerdictWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.message import Message
+    from broker.rocketmq.calls import Caller
+    from broker.rocketmq.clients import Clients
+    from broker.services.ports import TransactionStore
+    from broker.services.transactions import TransactionService
+
+_Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
+
+
+class Producing:
+    """The calls of producers."""
+
+    def __init__(self, transactions: TransactionService, store: TransactionStore, clients: Clients) -> None:
+        """Takes the services that do the work, and who is there."""
+        self._transactions = transactions
+        self._store = store
+        self._clients = clients
+
+    async def send(self, request: Any, caller: Caller) -> Any:
+        """Stores messages, each by itself: ordinary ones, delayed ones, and half messages."""
+        if not request.messages:
+            raise BadRequest("There is no message to send.", Code.MESSAGE_CORRUPTED, "messages")
+        halves: dict[int, tuple[bytes, Message]] = {}
+        ordinary: dict[int, OrdinaryMessage | BrokerError] = {}
+        for index, given in enumerate(request.messages):
+            try:
+                own, message = message_in(given, caller.namespace, self._transactions.limits.max_body)
+                _check_type(given.system_properties)
+                if given.system_properties.message_type == Type.TRANSACTION:
+                    halves[index] = own, message
+                else:
+                    ordinary[index] = OrdinaryMessage(own, message)
+            except BrokerError as error:
+                ordinary[index] = error
+        outcomes: dict[int, Sent | PlacedOutcome | BrokerError] = {}
+        if ordinary:
+            outcomes.update(zip(ordinary, await self._send(caller, list(ordinary.values())), strict=True))
+        for index, (own, message) in halves.items():
+            delay = recovery_delay(request.messages[index])
+            outcome = await self._prepare(caller, own, message, delay)
+            if _under_anothers_id(outcome):
+                outcome = await self._prepare(caller, *_renamed(caller, own, message), delay)
+            outcomes[index] = outcome
+        response = service_pb2.SendMessageResponse()
+        for index, given in enumerate(request.messages):
+            _fill_entry(response.entries.add(), given.system_properties, outcomes[index])
+        response.status.CopyFrom(together([entry.status for entry in response.entries]))
+        return response
+
+    async def _send(self, caller: Caller, items: list[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
+        outcomes = await self._transactions.send(items)
+        again = [index for index, outcome in enumerate(outcomes) if _under_anothers_id(outcome)]
+        if again:
+            renamed: list[OrdinaryMessage | BrokerError] = []
+            for index in again:
+                item = items[index]
+                if isinstance(item, OrdinaryMessage):
+                    renamed.append(OrdinaryMessage(*_renamed(caller, item.message_id or b"", item.message)))
+            for index, outcome in zip(again, await self._transactions.send(renamed), strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    async def _prepare(self, caller: Caller, own: bytes, message: Message, delay: int) -> PlacedOutcome | BrokerError:
+        # RocketMQ's clients have no producer groups: who sends to a topic can tell of all that began there.
+        try:
+            await self._clients.has_transactions(caller, message.topic)
+            half = HalfTransaction(own, [message], first_check_delay=delay)
+            return (await self._transactions.prepare(message.topic, [half]))[0]
+        except BrokerError as error:
+            return error
+
+    async def end_transaction(self, request: Any, caller: Caller) -> Any:
+        """Takes a producer's verdict, or its answer to a check."""
+        if not request.transaction_id.strip():
+            raise BadRequest("The transaction's id is missing.", Code.INVALID_TRANSACTION_ID, "transaction_id")
+        transaction_id = parse_id(request.transaction_id)
+        commit = request.resolution == _Resolution.COMMIT
+        decided = commit or request.resolution == _Resolution.ROLLBACK
+        source = VerdictSource.PRODUCER
+        if request.source == _Source.SOURCE_SERVER_CHECK:
+            source = VerdictSource.CHECK
+            verdict = (CheckVerdict.COMMIT if commit else CheckVerdict.ROLLBACK) if decided else CheckVerdict.UNKNOWN
+            await self._answer(transaction_id, verdict)
+        if decided:
+            outcome = (await self._transactions.decide([VerdictWork(transaction_id, commit, source)]))[0]
+            if isinstance(outcome, BrokerError):
+                raise outcome
+        return service_pb2.EndTransactionResponse(status=OK)
+
+    async def _answer(self, transaction_id: bytes, verdict: CheckVerdict) -> None:
+        """Notes an answer in the history of checks; answers do not say which check they are for."""
+        number = self._clients.last_check(transaction_id)
+        if number is None:
+            detail = await self._store.transaction(transaction_id)
+            number = detail.summary.check_count if detail else 0
+        if number:
+            await self._store.record_answer(transaction_id, number, verdict, "")
+
+    async def recall(self, request: Any, caller: Caller) -> Any:
+        """Takes back a message before its time."""
+        handle = request.recall_handle
+        if not handle.strip():
+            raise BadRequest("The recall handle is missing.", Code.BAD_REQUEST, "recall_handle")
+        outcome = (await self._transactions.recall([(own_id(handle)[0], 0)]))[0]
+        if isinstance(outcome, NotFound):
+            raise BadRequest(
+                f"No message waits under this recall handle in {name_of(request.topic, caller.namespace)!r}; use the"
+                " one that came with the send receipt.",
+                Code.BAD_REQUEST,
+                "recall_handle",
+            )
+        if isinstance(outcome, Refused):
+            raise BadRequest(outcome.message, Code.BAD_REQUEST, "recall_handle")
+        if isinstance(outcome, BrokerError):
+            raise outcome
+        return service_pb2.RecallMessageResponse(status=OK, message_id=handle)
+
+
+def _under_anothers_id(outcome: Sent | PlacedOutcome | BrokerError) -> bool:
+    """Whether another message came under this id before: see `_renamed`."""
+    if isinstance(outcome, PlacedOutcome):
+        # Half messages are sent again before they are decided, not after.
+        return outcome.state is not TransactionState.PREPARED
+    return isinstance(outcome, AlreadyExists) and outcome.reason in _REUSED
+
+
+def _renamed(caller: Caller, own: bytes, message: Message) -> tuple[bytes, Message]:
+    """A message whose id another client made, too, under an id of its own.
+
+    Ids are made of the network card, the process and the second of its start, and a count: in containers on several
+    machines these may all be the same. The message must not be taken for that other one, and keeps the name that its
+    client knows.
+    """
+    name = (message.notes or {}).get(ROCKETMQ_ID) or rocketmq_id(own)
+    message.notes = {**(message.notes or {}), ROCKETMQ_ID: name}
+    return own_id(f"{caller.client_id}/{name}")[0], message
+
+
+_REUSED = {"MESSAGE_ID_REUSED", "TRANSACTION_ID_REUSED"}
+_FIELDS = ((Type.FIFO, "message_group"), (Type.DELAY, "delivery_timestamp"), (Type.PRIORITY, "priority"))
+
+
+def _check_type(system: Any) -> None:
+    """Refuses a message whose type says other than its fields, and what halfmq does not have."""
+    kind = system.message_type
+    if kind == Type.LITE or system.HasField("lite_topic"):
+        raise Unsupported("There are no lite topics here; use a topic, with message groups or tags.")
+    for wanted, field in _FIELDS:
+        if kind == wanted and not system.HasField(field):
+            raise BadRequest(
+                f"A message of the type {Type.Name(kind)} needs {field}.",
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                field,
+            )
+
+
+def _fill_entry(entry: Any, system: Any, outcome: Sent | PlacedOutcome | BrokerError) -> None:
+    entry.message_id = system.message_id
+    if isinstance(outcome, BrokerError):
+        if isinstance(outcome, InvalidArgument):
+            outcome.field = outcome.field.removeprefix("messages[0].")
+        entry.status.CopyFrom(status_of(outcome))
+        return
+    entry.status.CopyFrom(OK)
+    if isinstance(outcome, Sent):
+        entry.offset = outcome.position.offset
+        if outcome.position.scheduled_at is not None:
+            entry.recall_handle = rocketmq_id(parse_id(outcome.position.message_id))
+    else:
+        entry.transaction_id = format_id(outcome.transaction_id)
+        if system.HasField("delivery_timestamp"):
+            entry.recall_handle = rocketmq_id(outcome.transaction_id)
+
+
+def together(statuses: Sequence[Any]) -> Any:
+    """What is said of all entries: their one status, or that they differ."""
+    if len({each.code for each in statuses}) == 1:
+        return statuses[0]
+    return status(Code.MULTIPLE_RESULTS)

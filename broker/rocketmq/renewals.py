@@ -1,0 +1,121 @@
+"""Leases of push consumers: kept for as long as their client is there and at work, for it does not ask for that.
+
+Kept in memory only: where a broker is gone, its leases run out, and the messages are delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import ReceiptHandle
+from broker.errors import BrokerError
+from broker.maintenance.loop import Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.clock import Clock
+    from broker.rocketmq.clients import Clients
+    from broker.services.delivery import DeliveryService
+    from broker.services.work import Delivered, HandedOut
+
+logger = logging.getLogger("halfmq.rocketmq")
+
+LONGEST_WORK = 3 * 3600.0
+"""Seconds for which a message is kept for a consumer that neither acks it nor gives it back."""
+AFTER_LEAVING = 1_000_000
+"""Microseconds until what a client left behind is delivered again."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    client_id: str
+    offsets: set[int]
+    expires_at: int
+    since: float = field(default_factory=time.monotonic)
+
+
+class Renewals(Loop):
+    """Extends leases before they run out."""
+
+    name = "lease renewal"
+
+    def __init__(self, delivery: DeliveryService, clients: Clients, clock: Clock) -> None:
+        """Takes the service of leases, who is there, and the database's time."""
+        self._lease_time = delivery.config.lease_time
+        super().__init__(interval=min(5.0, self._lease_time / 4e6))
+        self._delivery = delivery
+        self._clients = clients
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        clients.on_leave = self._left
+
+    def keep(self, client_id: str, parts: Sequence[Delivered]) -> None:
+        """Messages that a client got, and that are to be its own until it settles them."""
+        for part in parts:
+            offsets = {message.offset for message in part.messages}
+            self._kept[_lease(part)] = _Kept(client_id, offsets, part.expires_at)
+
+    def forget(self, handed_out: Sequence[HandedOut]) -> None:
+        """These messages never reached their client."""
+        for part in handed_out:
+            self._kept.pop(_lease(part), None)
+
+    def settled(self, handles: Iterable[str]) -> None:
+        """These messages need no keeping any more."""
+        for handle in handles:
+            lease, _, offset = handle.rpartition(".")
+            kept = self._kept.get(lease)
+            if kept is not None:
+                kept.offsets.discard(int(offset, 16))
+                if not kept.offsets:
+                    del self._kept[lease]
+
+    async def run_once(self) -> None:
+        """Extends what would run out before the round after the next one."""
+        soon = self._clock.now() + int(2.5 * self.interval * 1e6)
+        due = [(lease, kept) for lease, kept in self._kept.items() if kept.expires_at <= soon]
+        for lease, kept in due:
+            if time.monotonic() - kept.since > LONGEST_WORK or not self._clients.alive(kept.client_id):
+                self._kept.pop(lease, None)
+                continue
+            await self._extend(lease, kept)
+
+    async def _extend(self, lease: str, kept: _Kept) -> None:
+        handle = f"{lease}.{min(kept.offsets):x}"
+        try:
+            outcome = (await self._delivery.extend([handle], None)).get(handle)
+        except BrokerError as error:
+            logger.warning("the lease of %s could not be extended: %s", kept.client_id, error.message)
+            return
+        if outcome is None or isinstance(outcome, BrokerError) or outcome.expires_at is None:
+            self._kept.pop(lease, None)
+        else:
+            kept.expires_at = outcome.expires_at
+
+    def _left(self, client_id: str) -> None:
+        """Has what a client left behind delivered again soon."""
+        theirs = [(lease, kept) for lease, kept in self._kept.items() if kept.client_id == client_id]
+        handles = [f"{lease}.{offset:x}" for lease, kept in theirs for offset in sorted(kept.offsets)]
+        for lease, _ in theirs:
+            del self._kept[lease]
+        if handles:
+            task = asyncio.get_running_loop().create_task(self._give_back(handles))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _give_back(self, handles: list[str]) -> None:
+        try:
+            await self._delivery.hold(handles, AFTER_LEAVING)
+        except BrokerError as error:
+            logger.warning("%d messages wait for the end of their lease: %s", len(handles), error.message)
+
+
+def _lease(part: Delivered | HandedOut) -> str:
+    """What the receipt handles of a lease begin with."""
+    return str(ReceiptHandle(part.lease_id, part.token, 0)).rpartition(".")[0]

@@ -1,0 +1,181 @@
+"""MessagingService: every call of RocketMQ's protocol, and how errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from broker.errors import BrokerError
+from broker.rocketmq.codes import OK, Unsupported, status, status_of
+from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from broker.api.interceptor import Load
+    from broker.rocketmq.calls import Caller, Callers
+    from broker.rocketmq.clients import Clients
+    from broker.rocketmq.consuming import Consuming
+    from broker.rocketmq.offsets import Offsets
+    from broker.rocketmq.producing import Producing
+    from broker.rocketmq.routes import Routes
+
+    _Work = Callable[[Any, Caller], Awaitable[Any]]
+    _Stream = Callable[[Any, Caller], AsyncIterator[Any]]
+
+logger = logging.getLogger("halfmq.rocketmq")
+
+
+class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[misc]
+    """The calls; what is wrong with one stands in the status of its answer, as RocketMQ's clients expect."""
+
+    def __init__(
+        self,
+        callers: Callers,
+        clients: Clients,
+        routes: Routes,
+        producing: Producing,
+        consuming: Consuming,
+        offsets: Offsets,
+        *,
+        calls: Load,
+        streams: Load,
+    ) -> None:
+        """Takes who may call, the calls' parts, and how much may be under way."""
+        self._callers = callers
+        self._clients = clients
+        self._routes = routes
+        self._producing = producing
+        self._consuming = consuming
+        self._offsets = offsets
+        self._calls = calls
+        self._streams = streams
+
+    async def QueryRoute(self, request: Any, context: Any) -> Any:
+        """Tells where a topic is."""
+        return await self._answer(context, request, self._routes.query_route, service_pb2.QueryRouteResponse)
+
+    async def QueryAssignment(self, request: Any, context: Any) -> Any:
+        """Tells a push consumer what to poll."""
+        return await self._answer(context, request, self._routes.query_assignment, service_pb2.QueryAssignmentResponse)
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        """Notes that a client is alive."""
+        return await self._answer(context, request, self._heartbeat, service_pb2.HeartbeatResponse)
+
+    async def _heartbeat(self, request: Any, caller: Caller) -> Any:
+        self._clients.heard(caller.named())
+        return service_pb2.HeartbeatResponse(status=OK)
+
+    async def NotifyClientTermination(self, request: Any, context: Any) -> Any:
+        """Notes that a client ends."""
+        return await self._answer(context, request, self._left, service_pb2.NotifyClientTerminationResponse)
+
+    async def _left(self, request: Any, caller: Caller) -> Any:
+        self._clients.left(caller.named())
+        return service_pb2.NotifyClientTerminationResponse(status=OK)
+
+    async def SendMessage(self, request: Any, context: Any) -> Any:
+        """Stores messages."""
+        return await self._answer(context, request, self._producing.send, service_pb2.SendMessageResponse)
+
+    async def EndTransaction(self, request: Any, context: Any) -> Any:
+        """Takes a verdict."""
+        return await self._answer(context, request, self._producing.end_transaction, service_pb2.EndTransactionResponse)
+
+    async def RecallMessage(self, request: Any, context: Any) -> Any:
+        """Takes a message back."""
+        return await self._answer(context, request, self._producing.recall, service_pb2.RecallMessageResponse)
+
+    async def AckMessage(self, request: Any, context: Any) -> Any:
+        """Marks messages as handled."""
+        return await self._answer(context, request, self._consuming.ack, service_pb2.AckMessageResponse)
+
+    async def ChangeInvisibleDuration(self, request: Any, context: Any) -> Any:
+        """Keeps a message, or gives it back."""
+        response = await self._answer(
+            context,
+            request,
+            self._consuming.change_invisible_duration,
+            service_pb2.ChangeInvisibleDurationResponse,
+        )
+        response.receipt_handle = response.receipt_handle or request.receipt_handle
+        return response
+
+    async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Any) -> Any:
+        """Gives a message up."""
+        return await self._answer(
+            context,
+            request,
+            self._consuming.forward_to_dead_letters,
+            service_pb2.ForwardMessageToDeadLetterQueueResponse,
+        )
+
+    async def UpdateOffset(self, request: Any, context: Any) -> Any:
+        """Notes a group's place."""
+        return await self._answer(context, request, self._offsets.update, service_pb2.UpdateOffsetResponse)
+
+    async def GetOffset(self, request: Any, context: Any) -> Any:
+        """Tells a group's place."""
+        return await self._answer(context, request, self._offsets.get, service_pb2.GetOffsetResponse)
+
+    async def QueryOffset(self, request: Any, context: Any) -> Any:
+        """Tells where a queue begins or ends."""
+        return await self._answer(context, request, self._offsets.query, service_pb2.QueryOffsetResponse)
+
+    async def SyncLiteSubscription(self, request: Any, context: Any) -> Any:
+        """Refuses: there are no lite topics."""
+        return await self._answer(context, request, _no_lite_topics, service_pb2.SyncLiteSubscriptionResponse)
+
+    async def ReceiveMessage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Delivers messages."""
+        async for response in self._stream(
+            context, request, self._consuming.receive, service_pb2.ReceiveMessageResponse
+        ):
+            yield response
+
+    async def PullMessage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Reads a queue."""
+        async for response in self._stream(context, request, self._offsets.pull, service_pb2.PullMessageResponse):
+            yield response
+
+    async def Telemetry(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Agrees on settings, and asks about transactions."""
+        async for response in self._stream(
+            context, request_iterator, self._clients.telemetry, service_pb2.TelemetryCommand
+        ):
+            yield response
+
+    async def _answer(self, context: Any, request: Any, work: _Work, response: Any) -> Any:
+        try:
+            with self._calls:
+                return await work(request, self._callers.caller(context))
+        except (BrokerError, Exception) as error:
+            return response(status=_told(error))
+
+    async def _stream(self, context: Any, request: Any, work: _Stream, response: Any) -> AsyncIterator[Any]:
+        try:
+            with self._streams:
+                async for each in work(request, self._callers.caller(context)):
+                    yield each
+        except (BrokerError, Exception) as error:
+            yield response(status=_told(error))
+
+
+async def _no_lite_topics(request: Any, caller: Caller) -> Any:
+    raise Unsupported("There are no lite topics here; use a topic, with message groups or tags.")
+
+
+def _told(error: Exception) -> Any:
+    if isinstance(error, BrokerError):
+        return status_of(error)
+    if isinstance(error, grpc.aio.AbortError | grpc.aio.InternalError | asyncio.CancelledError):
+        raise error
+    incident = uuid.uuid4().hex[:12]
+    logger.error("unexpected error in a call of RocketMQ's protocol, incident %s", incident, exc_info=error)
+    text = f"Internal error; the broker's log tells more, incident {incident}."
+    return status(Code.INTERNAL_SERVER_ERROR, text)

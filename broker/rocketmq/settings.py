@@ -1,0 +1,64 @@
+"""What clients are told to do: retries, sizes, polling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.domain.group import ConsumerGroup, ExhaustedPolicy
+from broker.rocketmq.protocol import definition_pb2
+
+SECOND = 1_000_000
+LARGEST_BATCH = 32
+LONGEST_POLLING = 20 * SECOND
+_SENDING_ATTEMPTS = 3
+_FOR_EVER = 2**31 - 1
+
+
+def for_producer(told: Any, max_body: int) -> Any:
+    """The settings of a producer, beside what it told of itself."""
+    settings = _same(told)
+    settings.publishing.CopyFrom(told.publishing)
+    settings.publishing.max_body_size = max_body
+    settings.publishing.validate_message_type = True
+    policy = settings.backoff_policy
+    policy.max_attempts = _SENDING_ATTEMPTS
+    policy.exponential_backoff.initial.FromMilliseconds(10)
+    policy.exponential_backoff.max.FromSeconds(1)
+    policy.exponential_backoff.multiplier = 2
+    return settings
+
+
+def for_consumer(told: Any, group: ConsumerGroup) -> Any:
+    """The settings of a consumer of a group, beside what it told of itself."""
+    settings = _same(told)
+    settings.subscription.CopyFrom(told.subscription)
+    subscription = settings.subscription
+    subscription.fifo = group.settings.fifo
+    subscription.receive_batch_size = LARGEST_BATCH
+    if not subscription.HasField("long_polling_timeout"):
+        subscription.long_polling_timeout.FromMicroseconds(LONGEST_POLLING)
+    policy = settings.backoff_policy
+    for_ever = group.settings.when_exhausted is ExhaustedPolicy.RETRY
+    policy.max_attempts = _FOR_EVER if for_ever else group.settings.max_attempts
+    delays = group.retry_policy.delays
+    if told.user_agent.language == definition_pb2.Language.NODE_JS:
+        # Node's client knows no list of delays, and goes without any delay where it is told one.
+        policy.exponential_backoff.initial.FromMicroseconds(delays[0])
+        policy.exponential_backoff.max.FromMicroseconds(max(delays))
+        policy.exponential_backoff.multiplier = 2
+        return settings
+    for delay in delays:
+        policy.customized_backoff.next.add().FromMicroseconds(delay)
+    return settings
+
+
+def _same(told: Any) -> Any:
+    settings = definition_pb2.Settings(client_type=told.client_type)
+    if told.HasField("access_point"):
+        settings.access_point.CopyFrom(told.access_point)
+    if told.HasField("request_timeout"):
+        settings.request_timeout.CopyFrom(told.request_timeout)
+    settings.user_agent.CopyFrom(told.user_agent)
+    # Clients measure nothing, and send nothing to anybody.
+    settings.metric.on = False
+    return settings
