@@ -72,6 +72,7 @@ bench = _group(
         "send": ("send", "send"),
         "consume": ("consume", "consume"),
         "spark": ("spark", "spark"),
+        "rocketmq": ("rocketmq", "rocketmq"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),

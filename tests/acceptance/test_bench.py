@@ -86,6 +86,22 @@ def test_send(kind: Kind | None) -> None:
 
 
 @places("mariadb")
+def test_rocketmq(kind: Kind | None) -> None:
+    options = ["--in-flight", "16", "--threads", "4", "--size", "100", "--seconds", "1", "--rounds", "2"]
+    figures = bench("rocketmq", *on(kind), *options)
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["in_flight"], figures["threads"], figures["size_bytes"]) == (16, 4, 100)
+    done = [f"{who} {what}" for who in ("halfmq", "rocketmq", "official") for what in ("send", "transaction")]
+    for name in (*done, "official receive"):
+        assert figures[name]["per_s"] > 0
+        assert 0 < figures[name]["p50_ms"] <= figures[name]["p99_ms"]
+        assert figures[name]["client_cpu_us"] > 0
+    for what in ("send", "transaction"):
+        ratio = figures[f"rocketmq {what}"]["per_s"] / figures[f"halfmq {what}"]["per_s"]
+        assert figures[f"ratio {what}"] == pytest.approx(ratio, rel=ROUNDED)
+
+
+@places("mariadb")
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")
     assert (kind or "sqlite") in figures["database"]

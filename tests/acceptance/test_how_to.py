@@ -24,6 +24,7 @@ SCRIPTS = sorted((CHECKOUT / "examples" / "how_to").glob("*.py"))
 FOLDER = CHECKOUT / "docs" / "how-to"
 # Fewer than the script has under way at a time, so that brokers refuse some.
 OVERLOADED = {"max_calls": 20}
+GATEWAY = "official_rocketmq_clients"
 
 _EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```\n\nIt prints:\n\n```text\n(?P<printed>.*?)^```\n", re.S | re.M)
 
@@ -40,7 +41,8 @@ def example_on(page: Path) -> re.Match[str]:
 
 
 def run(script: Path, endpoint: str, folder: Path) -> str:
-    environment = {**os.environ, "HALFMQ_ENDPOINT": endpoint}
+    # RocketMQ's client writes its log into the user's home.
+    environment = {**os.environ, "HALFMQ_ENDPOINT": endpoint, "HOME": str(folder)}
     command = [sys.executable, str(script)]
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
@@ -52,6 +54,8 @@ def run(script: Path, endpoint: str, folder: Path) -> str:
 @pytest.fixture
 def endpoint(script: Path, kind: AnyKind, brokers: Brokers, new_broker: Callable[..., BrokerProcess]) -> str:
     """Where the script is to go: to the broker that tests share, or to some that have little room."""
+    if script.stem == GATEWAY:
+        return new_broker(brokers.database(kind), rocketmq=True).endpoint
     if script.stem != "many_brokers_and_overload":
         return brokers.shared(kind).endpoint
     database = brokers.database(kind)
@@ -72,12 +76,12 @@ def test_the_page_shows_the_script_as_it_is(script: Path) -> None:
     assert f"(../../examples/how_to/{script.name})" in page.read_text(encoding="utf-8")
 
 
-# Spark takes a quarter of a minute to start; its own tests run on every database.
-SPARK = [script for script in SCRIPTS if script.stem.startswith("spark")]
+# These take long to start, and have tests of their own.
+SLOW = [script for script in SCRIPTS if script.stem.startswith(("spark", GATEWAY))]
 EVERYWHERE = [
     (script, kind)
     for script in SCRIPTS
-    for kind in (("mariadb",) if script in SPARK else ("sqlite", "mariadb", "mysql"))
+    for kind in (("mariadb",) if script in SLOW else ("sqlite", "mariadb", "mysql"))
 ]
 
 
@@ -94,7 +98,7 @@ def test_the_script_and_then_the_commands_print_what_the_page_shows(
         assert (status, facts(printed)) == (block.exit, facts(block.shown)), f"{page}:{block.line}\n{printed}"
 
 
-@pytest.mark.parametrize("script", [each for each in SCRIPTS if each not in SPARK], ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if each not in SLOW], ids=lambda script: script.stem)
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_the_script_may_be_run_again(script: Path, endpoint: str, tmp_path: Path) -> None:
     first = run(script, endpoint, tmp_path)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from broker.cli.bench.load import MARK, mark_of
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from broker.storage.engine import Database
 
 _SHOWN = 5
 
@@ -43,6 +46,14 @@ def check_arrived(arrived: Iterable[int], sent: range) -> int:
             " sent. The figures are void; keep the broker's log."
         )
     return times.total() - len(times)
+
+
+def numbers_stored(database: Database) -> list[int]:
+    """The numbers of all messages in the log."""
+    session = database.session()
+    found = session.fetch("SELECT SUBSTR(body, 1, ?) FROM message", (MARK,))
+    database.release(session)
+    return [mark_of(mark) for (mark,) in found]
 
 
 def _some(numbers: list[int]) -> str:

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.bench import consumers, idle_streams, producers
+from broker.cli.bench import consumers, idle_streams, producers, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,6 +24,8 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "consumer": consumers.follow,
     "timed consumer": consumers.note_arrivals,
     "draining consumer": consumers.drain,
+    "unary producer": unary.by_both_protocols,
+    "official client": unary.official,
     "idle consumers": idle_streams.wait,
 }
 

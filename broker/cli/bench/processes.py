@@ -21,9 +21,9 @@ _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 class BrokerProcess:
     """A broker on a database; a context manager."""
 
-    def __init__(self, url: str) -> None:
-        """Takes the database."""
-        self._command = [*_HALFMQ, "serve", "--database", url, *_SERVE]
+    def __init__(self, url: str, *options: str) -> None:
+        """Takes the database, and further options of the command."""
+        self._command = [*_HALFMQ, "serve", "--database", url, *_SERVE, *options]
         self.endpoint = ""
 
     def __enter__(self) -> Self:
@@ -55,13 +55,17 @@ class Client:
     """A client process; see broker.cli.bench.client. A context manager."""
 
     def __init__(self, role: str, endpoint: str, **options: Any) -> None:
-        """Takes a role, the broker, and what the role wants to know."""
+        """Takes a role, the broker, and what the role wants to know; the home may be another one."""
         self._role = role
+        home = options.pop("home", None)
+        self._environment = None if home is None else {**os.environ, "HOME": home}
         self._command = [*_CLIENT, role, endpoint, json.dumps(options)]
 
     def __enter__(self) -> Self:
         """Starts it, and waits until it is ready."""
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         try:
             self.hear()
         except BaseException:

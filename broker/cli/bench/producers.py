@@ -48,7 +48,7 @@ async def in_transactions(endpoint: str, *, in_flight: int, size: int) -> None:
         answer("ready")
         while (seconds := await next_request()) is not None:
             start = time.monotonic()
-            times = await _loops(one, in_flight, start + seconds)
+            times = await loops(one, in_flight, start + seconds)
             calls = [await two_calls() for _ in range(EMPTY_CALLS)]
             answer({"transactions": len(times), "started": start, "commit_ms": times, "two_calls_ms": calls})
 
@@ -68,12 +68,12 @@ async def one_by_one(endpoint: str, *, in_flight: int, size: int) -> None:
         answer("ready")
         while (seconds := await next_request()) is not None:
             start, cpu = time.monotonic(), time.process_time()
-            times = await _loops(one, in_flight, start + seconds)
+            times = await loops(one, in_flight, start + seconds)
             taken, cpu = time.monotonic() - start, time.process_time() - cpu
             answer({"sent": len(times), "seconds": taken, "cpu_s": cpu, "send_ms": times})
 
 
-async def _loops(one: Callable[[], Awaitable[None]], in_flight: int, until: float) -> list[float]:
+async def loops(one: Callable[[], Awaitable[None]], in_flight: int, until: float) -> list[float]:
     """Milliseconds that each took; so many are under way at a time."""
     times: list[float] = []
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from broker.cli.bench.accounting import check_arrived
+from broker.cli.bench.accounting import check_arrived, numbers_stored
 from broker.cli.bench.databases import side_by_side, with_tables
 from broker.cli.bench.floor import FloorRates, SendFloor
-from broker.cli.bench.load import MARK, body_of, mark_of, marked
+from broker.cli.bench.load import body_of, marked
 from broker.cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from broker.cli.bench.processes import BrokerProcess, Client
 from broker.cli.bench.report import micros_each, percentile, print_figures
 from broker.cli.serve import fail
 from broker.errors import BrokerError
-
-if TYPE_CHECKING:
-    from broker.storage.engine import Database
 
 
 def send(
@@ -50,7 +47,7 @@ def send(
             for _ in range(rounds):
                 sent.take(broker, producer, part)
                 floors.measure(part / 4)
-            check_arrived(_stored(opened), range(warm_up + sent.messages))
+            check_arrived(numbers_stored(opened), range(warm_up + sent.messages))
     except BrokerError as error:
         fail(error)
     rate = sent.messages / sent.seconds
@@ -88,11 +85,3 @@ class _Sent:
             "messages": self.messages,
             "seconds": round(self.seconds, 2),
         }
-
-
-def _stored(database: Database) -> list[int]:
-    """The numbers of all messages in the log."""
-    session = database.session()
-    found = session.fetch("SELECT SUBSTR(body, 1, ?) FROM message", (MARK,))
-    database.release(session)
-    return [mark_of(mark) for (mark,) in found]
