@@ -37,8 +37,11 @@ _CONSUMERS = {
     _Type.SIMPLE_CONSUMER,
     _Type.PULL_CONSUMER,
 }
-SILENCE = 30.0
-"""Seconds after which a client that has no stream here and calls for nothing is taken for gone; they call every 10."""
+SILENCE, AFTER_STREAM = 45.0, 15.0
+"""Seconds after which a client that calls for nothing is taken for gone: where it had no stream, and where it had.
+
+Most call every 10 seconds, some every 30. A process that is killed ends its stream.
+"""
 _SAID_AGAIN_AFTER = 1.5
 _MOST_CLIENTS = 100_000
 _MOST_CHECKS = 10_000
@@ -152,7 +155,7 @@ class Clients:
         finally:
             self._outboxes.discard(outbox)
             client.streams.discard(session)
-            client.heard_at = time.monotonic()
+            client.heard_at = time.monotonic() - SILENCE + AFTER_STREAM
             self._sessions.end(session)
 
     async def _take(self, requests: AsyncIterator[Any], client: Client, caller: Caller, outbox: Outbox[Any]) -> None:

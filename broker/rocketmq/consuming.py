@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from broker.services.delivery import DeliveryService
     from broker.services.groups import GroupService
     from broker.services.subscription import Subscription
+    from broker.services.work import HandedOut
 
 ANSWERING = 0.5
 """Seconds kept of a call's time for its answer."""
 LONGEST_WAIT = 60 * SECOND
-_REMEMBERED = 20_000
+_REMEMBERED, _MOST_ATTEMPTS = 20_000, 4_000
 _ALL = {"", "*"}
 _Key = tuple[str, str, str, int, bool]
 _Name = TypeVar("_Name")
@@ -64,6 +65,7 @@ class Consuming:
         self._subscriptions: OrderedDict[_Key, Subscription] = OrderedDict()
         self._stated: OrderedDict[tuple[str, str, str], tuple[int, str]] = OrderedDict()
         self._acked: OrderedDict[str, None] = OrderedDict()
+        self._attempts: OrderedDict[tuple[str, str], list[HandedOut]] = OrderedDict()
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
@@ -76,10 +78,17 @@ class Consuming:
             lease_time = micros(request.invisible_duration, "duration")
         subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
         limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
+        attempt = (caller.client_id, request.attempt_id)
+        if lost := self._attempts.pop(attempt, None):
+            # Under this name it got messages before, and asks again: they never came.
+            self._renewals.forget(lost)
+            await subscription.give_back(lost)
         parts = await subscription.wait_and_take(limit, polling_time(request, caller))
         handed_out = [part.handed_out() for part in parts]
-        if request.auto_renew:
+        if handed_out and request.auto_renew:
             self._renewals.keep(caller.client_id, parts)
+            if request.attempt_id:
+                _remember(self._attempts, attempt, handed_out, most=_MOST_ATTEMPTS)
         sent = False
         try:
             if not parts:
@@ -189,9 +198,9 @@ def filter_of(kind: int, expression: str) -> Filter | None:
     return None if found.expression == "*" else found
 
 
-def _remember(memory: OrderedDict[_Name, _What], name: _Name, what: _What) -> None:
+def _remember(memory: OrderedDict[_Name, _What], name: _Name, what: _What, most: int = _REMEMBERED) -> None:
     memory[name] = what
-    if len(memory) > _REMEMBERED:
+    if len(memory) > most:
         memory.popitem(last=False)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import ReceiptHandle
 from broker.errors import BrokerError
 from broker.maintenance.loop import Loop
+from broker.services.delivery import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,24 +80,23 @@ class Renewals(Loop):
     async def run_once(self) -> None:
         """Extends what would run out before the round after the next one."""
         soon = self._clock.now() + int(2.5 * self.interval * 1e6)
-        due = [(lease, kept) for lease, kept in self._kept.items() if kept.expires_at <= soon]
-        for lease, kept in due:
-            if time.monotonic() - kept.since > LONGEST_WORK or not self._clients.alive(kept.client_id):
-                self._kept.pop(lease, None)
+        due: dict[str, str] = {}
+        for lease, kept in list(self._kept.items()):
+            if kept.expires_at > soon:
                 continue
-            await self._extend(lease, kept)
-
-    async def _extend(self, lease: str, kept: _Kept) -> None:
-        handle = f"{lease}.{min(kept.offsets):x}"
-        try:
-            outcome = (await self._delivery.extend([handle], None)).get(handle)
-        except BrokerError as error:
-            logger.warning("the lease of %s could not be extended: %s", kept.client_id, error.message)
+            if time.monotonic() - kept.since > LONGEST_WORK or not self._clients.alive(kept.client_id):
+                del self._kept[lease]
+            else:
+                due[f"{lease}.{min(kept.offsets):x}"] = lease
+        if not due:
             return
-        if outcome is None or isinstance(outcome, BrokerError) or outcome.expires_at is None:
-            self._kept.pop(lease, None)
-        else:
-            kept.expires_at = outcome.expires_at
+        said = await self._delivery.extend(list(due), None)
+        for handle, lease in due.items():
+            outcome = said.get(handle)
+            if isinstance(outcome, Settled) and outcome.expires_at is not None and lease in self._kept:
+                self._kept[lease].expires_at = outcome.expires_at
+            else:
+                self._kept.pop(lease, None)
 
     def _left(self, client_id: str) -> None:
         """Has what a client left behind delivered again soon."""
