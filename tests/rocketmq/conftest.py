@@ -1,0 +1,144 @@
+"""Brokers that speak RocketMQ's protocol, and its official Python client in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pytest
+
+from producer_sdk import Admin
+from support.brokers import BrokerProcess
+from support.databases import create_database, drop_database, server_url
+from support.rocketmq import OfficialClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
+
+KINDS = ["sqlite", "mariadb", "mysql"] if os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1" else ["sqlite"]
+SHARED = {"rocketmq": True, "first_check": 0.5, "check_interval": 0.5}
+
+
+class Brokers:
+    """Databases, and the brokers that tests share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._on_servers: list[str] = []
+        self._shared: dict[AnyKind, BrokerProcess] = {}
+
+    def database(self, kind: AnyKind) -> str:
+        """The URL of an empty database."""
+        if kind == "sqlite":
+            return f"sqlite:///{self._folder / uuid.uuid4().hex}.db"
+        self._on_servers.append(create_database(server_url(kind)))
+        return self._on_servers[-1]
+
+    def shared(self, kind: AnyKind) -> BrokerProcess:
+        """The broker that tests share."""
+        if kind not in self._shared:
+            self._shared[kind] = BrokerProcess(self.database(kind), **SHARED)
+        return self._shared[kind]
+
+    def close(self) -> None:
+        """Ends the shared brokers; none may have met an error it did not expect."""
+        for broker in self._shared.values():
+            broker.close()
+        for url in self._on_servers:
+            drop_database(url)
+        for broker in self._shared.values():
+            assert broker.process.returncode == 0, broker.log
+            assert broker.count("[error") == 0, broker.log
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Databases and brokers of this test process."""
+    made = Brokers(tmp_path_factory.mktemp("brokers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> AnyKind:
+    """Which database the test runs on; all three with HALFMQ_ROCKETMQ_EVERYWHERE=1."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def broker(brokers: Brokers, kind: AnyKind) -> BrokerProcess:
+    """A broker that speaks RocketMQ's protocol, for all tests; take names that are the test's own."""
+    return brokers.shared(kind)
+
+
+@pytest.fixture
+def new_broker(brokers: Brokers) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts brokers with settings of their own: on a kind of database, or on the URL of one."""
+    started: list[BrokerProcess] = []
+
+    def start(where: str, **settings: object) -> BrokerProcess:
+        url = where if ":" in where else brokers.database(where)  # type: ignore[arg-type]
+        started.append(BrokerProcess(url, **{**SHARED, **settings}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+    for process in started:
+        assert process.count("[error") == 0, process.log
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Iterator[Admin]:
+    """halfmq's own client for operators, on the shared broker."""
+    with Admin(broker.endpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Makes names that no other test has."""
+    return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def topic(admin: Admin, unique: Callable[[str], str]) -> str:
+    """A new topic on the shared broker."""
+    return admin.create_topic(unique("orders")).name
+
+
+@pytest.fixture
+def group(admin: Admin, unique: Callable[[str], str]) -> str:
+    """A new consumer group on the shared broker."""
+    return admin.create_group(unique("shop")).name
+
+
+@pytest.fixture(scope="session")
+def _process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfficialClient]:
+    with OfficialClient(tmp_path_factory.mktemp("home")) as process:
+        yield process
+
+
+@pytest.fixture
+def python(_process: OfficialClient) -> Iterator[OfficialClient]:
+    """RocketMQ's official Python client, in a process for all tests; what a test started in it is shut down after."""
+    yield _process
+    _process.shutdown_all()
+
+
+@pytest.fixture
+def new_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., OfficialClient]]:
+    """Starts processes of the official client that are the test's own, to be killed; with variables if need be."""
+    started: list[OfficialClient] = []
+
+    def start(**variables: str) -> OfficialClient:
+        started.append(OfficialClient(tmp_path_factory.mktemp("home"), variables))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
