@@ -396,6 +396,17 @@ class OfficialSimpleConsumer(_Member):
                 found.append(message)
         return found
 
+    def receive_rest(self, admin: Admin, group: str, topic: str) -> list[Received]:
+        """Receives and acks until the group has handled all that its topic holds; what it filters out, too."""
+        found: list[Received] = []
+        until = time.monotonic() + DEADLINE
+        while not _handled(admin, group, topic):
+            assert time.monotonic() < until, f"still not handled, after {len(found)} messages"
+            for message in self.receive():
+                self.ack(message)
+                found.append(message)
+        return found
+
     def ack(self, message: Received, handle: str = "") -> None:
         """Marks a message as handled; by another handle than the one it came with, if one is given."""
         self._call("ack", message=message.number, handle=handle or message.receipt_handle)
@@ -489,9 +500,11 @@ def _filter(expression: str) -> list[str]:
 def await_handled(admin: Admin, group: str, topic: str) -> None:
     """Waits until a group has handled all that its topic holds, so that nothing more can come."""
     until = time.monotonic() + DEADLINE
-    while True:
-        progress = admin.group_progress(group, topic)
-        if progress and not any(each.lag or each.in_flight for each in progress):
-            return
-        assert time.monotonic() < until, f"not handled yet: {[each for each in progress if each.lag or each.in_flight]}"
+    while not _handled(admin, group, topic):
+        assert time.monotonic() < until, f"not handled yet: {admin.group_progress(group, topic)}"
         time.sleep(0.05)
+
+
+def _handled(admin: Admin, group: str, topic: str) -> bool:
+    progress = admin.group_progress(group, topic)
+    return bool(progress) and not any(each.lag or each.in_flight for each in progress)
