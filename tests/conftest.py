@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_LONGEST_FIRST = ("spark", "faults", "acceptance", "rocketmq")
+_LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway")
 
 
 @pytest.hookimpl(trylast=True)

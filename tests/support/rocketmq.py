@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEADLINE = 60.0
 END_SECONDS = 10.0
 
-_SCRIPT = Path(__file__).parents[1] / "rocketmq" / "python_client.py"
+_SCRIPT = Path(__file__).parents[1] / "gateway" / "python_client.py"
 
 Verdict: TypeAlias = Literal["COMMIT", "ROLLBACK", "UNKNOWN", "RAISE"]
 """What a checker says; RAISE: it raises an exception in place of that."""
