@@ -33,6 +33,7 @@ class Orders(TransactionChecker):
 
 
 def message(text: str, tag: str) -> Message:
+    """A message as this client knows it."""
     made = Message()
     made.topic, made.body, made.tag = TOPIC, text.encode(), tag
     return made

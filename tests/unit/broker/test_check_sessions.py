@@ -75,8 +75,7 @@ async def test_who_comes_while_the_broker_drains_is_sent_elsewhere_too() -> None
 
 
 async def taken(session: CheckSession, numbers: list[int]) -> None:
-    async for each in session.outgoing():
-        numbers.append(int.from_bytes(each.transaction_id, "big"))
+    numbers.extend([int.from_bytes(each.transaction_id, "big") async for each in session.outgoing()])
 
 
 async def test_a_producer_may_take_part_in_several_groups() -> None:
