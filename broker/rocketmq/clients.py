@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.api.outbox import Outbox
 from broker.domain.ids import format_id
-from broker.domain.limits import check_group_name, check_topic_name
-from broker.errors import BrokerError
+from broker.domain.limits import MAX_GROUP_NAME, MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
+from broker.errors import BrokerError, NotFound
 from broker.rocketmq import settings
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
@@ -124,6 +125,14 @@ class Clients:
         if caller.client_id:
             await self._take_part(self.heard(caller), topic, surely=True)
 
+    async def _may_have_transactions(self, client: Client, topic: str) -> None:
+        check_topic_name(topic)
+        # A name that no producer group can have: sending half messages there is refused.
+        if len(topic) <= MAX_GROUP_NAME:
+            with suppress(NotFound):
+                await self._catalog.topic(topic)
+                await self._take_part(client, topic, surely=False)
+
     async def _take_part(self, client: Client, topic: str, *, surely: bool) -> None:
         if client.topics.get(topic) in {surely, True}:
             return
@@ -145,7 +154,7 @@ class Clients:
         if self._draining:
             outbox.close()
         client.streams.add(session)
-        for topic, surely in client.topics.items():
+        for topic, surely in list(client.topics.items()):
             self._sessions.admit(session, await self._catalog.producer_group_id(topic), surely=surely)
         try:
             async for command in outbox.run(
@@ -182,10 +191,14 @@ class Clients:
         client.kind, client.language = told.client_type, told.user_agent.language
         kind = told.WhichOneof("pub_sub")
         if kind == "publishing":
+            if len(told.publishing.topics) > MAX_TOPICS_OF_CLIENT:
+                raise BadRequest(
+                    f"{len(told.publishing.topics)} topics; {MAX_TOPICS_OF_CLIENT} are allowed.",
+                    Code.BAD_REQUEST,
+                    "publishing.topics",
+                )
             for topic in told.publishing.topics:
-                name = name_of(topic, caller.namespace)
-                check_topic_name(name)
-                await self._take_part(client, name, surely=False)
+                await self._may_have_transactions(client, name_of(topic, caller.namespace))
             return settings.for_producer(told, self._max_body)
         if kind != "subscription":
             raise BadRequest("The settings have neither publishing nor subscription.", Code.BAD_REQUEST, "settings")

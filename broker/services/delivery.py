@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from broker.domain.group import GroupMode
 from broker.domain.ids import format_id
 from broker.domain.lease import ReceiptHandle, parse_offsets, parse_receipt
-from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, check_client_id, check_count, check_reason
+from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CLIENT, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.services.subscription import Subscription, Wish, signal
@@ -107,7 +107,7 @@ class DeliveryService:
             NotFound: the group or a topic does not exist.
             Refused: the group has another filter.
         """
-        check_count(len(wish.topics), MAX_TOPICS_OF_CONSUMER, "topics")
+        check_count(len(wish.topics), MAX_TOPICS_OF_CLIENT, "topics")
         check_client_id(wish.client_id)
         for name in wish.filters:
             if name not in wish.topics:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.client import COMMIT, PREPARED, Client, half, message, new_id, refused_field, unique
-from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CONSUMER, MAX_TRANSACTION_BYTES
+from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CLIENT, MAX_TRANSACTION_BYTES
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ async def test_receipts_of_a_request(client: Client, count: int) -> None:
             await refused_field(client.call(call, request), "receipt_handles")
 
 
-@pytest.mark.parametrize("count", [MAX_TOPICS_OF_CONSUMER - 1, MAX_TOPICS_OF_CONSUMER, MAX_TOPICS_OF_CONSUMER + 1])
+@pytest.mark.parametrize("count", [MAX_TOPICS_OF_CLIENT - 1, MAX_TOPICS_OF_CLIENT, MAX_TOPICS_OF_CLIENT + 1])
 async def test_topics_of_a_consumer(client: Client, count: int) -> None:
     topic, readers = await client.make_topic(), await client.make_group()
     request = consumer_pb2.PullRequest(consumer_group=readers, topics=[topic] * count, max_messages=1)
-    if count <= MAX_TOPICS_OF_CONSUMER:
+    if count <= MAX_TOPICS_OF_CLIENT:
         assert await client.stream(client.consumer.Pull, request) == []
     else:
         await refused_field(client.stream(client.consumer.Pull, request), "topics")

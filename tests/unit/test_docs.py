@@ -75,7 +75,7 @@ def test_limits_are_described_as_they_are() -> None:
     assert rows["items of a request"] == str(default.max_items)
     assert rows["receipt handles of a request, credits at once"] == f"{limits.MAX_RECEIPTS:,}"
     assert limits.MAX_RECEIPTS == limits.MAX_CREDITS
-    assert rows["topics of a consumer"] == str(limits.MAX_TOPICS_OF_CONSUMER)
+    assert rows["topics of a consumer"] == str(limits.MAX_TOPICS_OF_CLIENT)
     assert rows["request"] == f"{LARGEST_REQUEST >> 20} MiB"
     delivery = DeliveryConfig()
     assert rows["lease"] == f"{delivery.shortest_lease / SECOND:g} s to {delivery.longest_lease / SECOND / 3600:g} h"
