@@ -24,9 +24,7 @@ _PACKAGE, _MODULES = "rocketmq", "rocketmq.grpc_protocol"
 def _load(*names: str) -> Sequence[Any]:
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise ConfigurationError(
-            "The gateway for RocketMQ's clients needs the extra: pip install 'halfmq[rocketmq]'.", field="rocketmq"
-        )
+        raise _missing()
     # While the modules are loaded, the packages around them are empty ones.
     location = found.submodule_search_locations[0]
     stand_ins = {_PACKAGE: location, _MODULES: f"{location}/grpc_protocol"}
@@ -36,9 +34,18 @@ def _load(*names: str) -> Sequence[Any]:
         sys.modules[name].__path__ = [stand_ins[name]]
     try:
         return [importlib.import_module(f"{_MODULES}.{name}") for name in names]
+    except ModuleNotFoundError:
+        # Other packages have the same name.
+        raise _missing() from None
     finally:
         for name in added:
             del sys.modules[name]
+
+
+def _missing() -> ConfigurationError:
+    return ConfigurationError(
+        "The gateway for RocketMQ's clients needs the extra: pip install 'halfmq[rocketmq]'.", field="rocketmq"
+    )
 
 
 definition_pb2, service_pb2, service_pb2_grpc = _load("definition_pb2", "service_pb2", "service_pb2_grpc")
