@@ -43,6 +43,9 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "tls_certificate": ("file.pem", "environment.pem", "argument.pem"),
     "tls_key": ("file.key", "environment.key", "argument.key"),
     "tls_client_ca": ("file-ca.pem", "environment-ca.pem", "argument-ca.pem"),
+    "rocketmq": (True, True, True),
+    "rocketmq_endpoints": ("file:1", "environment:2", "argument:3"),
+    "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }
@@ -93,7 +96,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
     assert vars(load({name: None}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_file}
 
 
-@pytest.mark.parametrize("name", ["auto_create", "allow_unsafe_database", "migrate"])
+@pytest.mark.parametrize("name", ["auto_create", "allow_unsafe_database", "migrate", "rocketmq"])
 @pytest.mark.parametrize("winner", [True, False])
 def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bool) -> None:
     loser = not winner
@@ -134,6 +137,27 @@ def test_settings_are_checked_together_wherever_they_come_from(tmp_path: Path) -
     with pytest.raises(ConfigurationError) as refused:
         load({}, environment=NOTHING, file=file)
     assert refused.value.field == "tls_key"
+
+
+NEEDS = {"tls_client_ca": "tls_certificate", "rocketmq_endpoints": "rocketmq", "rocketmq_keys": "rocketmq"}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_setting_that_makes_no_sense_alone_names_what_it_needs(tmp_path: Path, name: str) -> None:
+    alone = {name: VALUES[name][0]}
+    for settings, environment, file in (
+        (alone, NOTHING, None),
+        ({}, in_environment(alone), None),
+        ({}, NOTHING, written(tmp_path, alone)),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            load(settings, environment=environment, file=file)
+        assert refused.value.field == name
+        assert NEEDS[name] in refused.value.message
+    needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "rocketmq": True}
+    assert getattr(load({**needed, **alone}, environment=NOTHING), name) == VALUES[name][0]
+    # What it needs may come from another source.
+    assert getattr(load(needed, environment=in_environment(alone)), name) == VALUES[name][0]
 
 
 def between(least: float, most: float) -> tuple[list[Any], list[Any]]:
