@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.limits import check_client_id
 from broker.errors import ConfigurationError
 from broker.rocketmq.codes import BadRequest, Unauthorized
 from broker.rocketmq.protocol import Code
@@ -52,11 +53,14 @@ class Callers:
 
         Raises:
             Unauthorized: keys are set, and the call is not signed with one of them.
+            InvalidArgument: its name cannot be one.
         """
         headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
         if self._secrets:
             self._check(headers)
-        return Caller(headers.get("x-mq-client-id", ""), headers.get("x-mq-namespace", ""), context.time_remaining())
+        client_id = headers.get("x-mq-client-id", "")
+        check_client_id(client_id, "x-mq-client-id")
+        return Caller(client_id, headers.get("x-mq-namespace", ""), context.time_remaining())
 
     def _check(self, headers: Mapping[str, str]) -> None:
         found = _AUTHORIZATION.fullmatch(headers.get("authorization", "").strip())

@@ -1,0 +1,182 @@
+"""Who may call: signatures in every form that official clients give them, and the file of keys."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.errors import BrokerError, ConfigurationError
+from broker.rocketmq.calls import Caller, Callers, read_secrets
+from broker.rocketmq.codes import Unauthorized, code_of
+from broker.rocketmq.protocol import Code
+from support.rocketmq_protocol import signature
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIME = "20260101T101112Z"
+SECRETS = {"key": "secret", "other": "its own", "k:e": "s:e"}
+
+
+class Context:
+    """As much of a call as is looked at."""
+
+    def __init__(self, seconds: float | None = None, **headers: Any) -> None:
+        self._seconds = seconds
+        self._headers = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+
+    def invocation_metadata(self) -> tuple[tuple[str, Any], ...] | None:
+        return self._headers or None
+
+    def time_remaining(self) -> float | None:
+        return self._seconds
+
+
+def signed(authorization: str, time: str = TIME) -> Context:
+    return Context(authorization=authorization, x_mq_date_time=time, x_mq_client_id="me")
+
+
+def test_a_caller_is_who_its_headers_say() -> None:
+    context = Context(12.5, x_mq_client_id="me", x_mq_namespace="shop", x_mq_language="JAVA")
+    assert Callers().caller(context) == Caller("me", "shop", 12.5)
+    assert Callers().caller(Context()) == Caller("", "", None)
+    assert Callers().caller(Context(x_mq_client_id=b"bytes")) == Caller("", "", None)
+
+
+def test_a_caller_without_a_name_is_refused_where_it_needs_one() -> None:
+    assert Caller("me").named() == Caller("me")
+    with pytest.raises(BrokerError) as refused:
+        Caller("").named()
+    assert code_of(refused.value) == Code.CLIENT_ID_REQUIRED
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "a\nb", "a\x00b"])
+def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
+    assert Callers().caller(Context(x_mq_client_id="x" * 255)).client_id == "x" * 255
+    with pytest.raises(BrokerError) as refused:
+        Callers().caller(Context(x_mq_client_id=name))
+    assert code_of(refused.value) == Code.BAD_REQUEST
+    assert refused.value.field == "x-mq-client-id"
+
+
+def test_without_keys_nothing_is_looked_at() -> None:
+    for authorization in ("", "nonsense", signature("key", "wrong", TIME)):
+        assert Callers({}).caller(signed(authorization)).client_id == "me"
+
+
+@pytest.mark.parametrize("upper", [True, False])
+@pytest.mark.parametrize("scope", ["", "//Rocketmq", "/cn-hangzhou/RocketMQ", "/"])
+def test_every_clients_form_of_a_signature_is_taken(upper: bool, scope: str) -> None:
+    authorization = signature("key", "secret", TIME, scope=scope, upper=upper)
+    assert Callers(SECRETS).caller(signed(authorization)).client_id == "me"
+
+
+@pytest.mark.parametrize("time", ["20200101T000000Z", "2026-01-01T10:11:12.123456+08:00", "20991231T235959Z"])
+def test_the_time_is_signed_and_not_judged(time: str) -> None:
+    """Clients tell their local time as if it was Greenwich's."""
+    authorization = signature("key", "secret", time)
+    assert Callers(SECRETS).caller(signed(authorization, time)).client_id == "me"
+
+
+def test_each_key_has_its_own_secret() -> None:
+    callers = Callers(SECRETS)
+    for key, secret in SECRETS.items():
+        assert callers.caller(signed(signature(key, secret, TIME))).client_id == "me"
+        for another in {*SECRETS.values(), ""} - {secret}:
+            with pytest.raises(Unauthorized):
+                callers.caller(signed(signature(key, another, TIME)))
+
+
+GOOD = signature("key", "secret", TIME)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        " ",
+        "MQv2-HMAC-SHA1",
+        "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=",
+        GOOD.replace("MQv2-HMAC-SHA1 ", ""),
+        GOOD.replace("key", "nobody"),
+        GOOD.replace("key", "KEY"),
+        GOOD.replace("key", ""),
+        GOOD[:-1],
+        f"{GOOD}0",
+        GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
+        GOOD.partition(", Signature")[0],
+        GOOD.replace("SignedHeaders=x-mq-date-time", "SignedHeaders=x-mq-client-id"),
+        # Nobody's secret, which a guess at the broker's own stand-in for it would be.
+        signature("nobody", "-", TIME),
+        signature("", "-", TIME),
+    ],
+)
+def test_any_other_signature_is_refused(authorization: str) -> None:
+    with pytest.raises(Unauthorized) as refused:
+        Callers(SECRETS).caller(signed(authorization))
+    assert code_of(refused.value) == Code.UNAUTHORIZED
+    assert "secret" not in refused.value.message.replace("secret key", "")
+
+
+def test_a_signature_belongs_to_its_time() -> None:
+    with pytest.raises(Unauthorized):
+        Callers(SECRETS).caller(signed(GOOD, "20260101T101113Z"))
+    with pytest.raises(Unauthorized):
+        Callers(SECRETS).caller(Context(authorization=GOOD))
+    with pytest.raises(Unauthorized):
+        Callers(SECRETS).caller(Context(x_mq_client_id="me"))
+
+
+def test_the_signature_is_the_one_of_the_protocol() -> None:
+    own = hmac.new(b"secret", TIME.encode(), hashlib.sha1).hexdigest()
+    authorization = f"MQv2-HMAC-SHA1 Credential=key, SignedHeaders=x-mq-date-time, Signature={own}"
+    assert authorization == GOOD
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    file = folder / "keys"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return file
+
+
+def test_the_file_of_keys(tmp_path: Path) -> None:
+    text = "# who may call\n\n shop:its secret \r\nother:with:colons\n  # no more\n"
+    assert read_secrets(written(tmp_path, text)) == {"shop": "its secret", "other": "with:colons"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a:b\nsecret-without-key", 2),
+        (":hidden", 1),
+        ("a:", 1),
+        ("a:one\na:two", 2),
+        ("# first\na b:c", 2),
+        ("a,b:c", 1),
+        ("a/b:c", 1),
+    ],
+)
+def test_a_line_that_cannot_be_is_named_and_not_shown(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_secrets(written(tmp_path, text))
+    assert refused.value.field == "rocketmq_keys"
+    assert f"Line {line} of" in refused.value.message
+    assert "access-key:secret-key" in refused.value.message
+    assert not any(secret in refused.value.message for secret in ("hidden", "secret-without-key", "two"))
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "no keys"), (b"# nobody\n", "no keys"), (b"a:\xff", "UTF-8")])
+def test_a_file_that_says_nothing_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as refused:
+        read_secrets(written(tmp_path, content))
+    assert refused.value.field == "rocketmq_keys"
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+            read_secrets(path)
+        assert refused.value.field == "rocketmq_keys"
