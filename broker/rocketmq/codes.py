@@ -45,6 +45,7 @@ _BY_REASON = {
 
 _BY_FIELD = {
     "topic": Code.ILLEGAL_TOPIC,
+    "topics": Code.ILLEGAL_TOPIC,
     "name": Code.ILLEGAL_TOPIC,
     "body": Code.MESSAGE_BODY_EMPTY,
     "tag": Code.ILLEGAL_MESSAGE_TAG,
@@ -61,6 +62,7 @@ _BY_FIELD = {
     "message_id": Code.ILLEGAL_MESSAGE_ID,
     "receipt_handle": Code.INVALID_RECEIPT_HANDLE,
     "duration": Code.ILLEGAL_INVISIBLE_TIME,
+    "delay": Code.ILLEGAL_INVISIBLE_TIME,
     "lease_duration": Code.ILLEGAL_INVISIBLE_TIME,
     "offset": Code.ILLEGAL_OFFSET,
     "wait": Code.ILLEGAL_POLLING_TIME,

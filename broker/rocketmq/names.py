@@ -1,9 +1,10 @@
-"""Names: RocketMQ's namespaces stand before a name, as `namespace%name`."""
+"""Names: RocketMQ's namespaces stand before a name, as `namespace%name`, and behind the mark of dead letters."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker.domain.retry import DEAD_LETTER_PREFIX
 from broker.rocketmq.protocol import definition_pb2
 
 _SEPARATOR = "%"
@@ -11,13 +12,17 @@ _SEPARATOR = "%"
 
 def name_of(resource: Any, namespace: str) -> str:
     """The name here of a topic or group; `namespace` is the caller's, which some clients leave out of resources."""
-    own = resource.resource_namespace or namespace
-    return f"{own}{_SEPARATOR}{resource.name}" if own else str(resource.name)
+    name, own = str(resource.name), resource.resource_namespace or namespace
+    if not own:
+        return name
+    mark = DEAD_LETTER_PREFIX if name.startswith(DEAD_LETTER_PREFIX) else ""
+    return f"{mark}{own}{_SEPARATOR}{name.removeprefix(mark)}"
 
 
 def resource_of(name: str, namespace: str) -> Any:
     """A topic or group as a client of a namespace knows it."""
-    prefix = f"{namespace}{_SEPARATOR}"
+    mark = DEAD_LETTER_PREFIX if name.startswith(DEAD_LETTER_PREFIX) else ""
+    prefix = f"{mark}{namespace}{_SEPARATOR}"
     if namespace and name.startswith(prefix):
-        return definition_pb2.Resource(resource_namespace=namespace, name=name.removeprefix(prefix))
+        return definition_pb2.Resource(resource_namespace=namespace, name=mark + name.removeprefix(prefix))
     return definition_pb2.Resource(name=name)
