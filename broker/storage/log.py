@@ -8,7 +8,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.work import SCHEDULED, Duplicate
 from broker.storage import deduplication, keys, repetition, rows
-from broker.storage.session import Session, Statement
+from broker.storage.session import Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,16 +47,17 @@ def send(
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends ordinary messages, or puts them among the scheduled ones; where each is.
 
-    Ids that were sent before answer with their old place; another content under such an id is refused. Where
-    another message owns a dedup_key, the answer tells of that one.
+    Ids that were sent before answer with their old place; another content under such an id is refused, and so is the
+    id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
+    that one.
     """
-    answers: dict[bytes, Place | Duplicate | BrokerError] = dict(
-        _sent_before(session, [item.message_id for item in work])
-    )
+    before, taken = _sent_before(session, [item.message_id for item in work])
+    answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
+    answers.update({i: repetition.reused() for i in taken})
     others = {
         index
         for index, item in enumerate(work)
-        if item.message_id in answers and not repetition.is_repetition(session, item, directory)
+        if item.message_id in before and not repetition.is_repetition(session, item, directory)
     }
     topics = directory.by_ids(session, {item.topic_id for item in work})
     new: dict[bytes, SendWork] = {}
@@ -91,9 +92,21 @@ def send(
     ]
 
 
-def _sent_before(session: Session, ids: Sequence[bytes]) -> dict[bytes, Place]:
-    found = session.fetch_in("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
-    return {row[0]: rows.decode_released(row[1])[0] for row in found if row[1]}
+def _sent_before(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, Place], set[bytes]]:
+    """Where messages with these ids went; and the ids of transactions that released none."""
+    ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
+    halves = selection(
+        f"SELECT transaction_id, NULL FROM half_message{session.dialect.by_key} WHERE position = 0 AND transaction_id",
+        ids,
+    )
+    places: dict[bytes, Place] = {}
+    taken: set[bytes] = set()
+    for own_id, released in rows_of(session.together([*ops, *halves])):
+        if released:
+            places[own_id] = rows.decode_released(released)[0]
+        else:
+            taken.add(own_id)
+    return places, taken - places.keys()
 
 
 def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> dict[bytes, Place]:

@@ -11,7 +11,23 @@ from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, NotFound
 from broker.services.work import SendWork
-from conformance.world import HOUR, World, ack, commit, log_of, new_id, of, ok, prepared, pull, receipts, sending, text
+from conformance.world import (
+    HOUR,
+    World,
+    ack,
+    commit,
+    decided,
+    log_of,
+    new_id,
+    of,
+    ok,
+    prepared,
+    pull,
+    receipts,
+    rollback,
+    sending,
+    text,
+)
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
@@ -78,6 +94,28 @@ async def test_an_id_names_one_content(
     world.clock.pass_time(SECOND)
     # The time of delivery is told as a delay: it is another one each time.
     assert await store.send([work()]) == [first]
+
+
+@pytest.mark.parametrize("verdict", [None, "commit", "rollback"])
+@pytest.mark.parametrize("delay", [None, 5 * SECOND], ids=["at once", "delayed"])
+async def test_the_id_of_a_transaction_is_no_ones_else(
+    world: World, store: Store, topic: Topic, verdict: str | None, delay: int | None
+) -> None:
+    """The transaction's messages would be taken for those that were sent, and be lost."""
+    transaction = await prepared(store, topic, bodies=["half"])
+    if verdict in {"commit", "rollback"}:
+        await decided(store, commit(transaction) if verdict == "commit" else rollback(transaction))
+    other = sending(topic, "mate")
+    when = None if delay is None else world.clock.now() + delay
+    outcomes = await store.send([sending(topic, "another", transaction, deliver_at=when), other])
+    assert of(AlreadyExists, outcomes[0]).reason == "MESSAGE_ID_REUSED"
+    ok(outcomes[1:])
+    if verdict is None:
+        await decided(store, commit(transaction))
+    kept = {None: ["mate", "half"], "commit": ["half", "mate"], "rollback": ["mate"]}[verdict]
+    assert [message.body.decode() for message in await log_of(store, topic)] == kept
+    assert world.count("scheduled_message") == 0
+    assert world.count("half_message") == 0
 
 
 async def test_an_id_whose_message_is_gone_is_a_repetition(world: World, store: Store, topic: Topic) -> None:

@@ -45,6 +45,7 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
     ),
     Send: (
         "^SELECT .* FROM op_record",
+        "^SELECT .* FROM half_message",
         "^UPDATE queue SET stored_bytes",
         "^INSERT INTO op_record",
         "^INSERT INTO message",
