@@ -16,6 +16,10 @@ class BadRequest(errors.InvalidArgument):
         super().__init__(message, field=field)
         self.code = code
 
+    def within(self, prefix: str) -> BadRequest:
+        """The same error seen from the message that holds the field."""
+        return BadRequest(self.message, self.code, f"{prefix}.{self.field}")
+
 
 class Unsupported(errors.BrokerError):
     """A part of the protocol that halfmq does not have."""

@@ -11,6 +11,7 @@ from broker.domain.dead_letter import origin_of
 from broker.domain.lease import ReceiptHandle
 from broker.domain.limits import RESERVED_PROPERTY_PREFIX
 from broker.domain.message import BORN_HOST, DELIVER_AT, PRIORITY, ROCKETMQ_ID, TRACE_CONTEXT, Message
+from broker.errors import InvalidArgument
 from broker.rocketmq.codes import BadRequest
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.names import name_of, resource_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Type = definition_pb2.MessageType
 _ENCODING, _DIGEST = definition_pb2.Encoding, definition_pb2.DigestType
+LONGEST_NAME, LONGEST_HOST, LONGEST_TRACE = 255, 255, 1024
+"""Characters of what is kept beside a message's own properties."""
 
 
 def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Message]:
@@ -35,19 +38,34 @@ def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Messag
     system = given.system_properties
     if not system.message_id.strip():
         raise BadRequest("A message needs an id; the client makes it.", Code.ILLEGAL_MESSAGE_ID, "message_id")
+    if len(system.message_id) > LONGEST_NAME:
+        raise BadRequest(
+            f"An id of {len(system.message_id)} characters; {LONGEST_NAME} are allowed.",
+            Code.ILLEGAL_MESSAGE_ID,
+            "message_id",
+        )
+    if system.priority < 0:
+        raise InvalidArgument("A priority is 0 or more.", field="priority")
     own, exact = own_id(system.message_id)
     notes = {} if exact else {ROCKETMQ_ID: system.message_id}
     if system.born_host:
-        notes[BORN_HOST] = system.born_host
-    if system.HasField("trace_context"):
+        notes[BORN_HOST] = system.born_host[:LONGEST_HOST]
+    if len(system.trace_context) > LONGEST_TRACE:
+        raise BadRequest(
+            f"A trace context of {len(system.trace_context)} characters; {LONGEST_TRACE} are allowed.",
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            "trace_context",
+        )
+    if system.trace_context:
         notes[TRACE_CONTEXT] = system.trace_context
+    # Some clients send an empty text for none.
     message = Message(
         name_of(given.topic, namespace),
         _body_in(given, max_body),
-        system.tag if system.HasField("tag") else None,
-        tuple(system.keys),
+        system.tag or None,
+        tuple(key for key in system.keys if key),
         dict(given.user_properties),
-        system.message_group if system.HasField("message_group") else None,
+        system.message_group or None,
         system.priority,
         notes=notes or None,
     )
@@ -58,14 +76,21 @@ def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Messag
 
 def _body_in(given: Any, max_body: int) -> bytes:
     body: bytes = given.body
-    if given.system_properties.body_encoding != _ENCODING.GZIP:
+    if given.system_properties.body_encoding != _ENCODING.GZIP or not body:
         return body
     # Clients compress by either; one byte more than is allowed is enough to refuse it, whatever there is behind.
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
-        return unpacking.decompress(body, max_body + 1)
+        unpacked = unpacking.decompress(body, max_body + 1)
     except zlib.error as error:
         raise BadRequest(f"The body cannot be unpacked: {error}.", Code.MESSAGE_CORRUPTED, "body") from None
+    if len(unpacked) <= max_body and (not unpacking.eof or unpacking.unused_data):
+        raise BadRequest(
+            "The body cannot be unpacked: its end is missing, or something stands behind it.",
+            Code.MESSAGE_CORRUPTED,
+            "body",
+        )
+    return unpacked
 
 
 def recovery_delay(given: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
@@ -41,14 +41,14 @@ class Producing:
         """Stores messages, each by itself: ordinary ones, delayed ones, and half messages."""
         if not request.messages:
             raise BadRequest("There is no message to send.", Code.MESSAGE_CORRUPTED, "messages")
-        halves: dict[int, tuple[bytes, Message]] = {}
+        halves: dict[int, tuple[bytes, Message, int]] = {}
         ordinary: dict[int, OrdinaryMessage | BrokerError] = {}
         for index, given in enumerate(request.messages):
             try:
                 own, message = message_in(given, caller.namespace, self._transactions.limits.max_body)
                 _check_type(given.system_properties)
                 if given.system_properties.message_type == Type.TRANSACTION:
-                    halves[index] = own, message
+                    halves[index] = own, message, recovery_delay(given)
                 else:
                     ordinary[index] = OrdinaryMessage(own, message)
             except BrokerError as error:
@@ -56,8 +56,7 @@ class Producing:
         outcomes: dict[int, Sent | PlacedOutcome | BrokerError] = {}
         if ordinary:
             outcomes.update(zip(ordinary, await self._send(caller, list(ordinary.values())), strict=True))
-        for index, (own, message) in halves.items():
-            delay = recovery_delay(request.messages[index])
+        for index, (own, message, delay) in halves.items():
             outcome = await self._prepare(caller, own, message, delay)
             if _under_anothers_id(outcome):
                 outcome = await self._prepare(caller, *_renamed(caller, own, message), delay)
@@ -142,7 +141,7 @@ def _under_anothers_id(outcome: Sent | PlacedOutcome | BrokerError) -> bool:
     if isinstance(outcome, PlacedOutcome):
         # Half messages are sent again before they are decided, not after.
         return outcome.state is not TransactionState.PREPARED
-    return isinstance(outcome, AlreadyExists) and outcome.reason in _REUSED
+    return isinstance(outcome, VerdictConflict) or (isinstance(outcome, AlreadyExists) and outcome.reason in _REUSED)
 
 
 def _renamed(caller: Caller, own: bytes, message: Message) -> tuple[bytes, Message]:
@@ -167,7 +166,7 @@ def _check_type(system: Any) -> None:
     if kind == Type.LITE or system.HasField("lite_topic"):
         raise Unsupported("There are no lite topics here; use a topic, with message groups or tags.")
     for wanted, field in _FIELDS:
-        if kind == wanted and not system.HasField(field):
+        if kind == wanted and not (system.HasField(field) and getattr(system, field) != ""):
             raise BadRequest(
                 f"A message of the type {Type.Name(kind)} needs {field}.",
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,

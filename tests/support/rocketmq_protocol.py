@@ -1,7 +1,4 @@
-"""RocketMQ's protocol for tests: a client on the generated stubs, which says on the wire what any official one may say.
-
-A plugin of pytest as well: `pytest_plugins = ["support.rocketmq_protocol"]` in a module of tests gives its fixtures.
-"""
+"""RocketMQ's protocol for tests: a client on the generated stubs, which may say whatever an official one may."""
 
 from __future__ import annotations
 
@@ -14,18 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-import pytest
 
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2, service_pb2_grpc
-from support.brokers import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
 PATIENCE = 30.0
-TIMES = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15}
-"""Of the broker that tests share: short, so that check after check can be waited for."""
 
 Type, ClientType, Language = definition_pb2.MessageType, definition_pb2.ClientType, definition_pb2.Language
 Resolution, Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
@@ -431,34 +424,3 @@ def signature(key: str, secret: str, date_time: str, *, scope: str = "", upper: 
     signed = hmac.new(secret.encode(), date_time.encode(), hashlib.sha1).hexdigest()
     signed = signed.upper() if upper else signed
     return f"MQv2-HMAC-SHA1 Credential={key}{scope}, SignedHeaders=x-mq-date-time, Signature={signed}"
-
-
-@pytest.fixture(scope="session")
-def raw_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with the gateway, which all tests of a process share, with names of their own in it."""
-    folder = tmp_path_factory.mktemp("rocketmq")
-    broker = BrokerProcess(f"sqlite:///{folder / 'halfmq.db'}", rocketmq=True, broker_id="raw", **TIMES)
-    yield broker
-    broker.close()
-    assert broker.process.returncode == 0, broker.log
-    assert broker.count("[error") == broker.count("incident") == 0, broker.log
-
-
-@pytest.fixture
-async def connect_raw(raw_broker: BrokerProcess) -> AsyncIterator[Callable[..., RawClient]]:
-    """Makes clients, of the shared broker where no endpoint is named; they hang up after the test."""
-    made: list[RawClient] = []
-
-    def connect(client_id: str | None = None, *, endpoint: str = "", **rest: Any) -> RawClient:
-        made.append(RawClient(endpoint or raw_broker.endpoint, client_id, **rest))
-        return made[-1]
-
-    yield connect
-    for client in made:
-        await client.close()
-
-
-@pytest.fixture
-def raw(connect_raw: Callable[..., RawClient]) -> RawClient:
-    """A client of the shared broker."""
-    return connect_raw()
