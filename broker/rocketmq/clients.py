@@ -21,7 +21,7 @@ from broker.errors import BrokerError, NotFound
 from broker.rocketmq import settings
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
-from broker.rocketmq.names import name_of
+from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.check_sessions import CheckSession
 
@@ -56,7 +56,7 @@ class Client:
         topics: where its transactions may begin, and whether it is known that some did.
         streams: its telemetry streams here.
         heard_at: when it last called for something.
-        kind, language: what it is, as it told; 0 until then.
+        kind, language: what it is, as it told or as it seems; 0 until then.
     """
 
     topics: dict[str, bool] = field(default_factory=dict)
@@ -64,6 +64,10 @@ class Client:
     heard_at: float = 0.0
     kind: int = 0
     language: int = 0
+
+    def seems(self, kind: int) -> None:
+        """It does what a client of this kind does; what it told of itself counts for more."""
+        self.kind = self.kind or kind
 
     @property
     def pushes(self) -> bool:
@@ -85,7 +89,7 @@ class Clients:
         self._sessions = sessions
         self._max_body = max_body
         self._clients: OrderedDict[str, Client] = OrderedDict()
-        self._checks: OrderedDict[bytes, int] = OrderedDict()
+        self._checks: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
         self._outboxes: set[Outbox[Any]] = set()
         self._draining = False
         self.on_leave: Callable[[str], None] = lambda _: None
@@ -136,14 +140,22 @@ class Clients:
     async def _take_part(self, client: Client, topic: str, *, surely: bool) -> None:
         if client.topics.get(topic) in {surely, True}:
             return
-        client.topics[topic] = surely
-        group_id = await self._catalog.producer_group_id(topic)
+        group_id = await self._group_id(topic)
+        client.topics[topic] = surely or client.topics.get(topic, False)
         for session in client.streams:
             self._sessions.admit(session, group_id, surely=surely)
 
-    def last_check(self, transaction_id: bytes) -> int | None:
-        """The number of the last check that was sent from here for a transaction."""
-        return self._checks.get(transaction_id)
+    async def _group_id(self, topic: str) -> int:
+        return await self._catalog.producer_group_id(producer_group_of(topic))
+
+    def open_check(self, transaction_id: bytes, caller: Caller) -> int | None:
+        """The number of the last check of a transaction that was sent to a client from here, and has no answer yet."""
+        number, asked = self._checks.get(transaction_id, (None, ""))
+        return number if asked == caller.client_id else None
+
+    def answered(self, transaction_id: bytes) -> None:
+        """The checks of a transaction that were sent from here need no answer any more."""
+        self._checks.pop(transaction_id, None)
 
     async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncIterator[Any]:
         """Serves a client's stream."""
@@ -154,9 +166,9 @@ class Clients:
         if self._draining:
             outbox.close()
         client.streams.add(session)
-        for topic, surely in list(client.topics.items()):
-            self._sessions.admit(session, await self._catalog.producer_group_id(topic), surely=surely)
         try:
+            for topic, surely in list(client.topics.items()):
+                self._sessions.admit(session, await self._group_id(topic), surely=surely)
             async for command in outbox.run(
                 self._take(requests, client, caller, outbox), self._send_checks(session, caller, outbox)
             ):
@@ -214,7 +226,7 @@ class Clients:
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
         async for check in session.outgoing():
-            self._checks[check.transaction_id] = check.check_number
+            self._checks[check.transaction_id] = check.check_number, caller.client_id
             self._checks.move_to_end(check.transaction_id)
             while len(self._checks) > _MOST_CHECKS:
                 self._checks.popitem(last=False)

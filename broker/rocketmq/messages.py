@@ -150,6 +150,7 @@ def half_message(check: ClaimedCheck, namespace: str) -> Any:
     if half.message_group:
         system.message_group = half.message_group
     system.message_type = Type.TRANSACTION
+    system.delivery_attempt = 1
     fill_timestamp(system.born_timestamp, check.prepared_at)
     fill_timestamp(system.store_timestamp, check.prepared_at)
     return result

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+from broker.domain.limits import MAX_GROUP_NAME
 from broker.domain.retry import DEAD_LETTER_PREFIX
 from broker.rocketmq.protocol import definition_pb2
 
 _SEPARATOR = "%"
+_DIGITS = 16
 
 
 def name_of(resource: Any, namespace: str) -> str:
@@ -26,3 +29,11 @@ def resource_of(name: str, namespace: str) -> Any:
     if namespace and name.startswith(prefix):
         return definition_pb2.Resource(resource_namespace=namespace, name=mark + name.removeprefix(prefix))
     return definition_pb2.Resource(name=name)
+
+
+def producer_group_of(topic: str) -> str:
+    """The producer group of transactions on a topic; it has the same name, as far as that is not too long for one."""
+    if len(topic) <= MAX_GROUP_NAME:
+        return topic
+    digest = hashlib.blake2b(topic.encode(), digest_size=_DIGITS // 2).hexdigest()
+    return f"{topic[: MAX_GROUP_NAME - _DIGITS - 1]}-{digest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.ids import format_id, parse_id
@@ -11,7 +12,7 @@ from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound,
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
-from broker.rocketmq.names import name_of
+from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome, Sent
 from broker.services.work import VerdictWork
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from broker.services.transactions import TransactionService
 
 _Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
+_VERDICTS = {_Resolution.COMMIT: CheckVerdict.COMMIT, _Resolution.ROLLBACK: CheckVerdict.ROLLBACK}
+
+logger = logging.getLogger("halfmq.rocketmq")
 
 
 class Producing:
@@ -85,7 +89,7 @@ class Producing:
         try:
             await self._clients.has_transactions(caller, message.topic)
             half = HalfTransaction(own, [message], first_check_delay=delay)
-            return (await self._transactions.prepare(message.topic, [half]))[0]
+            return (await self._transactions.prepare(producer_group_of(message.topic), [half]))[0]
         except BrokerError as error:
             return error
 
@@ -94,27 +98,42 @@ class Producing:
         if not request.transaction_id.strip():
             raise BadRequest("The transaction's id is missing.", Code.INVALID_TRANSACTION_ID, "transaction_id")
         transaction_id = parse_id(request.transaction_id)
-        commit = request.resolution == _Resolution.COMMIT
-        decided = commit or request.resolution == _Resolution.ROLLBACK
-        source = VerdictSource.PRODUCER
-        if request.source == _Source.SOURCE_SERVER_CHECK:
-            source = VerdictSource.CHECK
-            verdict = (CheckVerdict.COMMIT if commit else CheckVerdict.ROLLBACK) if decided else CheckVerdict.UNKNOWN
-            await self._answer(transaction_id, verdict)
-        if decided:
-            outcome = (await self._transactions.decide([VerdictWork(transaction_id, commit, source)]))[0]
+        verdict = _VERDICTS.get(request.resolution, CheckVerdict.UNKNOWN)
+        # Some clients never say what a verdict is for.
+        number = self._clients.open_check(transaction_id, caller)
+        answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
+        if answers or request.source == _Source.SOURCE_SERVER_CHECK:
+            await self._take_answer(transaction_id, number, verdict)
+        elif verdict is not CheckVerdict.UNKNOWN:
+            outcome = await self._decide(transaction_id, verdict, VerdictSource.PRODUCER)
             if isinstance(outcome, BrokerError):
                 raise outcome
         return service_pb2.EndTransactionResponse(status=OK)
 
-    async def _answer(self, transaction_id: bytes, verdict: CheckVerdict) -> None:
-        """Notes an answer in the history of checks; answers do not say which check they are for."""
-        number = self._clients.last_check(transaction_id)
+    async def _take_answer(self, transaction_id: bytes, number: int | None, verdict: CheckVerdict) -> None:
+        """Takes an answer to a check, which does not say to which; it is noted in their history.
+
+        One that comes too late is no error of its client's, and there are some that would end for it.
+        """
         if number is None:
             detail = await self._store.transaction(transaction_id)
             number = detail.summary.check_count if detail else 0
         if number:
             await self._store.record_answer(transaction_id, number, verdict, "")
+        if verdict is not CheckVerdict.UNKNOWN:
+            outcome = await self._decide(transaction_id, verdict, VerdictSource.CHECK)
+            if isinstance(outcome, Refused | NotFound):
+                shown = format_id(transaction_id)
+                logger.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
+            elif isinstance(outcome, BrokerError):
+                raise outcome
+        self._clients.answered(transaction_id)
+
+    async def _decide(
+        self, transaction_id: bytes, verdict: CheckVerdict, source: VerdictSource
+    ) -> PlacedOutcome | BrokerError:
+        work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, source)
+        return (await self._transactions.decide([work]))[0]
 
     async def recall(self, request: Any, caller: Caller) -> Any:
         """Takes back a message before its time."""

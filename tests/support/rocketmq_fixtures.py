@@ -8,13 +8,10 @@ import pytest
 
 from acceptance.client import Client
 from support.brokers import BrokerProcess
-from support.rocketmq_protocol import RawClient
+from support.rocketmq_protocol import TIMES, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-
-TIMES = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15}
-"""Of the broker that tests share: short, so that check after check can be waited for."""
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE = 30.0
+TIMES = {"first_check": 0.2, "check_interval": 0.2, "max_checks": 15}
+"""Of the broker that tests share: short, so that check after check can be waited for."""
 
 Type, ClientType, Language = definition_pb2.MessageType, definition_pb2.ClientType, definition_pb2.Language
 Resolution, Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
