@@ -181,7 +181,7 @@ def _message(topic: str, body: bytes, properties: Mapping[str, str], namespace: 
             result.user_properties[name] = value
     origin = origin_of(properties)
     if origin is not None:
-        system.dead_letter_queue.topic = origin.topic
+        system.dead_letter_queue.topic = resource_of(origin.topic, namespace).name
     return result
 
 
