@@ -379,6 +379,11 @@ class Telemetry:
             self._commands.put_nowait(None)
         return command
 
+    @property
+    def silent(self) -> bool:
+        """Whether no command has come that was not read."""
+        return self._commands.empty()
+
     async def agree(self, settings: Any) -> Any:
         """Tells settings, which must be taken; those that come back."""
         await self.tell(settings)
