@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.outbox import Outbox
 from broker.domain.ids import format_id
-from broker.domain.limits import MAX_GROUP_NAME, MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
+from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
 from broker.errors import BrokerError, NotFound
 from broker.rocketmq import settings
 from broker.rocketmq.codes import OK, BadRequest, status_of
@@ -131,11 +131,9 @@ class Clients:
 
     async def _may_have_transactions(self, client: Client, topic: str) -> None:
         check_topic_name(topic)
-        # A name that no producer group can have: sending half messages there is refused.
-        if len(topic) <= MAX_GROUP_NAME:
-            with suppress(NotFound):
-                await self._catalog.topic(topic)
-                await self._take_part(client, topic, surely=False)
+        with suppress(NotFound):
+            await self._catalog.topic(topic)
+            await self._take_part(client, topic, surely=False)
 
     async def _take_part(self, client: Client, topic: str, *, surely: bool) -> None:
         if client.topics.get(topic) in {surely, True}:
