@@ -11,6 +11,7 @@ import pytest
 from producer_sdk import Admin
 from support.brokers import BrokerProcess
 from support.databases import create_database, drop_database, server_url
+from support.operators import Operator
 from support.rocketmq import OfficialClient
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ def new_broker(brokers: Brokers) -> Iterator[Callable[..., BrokerProcess]]:
 def admin(broker: BrokerProcess) -> Iterator[Admin]:
     """halfmq's own client for operators, on the shared broker."""
     with Admin(broker.endpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def operator(broker: BrokerProcess) -> Iterator[Operator]:
+    """What the SDK's client for operators does not have, on the shared broker."""
+    with Operator(broker.endpoint) as made:
         yield made
 
 
