@@ -119,6 +119,7 @@ def shown(message: Message) -> dict[str, Any]:
         "priority": message.priority,
         "corrupted": message.corrupted,
         "receipt_handle": message.receipt_handle,
+        "broker": "" if message.endpoints is None else str(message.endpoints),
     }
 
 

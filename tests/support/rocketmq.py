@@ -59,6 +59,7 @@ class Received:
     """A message as the official client knows it; times in milliseconds, as it tells them.
 
     Attributes:
+        broker: the address of the one that handed it out.
         seen_at: when the test heard of it, in seconds.
         number: names it in its process, where it was received by a simple consumer.
         transaction_id: of a message that is checked.
@@ -80,6 +81,7 @@ class Received:
     priority: int
     corrupted: bool
     receipt_handle: str | None
+    broker: str
     seen_at: float = field(default_factory=time.time)
     number: int = 0
     transaction_id: str = ""
