@@ -56,7 +56,7 @@ class Client:
         topics: where its transactions may begin, and whether it is known that some did.
         streams: its telemetry streams here.
         heard_at: when it last called for something.
-        kind, language: what it is, as it told or as it seems; 0 until then.
+        kind, language: what it is, as it told or as its calls tell; 0 until then.
     """
 
     topics: dict[str, bool] = field(default_factory=dict)
@@ -64,10 +64,6 @@ class Client:
     heard_at: float = 0.0
     kind: int = 0
     language: int = 0
-
-    def seems(self, kind: int) -> None:
-        """It does what a client of this kind does; what it told of itself counts for more."""
-        self.kind = self.kind or kind
 
     @property
     def pushes(self) -> bool:
@@ -100,14 +96,15 @@ class Clients:
         for outbox in self._outboxes:
             outbox.close()
 
-    def heard(self, caller: Caller) -> Client:
-        """A client called for something."""
+    def heard(self, caller: Caller, kind: int = 0) -> Client:
+        """A client called for something; `kind`: what it must be, where the call tells."""
         client = self._clients.get(caller.client_id)
         if client is None:
             client = self._clients[caller.client_id] = Client()
             if len(self._clients) > _MOST_CLIENTS:
                 del self._clients[next(name for name, each in self._clients.items() if not each.streams)]
         client.heard_at = time.monotonic()
+        client.kind = kind or client.kind
         self._clients.move_to_end(caller.client_id)
         return client
 

@@ -69,7 +69,8 @@ class Consuming:
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
-        self._clients.heard(caller.named())
+        # It may have told its settings before this broker was started anew.
+        self._clients.heard(caller.named(), definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0)
         topic = name_of(request.message_queue.topic, caller.namespace)
         group = name_of(request.group, caller.namespace)
         # What a push consumer gets is its own for as long as it works on it: nobody says for how long.

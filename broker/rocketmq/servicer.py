@@ -68,7 +68,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return await self._answer(context, request, self._heartbeat, service_pb2.HeartbeatResponse)
 
     async def _heartbeat(self, request: Any, caller: Caller) -> Any:
-        self._clients.heard(caller.named()).seems(request.client_type)
+        self._clients.heard(caller.named(), request.client_type)
         return service_pb2.HeartbeatResponse(status=OK)
 
     async def NotifyClientTermination(self, request: Any, context: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from producer_sdk import Admin
+from producer_sdk import Admin, TimelineEventType
 from support.operators import Operator
 from support.rocketmq import ClientError, await_handled
 
@@ -98,6 +98,38 @@ def test_a_producer_and_a_consumer_go_on_when_the_broker_was_started_again(
     # Only what was not acknowledged when the broker went came twice, and it says so.
     firsts = [message.text for message in received if message.attempt == 1]
     assert len(firsts) == len(set(firsts))
+
+
+def test_a_failure_counts_as_one_though_the_broker_was_started_again_since_the_consumer_came(
+    new_broker: Callable[..., BrokerProcess], python: OfficialClient, unique: Callable[[str], str]
+) -> None:
+    broker = new_broker("sqlite")
+    topic, group = unique("orders"), unique("shop")
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic)
+        admin.create_group(group, max_attempts=3, retry_delays=[1])
+    consumer = python.push_consumer(broker.endpoint, group, topic, lambda message: message.text != "bad")
+    producer = python.producer(broker.endpoint, topic)
+    producer.send(topic, "before")
+    consumer.received.await_text("before")
+    broker.stop()
+    broker = came_back(new_broker, broker)
+    bad = producer.send(topic, "bad")
+    with Admin(broker.endpoint) as admin:
+        await_handled(admin, group, topic)
+        attempts = [message.attempt for message in consumer.received.all() if message.text == "bad"]
+        assert attempts == [1, 2, 3]
+        (letter,) = admin.list_dead_letters(group)
+        assert (letter.message.text, letter.attempts) == ("bad", 3)
+        story = [event.type for event in admin.timeline(bad.message_id)]
+    assert story[-6:] == [
+        TimelineEventType.DELIVERED,
+        TimelineEventType.NACKED,
+        TimelineEventType.DELIVERED,
+        TimelineEventType.NACKED,
+        TimelineEventType.DELIVERED,
+        TimelineEventType.DEAD_LETTERED,
+    ]
 
 
 def test_transactions_outlive_the_broker_that_they_began_at(
