@@ -85,7 +85,7 @@ class Clients:
         self._sessions = sessions
         self._max_body = max_body
         self._clients: OrderedDict[str, Client] = OrderedDict()
-        self._checks: OrderedDict[bytes, list[tuple[int, str]]] = OrderedDict()
+        self._checks: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
         self._outboxes: set[Outbox[Any]] = set()
         self._draining = False
         self.on_leave: Callable[[str], None] = lambda _: None
@@ -144,17 +144,13 @@ class Clients:
         return await self._catalog.producer_group_id(producer_group_of(topic))
 
     def open_check(self, transaction_id: bytes, caller: Caller) -> int | None:
-        """The number of the first check of a transaction that was sent to a client from here and has no answer yet."""
-        sent = self._checks.get(transaction_id, ())
-        return next((number for number, client_id in sent if client_id == caller.client_id), None)
+        """The number of the last check of a transaction that was sent to a client from here, and has no answer yet."""
+        number, asked = self._checks.get(transaction_id, (None, ""))
+        return number if asked == caller.client_id else None
 
-    def answered(self, transaction_id: bytes, check_number: int) -> None:
-        """A check that was sent from here has its answer."""
-        left = [each for each in self._checks.get(transaction_id, ()) if each[0] != check_number]
-        if left:
-            self._checks[transaction_id] = left
-        else:
-            self._checks.pop(transaction_id, None)
+    def answered(self, transaction_id: bytes) -> None:
+        """The checks of a transaction that were sent from here need no answer any more."""
+        self._checks.pop(transaction_id, None)
 
     async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncIterator[Any]:
         """Serves a client's stream."""
@@ -225,7 +221,7 @@ class Clients:
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
         async for check in session.outgoing():
-            self._checks.setdefault(check.transaction_id, []).append((check.check_number, caller.client_id))
+            self._checks[check.transaction_id] = check.check_number, caller.client_id
             self._checks.move_to_end(check.transaction_id)
             while len(self._checks) > _MOST_CHECKS:
                 self._checks.popitem(last=False)

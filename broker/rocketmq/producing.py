@@ -127,7 +127,7 @@ class Producing:
                 logger.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
             elif isinstance(outcome, BrokerError):
                 raise outcome
-        self._clients.answered(transaction_id, number)
+        self._clients.answered(transaction_id)
 
     async def _decide(
         self, transaction_id: bytes, verdict: CheckVerdict, source: VerdictSource
