@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.converters.times import micros
 from broker.domain.filters import FilterKind, compile_filter
-from broker.errors import BrokerError
+from broker.errors import BrokerError, StaleReceipt
 from broker.rocketmq.codes import OK, BadRequest, status, status_of
 from broker.rocketmq.messages import delivered
 from broker.rocketmq.names import name_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from broker.services.groups import GroupService
     from broker.services.subscription import Subscription
     from broker.services.work import HandedOut
+
+logger = logging.getLogger("halfmq.rocketmq")
 
 ANSWERING = 0.5
 """Seconds kept of a call's time for its answer."""
@@ -65,7 +68,7 @@ class Consuming:
         self._subscriptions: OrderedDict[_Key, Subscription] = OrderedDict()
         self._stated: OrderedDict[tuple[str, str, str], tuple[int, str]] = OrderedDict()
         self._acked: OrderedDict[str, None] = OrderedDict()
-        self._attempts: OrderedDict[tuple[str, str], list[HandedOut]] = OrderedDict()
+        self._attempts: OrderedDict[tuple[str, str, str, str], list[HandedOut]] = OrderedDict()
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
@@ -78,18 +81,18 @@ class Consuming:
         if not request.auto_renew:
             lease_time = micros(request.invisible_duration, "duration")
         subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
-        limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
-        attempt = (caller.client_id, request.attempt_id)
+        # A client that comes with the same attempt again never got what was handed out to it.
+        attempt = (caller.client_id, group, topic, request.attempt_id)
         if lost := self._attempts.pop(attempt, None):
-            # Under this name it got messages before, and asks again: they never came.
             self._renewals.forget(lost)
             await subscription.give_back(lost)
+        limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
         parts = await subscription.wait_and_take(limit, polling_time(request, caller))
         handed_out = [part.handed_out() for part in parts]
         if handed_out and request.auto_renew:
             self._renewals.keep(caller.client_id, parts)
-            if request.attempt_id:
-                _remember(self._attempts, attempt, handed_out, most=_MOST_ATTEMPTS)
+        if request.attempt_id and handed_out:
+            _remember(self._attempts, attempt, handed_out, most=_MOST_ATTEMPTS)
         sent = False
         try:
             if not parts:
@@ -183,7 +186,10 @@ class Consuming:
         handle = request.receipt_handle
         reason = f"given up by its consumer after {request.delivery_attempt} attempts"
         outcome = (await self._delivery.nack([handle], reason=reason, given_up=True)).get(handle)
-        if isinstance(outcome, BrokerError):
+        if isinstance(outcome, StaleReceipt):
+            # It is this client's no more: settled, or delivered again. Clients would say it again and again for ever.
+            logger.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
+        elif isinstance(outcome, BrokerError):
             raise outcome
         self._renewals.settled([handle])
         return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK)

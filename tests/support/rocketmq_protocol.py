@@ -146,14 +146,19 @@ class RawClient:
         namespace: str = "",
         keys: tuple[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        reads_ahead: bool = True,
     ) -> None:
-        """Takes where the broker is, its name (None: one of its own; empty: it does not say), and how it signs."""
+        """Takes where the broker is, its name (None: one of its own; empty: it does not say), and how it signs.
+
+        `reads_ahead`: whether the connection takes more than 64 KiB that nobody reads.
+        """
         self.endpoint = endpoint
         self.client_id = unique("client") if client_id is None else client_id
         self.namespace = namespace
         self._keys = keys
         self._headers = dict(headers or {})
-        self._channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        window = [] if reads_ahead else [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+        self._channel = grpc.aio.insecure_channel(endpoint, options=[*_OPTIONS, *window])
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
         self._streams: list[Telemetry] = []
 
