@@ -1,4 +1,4 @@
-"""Brokers that speak RocketMQ's protocol, and its official Python client in processes of its own."""
+"""Brokers that speak RocketMQ's protocol, and its official clients for Python and Node in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from producer_sdk import Admin
 from support.brokers import BrokerProcess
 from support.databases import create_database, drop_database, server_url
+from support.gateways import Gateway
+from support.node import NodeProcess
 from support.operators import Operator
 from support.rocketmq import OfficialClient
 
@@ -150,3 +152,17 @@ def new_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A broker that the tests of the Node client share, with names of their own in it."""
+    with Gateway(f"sqlite:///{tmp_path_factory.mktemp('gateway') / 'halfmq.db'}") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def node(gateway: Gateway) -> Iterator[NodeProcess]:
+    """A process for the Node clients of a module's tests."""
+    with NodeProcess(gateway.endpoint) as process:
+        yield process
