@@ -29,6 +29,7 @@ class Caller:
     client_id: str
     namespace: str = ""
     seconds_left: float | None = None
+    language: str = ""
 
     def named(self) -> Caller:
         """The caller, where a call makes no sense without a name.
@@ -60,7 +61,9 @@ class Callers:
             self._check(headers)
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
-        return Caller(client_id, headers.get("x-mq-namespace", ""), context.time_remaining())
+        return Caller(
+            client_id, headers.get("x-mq-namespace", ""), context.time_remaining(), headers.get("x-mq-language", "")
+        )
 
     def _check(self, headers: Mapping[str, str]) -> None:
         found = _AUTHORIZATION.fullmatch(headers.get("authorization", "").strip())

@@ -44,6 +44,9 @@ SILENCE, AFTER_STREAM = 45.0, 15.0
 Most call every 10 seconds, some every 30. A process that is killed ends its stream.
 """
 _SAID_AGAIN_AFTER = 1.5
+_INTRODUCTION = 2.0
+_NODE = "HTTP"
+"""What Node's client calls its language in the headers of its calls."""
 _MOST_CLIENTS = 100_000
 _MOST_CHECKS = 10_000
 
@@ -57,6 +60,7 @@ class Client:
         streams: its telemetry streams here.
         heard_at: when it last called for something.
         kind, language: what it is, as it told or as its calls tell; 0 until then.
+        told: set when it told its settings.
     """
 
     topics: dict[str, bool] = field(default_factory=dict)
@@ -64,6 +68,7 @@ class Client:
     heard_at: float = 0.0
     kind: int = 0
     language: int = 0
+    told: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def pushes(self) -> bool:
@@ -106,6 +111,19 @@ class Clients:
         client.heard_at = time.monotonic()
         client.kind = kind or client.kind
         self._clients.move_to_end(caller.client_id)
+        return client
+
+    async def introduced(self, caller: Caller) -> Client:
+        """A client called for something, and what its call means depends on what it told of itself.
+
+        Where the broker was started anew, some calls come before the client's new stream. To Node's this matters: see
+        `reads_seconds_as_milliseconds`. It opens one within a second or so.
+        """
+        client = self.heard(caller)
+        if caller.language == _NODE and not client.language:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTRODUCTION):
+                    await client.told.wait()
         return client
 
     def alive(self, client_id: str) -> bool:
@@ -196,6 +214,7 @@ class Clients:
 
     async def _agree(self, told: Any, client: Client, caller: Caller) -> Any:
         client.kind, client.language = told.client_type, told.user_agent.language
+        client.told.set()
         kind = told.WhichOneof("pub_sub")
         if kind == "publishing":
             if len(told.publishing.topics) > MAX_TOPICS_OF_CLIENT:

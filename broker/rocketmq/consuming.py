@@ -161,7 +161,7 @@ class Consuming:
 
     async def change_invisible_duration(self, request: Any, caller: Caller) -> Any:
         """Keeps a message for longer, or gives it back for later; which of them, the kind of consumer tells."""
-        client = self._clients.heard(caller)
+        client = await self._clients.introduced(caller)
         handle = request.receipt_handle
         time = micros(request.invisible_duration, "duration")
         if client.pushes:

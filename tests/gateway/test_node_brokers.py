@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.rocketmq.protocol import Code
-from consumer_sdk import TlsConfig
+from consumer_sdk import TimelineEventType, TlsConfig
 from producer_sdk import TransactionState
 from support.certificates import Authority
 from support.databases import create_database, drop_database, server_url
 from support.gateways import Gateway, eventually, free_address, texts, unique
-from support.node import NodeError, NodeProcess
+from support.node import NodeError, NodeProcess, own_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,3 +271,30 @@ def test_namespaces_are_worlds_of_their_own(gateway: Gateway) -> None:
             simple.ack(*messages[1:], *simple.take(1))
             assert gateway.lag(f"{space}%{readers}", f"{space}%{name}") == 0
     assert gateway.log(name) == []
+
+
+def test_handlers_that_fail_while_the_broker_is_away_get_their_messages_after_the_delay_of_the_group(
+    tmp_path: Path,
+) -> None:
+    bodies = [f"order {number}" for number in range(8)]
+    with Gateway(f"sqlite:///{tmp_path / 'halfmq.db'}") as gateway, NodeProcess(gateway.endpoint) as node:
+        topic, group = gateway.topic(), gateway.group(retry_delays=[1])
+        receipts = node.producer(topic).send_many(topic, bodies)
+        consumer = node.push_consumer(group, topic, outcomes={body: ["hold", "success"] for body in bodies})
+        node.until(lambda: len(consumer.deliveries) == 8)
+        gateway.stop(kill=True)
+        # The client says it again every second, each time by itself; and opens its telemetry stream every second.
+        for message in consumer.messages:
+            consumer.release(message, "failure")
+            time.sleep(0.12)
+        gateway.start()
+        consumer.until(16)
+        gateway.until_settled(group, topic)
+        assert {message.attempt for message in consumer.messages[8:]} == {2}
+        # As the broker tells it: given back once, and delivered again a second after that.
+        for receipt in receipts:
+            events = gateway.admin.timeline(own_id(receipt.message_id))
+            given_back = [event.happened_at for event in events if event.type is TimelineEventType.NACKED]
+            delivered = [event.happened_at for event in events if event.type is TimelineEventType.DELIVERED]
+            assert (len(given_back), len(delivered)) == (1, 2)
+            assert delivered[1] - given_back[0] > timedelta(seconds=0.99)
