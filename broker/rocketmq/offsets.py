@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.api.converters.times import micros_of_time
+from broker.domain.limits import check_group_name
 from broker.rocketmq.codes import OK, BadRequest, status
 from broker.rocketmq.consuming import filter_of, polling_time
 from broker.rocketmq.messages import log_message
@@ -56,7 +57,9 @@ class Offsets:
     async def get(self, request: Any, caller: Caller) -> Any:
         """Tells how far a group has come in a queue."""
         topic, queue_no = _queue(request, caller)
-        states = await self._catalog.queue_states(topic, name_of(request.group, caller.namespace))
+        group = name_of(request.group, caller.namespace)
+        check_group_name(group, "consumer_group")
+        states = await self._catalog.queue_states(topic, group)
         offset = next((state.committed_offset for state in states if state.queue_no == queue_no), None)
         if offset is None:
             raise BadRequest(f"The topic {topic!r} has no queue {queue_no}.", Code.OFFSET_NOT_FOUND, "message_queue.id")
