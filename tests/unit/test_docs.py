@@ -15,6 +15,8 @@ from broker.api.status import CODES
 from broker.app import LARGEST_REQUEST
 from broker.config import BOUNDS, BrokerConfig
 from broker.domain import limits
+from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
+from broker.rocketmq.protocol import Code, service_pb2
 from broker.services.delivery import SECOND, DeliveryConfig
 from broker.services.transactions import LONGEST_CHECK_DELAY
 from broker.storage.schema import metadata
@@ -22,6 +24,8 @@ from broker.storage.schema import metadata
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
 _CONFIGURATION = DOCS / "configuration.md"
+# Codes that say no more than that a request was wrong, or that there is nothing.
+_PLAIN = {"BAD_REQUEST", "NOT_FOUND", "PRECONDITION_FAILED"}
 PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
@@ -148,3 +152,28 @@ def test_decisions_are_numbered_without_gaps() -> None:
         text = page.read_text()
         assert text.startswith(f"# {page.name[:4]}: ")
         assert "**Decided:**" in text
+
+
+@pytest.mark.parametrize("heading", ["call", "feature"])
+def test_each_line_about_rocketmq_names_a_test(heading: str) -> None:
+    rows = _table((DOCS / "rocketmq.md").read_text(), heading)
+    assert rows
+    for name, _, tests in rows:
+        named = re.findall(r"`([\w./]+\.py)::(\w+)`", tests)
+        assert named, name
+        for file, test in named:
+            text = (CHECKOUT / "tests" / "gateway" / file).read_text()
+            assert re.search(rf"^(async )?def {test}\(", text, re.M), (file, test)
+
+
+def test_every_call_of_rocketmqs_protocol_has_a_line() -> None:
+    rows = _table((DOCS / "rocketmq.md").read_text(), "call")
+    methods = service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row[0])) == sorted(m.name for m in methods)
+
+
+def test_every_code_that_is_told_is_described() -> None:
+    rows = _table((DOCS / "rocketmq.md").read_text(), "code")
+    told = {int(code) for code in (*_BY_REASON.values(), *_BY_FIELD.values(), *(code for _, code in _BY_KIND))}
+    shown = {Code.Value(name) for row in rows for name in re.findall(r"`([A-Z_]+)`", row[0])}
+    assert {Code.Name(code) for code in told - shown} == _PLAIN
