@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """Sends messages until it is ended, each again until it is acknowledged, for the same message each time."""
+    """Sends one message after the other until it is ended; a context manager that ends it."""
 
     def __init__(self, producer: OfficialProducer, topic: str) -> None:
         self._producer = producer
@@ -53,11 +53,28 @@ class Load:
             assert time.monotonic() < until, f"{self.failures} failures"
             time.sleep(0.01)
 
-    def end(self) -> list[str]:
-        """Stops sending; what was acknowledged."""
+    def end(self) -> None:
+        """Stops sending."""
         self._ended.set()
         self._thread.join()
-        return self.acknowledged
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def until_served(action: Callable[[], Any]) -> Any:
+    """Does something as soon as the client has found the broker again."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return action()
+        except ClientError as error:
+            assert error.code == "UNAVAILABLE"
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def came_back(new_broker: Callable[..., BrokerProcess], broker: BrokerProcess, **settings: object) -> BrokerProcess:
@@ -80,20 +97,19 @@ def test_a_producer_and_a_consumer_go_on_when_the_broker_was_started_again(
         admin.create_group(group)
     python = new_python()
     consumer = python.push_consumer(broker.endpoint, group, topic)
-    load = Load(python.producer(broker.endpoint, topic), topic)
-    load.await_more(200)
-    consumer.received.await_count(50)
-    (broker.stop if how == "stopped" else broker.kill)()
-    broker = came_back(new_broker, broker, lease=3)
-    load.await_more(200)
-    acknowledged = load.end()
+    with Load(python.producer(broker.endpoint, topic), topic) as load:
+        load.await_more(200)
+        consumer.received.await_count(50)
+        (broker.stop if how == "stopped" else broker.kill)()
+        broker = came_back(new_broker, broker, lease=3)
+        load.await_more(200)
     with Admin(broker.endpoint) as admin:
         await_handled(admin, group, topic)
         stored = sum(each.max_offset for each in admin.group_progress(group, topic))
     received = consumer.received.all()
-    assert set(acknowledged) <= {message.text for message in received}
+    assert set(load.acknowledged) <= {message.text for message in received}
     # Of those that were not, one may have been taken in without an answer; and none was taken in twice.
-    assert len(acknowledged) <= stored <= len(acknowledged) + load.failures
+    assert len(load.acknowledged) <= stored <= len(load.acknowledged) + load.failures
     assert stored == len({message.message_id for message in received}) == len({message.text for message in received})
     # Only what was not acknowledged when the broker went came twice, and it says so.
     firsts = [message.text for message in received if message.attempt == 1]
@@ -114,7 +130,7 @@ def test_a_failure_counts_as_one_though_the_broker_was_started_again_since_the_c
     consumer.received.await_text("before")
     broker.stop()
     broker = came_back(new_broker, broker)
-    bad = producer.send(topic, "bad")
+    bad = until_served(lambda: producer.send(topic, "bad"))
     with Admin(broker.endpoint) as admin:
         await_handled(admin, group, topic)
         attempts = [message.attempt for message in consumer.received.all() if message.text == "bad"]
@@ -148,16 +164,7 @@ def test_transactions_outlive_the_broker_that_they_began_at(
     broker.kill()
     broker = came_back(new_broker, broker)
     for verdict in (committed.commit, repeated.commit, dropped.rollback):
-        # Until the client has found the broker again.
-        until = time.monotonic() + 60
-        while True:
-            try:
-                verdict()
-                break
-            except ClientError as error:
-                assert error.code == "UNAVAILABLE"
-                assert time.monotonic() < until
-                time.sleep(0.1)
+        until_served(verdict)
     successor = python.producer(broker.endpoint, topic, checker=lambda _: "COMMIT")
     consumer = python.push_consumer(broker.endpoint, group, topic)
     with Operator(broker.endpoint) as operator, Admin(broker.endpoint) as admin:
@@ -200,14 +207,13 @@ def test_clients_use_both_brokers_and_go_on_with_one_when_the_other_is_gone(
         admin.create_topic(topic)
         admin.create_group(group)
         consumers = [new_python().push_consumer(endpoints, group, topic) for _ in range(2)]
-        load = Load(new_python().producer(endpoints, topic), topic)
-        load.await_more(200)
-        assert set(load.brokers) == {one.endpoint, other.endpoint}
-        for consumer in consumers if announced else consumers[:1]:
-            consumer.received.await_count(20)
-        (one.kill if how == "killed" else one.stop)()
-        load.await_more(200)
-        acknowledged = load.end()
+        with Load(new_python().producer(endpoints, topic), topic) as load:
+            load.await_more(200)
+            assert set(load.brokers) == {one.endpoint, other.endpoint}
+            for consumer in consumers if announced else ():
+                consumer.received.await_count(20)
+            (one.kill if how == "killed" else one.stop)()
+            load.await_more(200)
         await_handled(admin, group, topic)
         stored = sum(each.max_offset for each in admin.group_progress(group, topic))
     received = [message for consumer in consumers for message in consumer.received.all()]
@@ -215,8 +221,8 @@ def test_clients_use_both_brokers_and_go_on_with_one_when_the_other_is_gone(
         # Without that a push consumer is told of the broker only that it happens to ask, every few seconds.
         assert {message.broker for message in received} == {one.endpoint, other.endpoint}
     assert load.failures == 0  # The client tries the other broker by itself.
-    assert set(acknowledged) == {message.text for message in received}
-    assert stored == len(acknowledged) == len(set(acknowledged))
+    assert {message.text for message in received} == set(load.acknowledged)
+    assert stored == len(load.acknowledged) == len(set(load.acknowledged))
     firsts = [message.text for message in received if message.attempt == 1]
     assert len(firsts) == len(set(firsts))
 

@@ -130,7 +130,7 @@ def test_the_messages_of_a_push_consumer_that_was_killed_come_again(
         again = consumer.received.await_count(10)
         await_handled(admin, group, topic)
     assert sorted(consumer.received.texts()) == sorted(sent)
-    assert {message.attempt for message in again} == {2}
+    assert all((message.attempt or 0) > 1 for message in again)
 
 
 def test_a_push_consumer_that_is_shut_down_ends_its_work_and_leaves_the_rest_to_the_others(

@@ -81,6 +81,7 @@ def test_what_a_message_cannot_be_is_refused_with_the_field_at_fault(
     for fields, code, field in (
         ({"properties": {f"p{number}": "1" for number in range(129)}}, "MESSAGE_PROPERTIES_TOO_LARGE", "properties"),
         ({"properties": {"note": "x" * 17_000}}, "MESSAGE_PROPERTIES_TOO_LARGE", "properties"),
+        ({"properties": {"halfmq.note": "1"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY", "properties"),
         ({"tag": "a\nb"}, "ILLEGAL_MESSAGE_TAG", "tag"),
         ({"message_group": "g" * 300}, "ILLEGAL_MESSAGE_GROUP", "message_group"),
         ({"deliver_at": int(time.time()) + 25 * 3600}, "ILLEGAL_DELIVERY_TIME", "deliver"),
