@@ -243,6 +243,29 @@ def test_the_filter_of_a_later_consumer_is_the_groups_from_then_on(
         assert admin.get_group(group).filters == in_halfmq
 
 
+def test_a_consumer_that_goes_on_with_an_old_filter_does_not_bring_it_back(
+    broker: BrokerProcess, python: OfficialClient, topic: str, group: str, admin: Admin
+) -> None:
+    producer = python.producer(broker.endpoint, topic)
+    old = python.push_consumer(broker.endpoint, group, {topic: "paid"})
+    producer.send(topic, "paid 0", tag="paid")
+    old.received.await_text("paid 0")
+    new = python.push_consumer(broker.endpoint, group, {topic: "sent"})
+    until = time.monotonic() + 60
+    while admin.get_group(group).filters != {topic: TagFilter("sent")}:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    # Each message ends a poll, and the next one names the filter again.
+    for number in range(20):
+        producer.send(topic, f"paid {number + 1}", tag="paid")
+        producer.send(topic, f"sent {number}", tag="sent")
+        await_handled(admin, group, topic)
+    assert admin.get_group(group).filters == {topic: TagFilter("sent")}
+    assert old.received.texts()[0] == "paid 0"
+    assert sorted(old.received.texts()[1:] + new.received.texts()) == sorted(f"sent {number}" for number in range(20))
+    assert len(old.received.all()) > 1
+
+
 @pytest.mark.parametrize("expression", ["sql: amount >", "sql: ", "sql: unknown_function(amount) = 1"])
 def test_a_filter_that_cannot_be_read_is_refused(
     expression: str, broker: BrokerProcess, python: OfficialClient, topic: str, group: str

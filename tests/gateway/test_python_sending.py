@@ -246,6 +246,16 @@ def test_a_broker_that_makes_topics_and_groups_makes_them_for_official_clients(
     consumer.received.await_text("second")
 
 
+def test_clients_find_the_broker_by_the_name_of_its_host(
+    broker: BrokerProcess, python: OfficialClient, topic: str, group: str
+) -> None:
+    endpoint = f"localhost:{broker.endpoint.rpartition(':')[2]}"
+    consumer = python.push_consumer(endpoint, group, topic)
+    receipt = python.producer(endpoint, topic).send(topic, "order")
+    assert receipt.broker == endpoint
+    assert consumer.received.await_text("order").broker == endpoint
+
+
 def test_namespaces_keep_topics_of_one_name_apart(
     broker: BrokerProcess, python: OfficialClient, admin: Admin, unique: Callable[[str], str]
 ) -> None:
