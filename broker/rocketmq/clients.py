@@ -69,6 +69,7 @@ class Client:
     kind: int = 0
     language: int = 0
     told: asyncio.Event = field(default_factory=asyncio.Event)
+    polling: int = 0
 
     @property
     def pushes(self) -> bool:
@@ -236,6 +237,7 @@ class Clients:
             )
         group = name_of(told.subscription.group, caller.namespace)
         check_group_name(group, "consumer_group")
+        client.polling = max(0, told.subscription.long_polling_timeout.ToMicroseconds())
         return settings.for_consumer(told, await self._catalog.group(group))
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:

@@ -73,7 +73,9 @@ class Consuming:
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
         # It may have told its settings before this broker was started anew.
-        self._clients.heard(caller.named(), definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0)
+        client = self._clients.heard(
+            caller.named(), definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0
+        )
         topic = name_of(request.message_queue.topic, caller.namespace)
         group = name_of(request.group, caller.namespace)
         # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
@@ -87,7 +89,7 @@ class Consuming:
             self._renewals.forget(lost)
             await subscription.give_back(lost)
         limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
-        parts = await subscription.wait_and_take(limit, polling_time(request, caller))
+        parts = await subscription.wait_and_take(limit, polling_time(request, caller, client.polling))
         handed_out = [part.handed_out() for part in parts]
         if handed_out and request.auto_renew:
             self._renewals.keep(caller.client_id, parts)
@@ -211,9 +213,12 @@ def _remember(memory: OrderedDict[_Name, _What], name: _Name, what: _What, most:
         memory.popitem(last=False)
 
 
-def polling_time(request: Any, caller: Caller) -> int:
-    """Microseconds that a call may wait: as it asks, and never so long that its answer would come too late."""
-    wait = LONGEST_POLLING
+def polling_time(request: Any, caller: Caller, told: int = 0) -> int:
+    """Microseconds that a call may wait: as it asks, and never so long that its answer would come too late.
+
+    Go's simple consumer does not ask: what it waits for stands in the settings that it told.
+    """
+    wait = min(told or LONGEST_POLLING, LONGEST_WAIT)
     if request.HasField("long_polling_timeout"):
         wait = min(micros(request.long_polling_timeout, "wait"), LONGEST_WAIT)
     if caller.seconds_left is not None:

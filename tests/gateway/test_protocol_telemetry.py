@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -204,6 +205,24 @@ async def test_what_a_push_consumer_leaves_behind_comes_again_soon(
     assert sorted(each.body for each in found) == [b"1", b"2"]
     assert {each.system_properties.delivery_attempt for each in found} == {2}
     assert (await leaving.ack(group, topic, received.handles[1])).status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_a_poll_that_does_not_say_how_long_it_waits_waits_as_the_settings_told(
+    connect_raw: Connect, native: Client
+) -> None:
+    topic, group = await native.make_topic(), await native.make_group()
+    raw = connect_raw()
+    told = raw.consumer_settings(group, topic, kind=ClientType.SIMPLE_CONSUMER, language=Language.GOLANG)
+    told.subscription.long_polling_timeout.FromSeconds(1)
+    await raw.telemetry().agree(told)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    assert (await raw.receive(group, topic, wait=None, seconds=60)).code == Code.MESSAGE_NOT_FOUND
+    assert 0.9 <= clock() - began < 15
+    # What a poll itself says counts more.
+    began = clock()
+    assert (await raw.receive(group, topic, wait=2.0, seconds=60)).code == Code.MESSAGE_NOT_FOUND
+    assert clock() - began >= 1.9
 
 
 async def test_streams_end_well_when_the_broker_does(connect_raw: Connect, tmp_path: Path) -> None:
