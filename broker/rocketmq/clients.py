@@ -61,6 +61,7 @@ class Client:
         heard_at: when it last called for something.
         kind, language: what it is, as it told or as its calls tell; 0 until then.
         told: set when it told its settings.
+        polling: microseconds that it waits for messages, as it told.
     """
 
     topics: dict[str, bool] = field(default_factory=dict)
