@@ -41,7 +41,7 @@ def signed(authorization: str, time: str = TIME) -> Context:
 
 def test_a_caller_is_who_its_headers_say() -> None:
     context = Context(12.5, x_mq_client_id="me", x_mq_namespace="shop", x_mq_language="JAVA")
-    assert Callers().caller(context) == Caller("me", "shop", 12.5)
+    assert Callers().caller(context) == Caller("me", "shop", 12.5, language="JAVA")
     assert Callers().caller(Context()) == Caller("", "", None)
     assert Callers().caller(Context(x_mq_client_id=b"bytes")) == Caller("", "", None)
 
