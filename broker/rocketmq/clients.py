@@ -43,6 +43,7 @@ SILENCE, AFTER_STREAM = 45.0, 15.0
 
 Most call every 10 seconds, some every 30. A process that is killed ends its stream.
 """
+_TAKE_IN_LITTLE = {_Language.NODE_JS, _Language.DOT_NET, _Language.RUST}
 _SAID_AGAIN_AFTER = 1.5
 _INTRODUCTION = 2.0
 _NODE = "HTTP"
@@ -81,6 +82,11 @@ class Client:
     def reads_seconds_as_milliseconds(self) -> bool:
         """Whether the delays that it names are nothing: Node's client takes those that it is told for milliseconds."""
         return bool(self.language == _Language.NODE_JS)
+
+    @property
+    def takes_in_little(self) -> bool:
+        """Whether it drops a call that brings it more than 4 MiB at a time, whatever else comes with it."""
+        return self.language in _TAKE_IN_LITTLE
 
 
 class Clients:

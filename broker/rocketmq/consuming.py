@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.converters.times import micros
 from broker.domain.filters import FilterKind, compile_filter
+from broker.domain.lease import ReceiptHandle
 from broker.errors import BrokerError, StaleReceipt
 from broker.rocketmq.codes import OK, BadRequest, status, status_of
-from broker.rocketmq.messages import delivered
+from broker.rocketmq.messages import delivered, larger_than
 from broker.rocketmq.names import name_of
 from broker.rocketmq.producing import together
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
@@ -19,7 +21,7 @@ from broker.rocketmq.settings import LARGEST_BATCH, LONGEST_POLLING, SECOND
 from broker.services.subscription import Wish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from broker.domain.clock import Clock
     from broker.domain.filters import Filter
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from broker.services.delivery import DeliveryService
     from broker.services.groups import GroupService
     from broker.services.subscription import Subscription
-    from broker.services.work import HandedOut
+    from broker.services.work import Delivered, HandedOut
 
 logger = logging.getLogger("halfmq.rocketmq")
 
@@ -39,6 +41,8 @@ ANSWERING = 0.5
 LONGEST_WAIT = 60 * SECOND
 _REMEMBERED, _MOST_ATTEMPTS = 20_000, 4_000
 _ALL = {"", "*"}
+_LITTLE = 4 * 1024 * 1024
+_TOO_LARGE = "larger than its consumer can take in, which is 4 MiB with all that belongs to a message"
 _Key = tuple[str, str, str, int, bool]
 _Name = TypeVar("_Name")
 _What = TypeVar("_What")
@@ -73,9 +77,8 @@ class Consuming:
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
         # It may have told its settings before this broker was started anew.
-        client = self._clients.heard(
-            caller.named(), definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0
-        )
+        kind = definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0
+        client = self._clients.heard(caller.named(), kind)
         topic = name_of(request.message_queue.topic, caller.namespace)
         group = name_of(request.group, caller.namespace)
         # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
@@ -97,6 +100,8 @@ class Consuming:
             _remember(self._attempts, attempt, handed_out, most=_MOST_ATTEMPTS)
         sent = False
         try:
+            if client.takes_in_little:
+                parts = await self._small_ones(parts, caller)
             if not parts:
                 yield service_pb2.ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no new message"))
             else:
@@ -111,6 +116,35 @@ class Consuming:
             if not sent and handed_out:
                 self._renewals.forget(handed_out)
                 await asyncio.shield(subscription.give_back(handed_out))
+
+    async def _small_ones(self, parts: Sequence[Delivered], caller: Caller) -> list[Delivered]:
+        """What a client that takes in little can get; all that came with the rest would never come either.
+
+        The rest failed with it: it is delivered again after the group's delay, to another client if there is one, and
+        is a dead letter in the end. In the middle of a message group it is one at once; those around it go on.
+        """
+        kept: list[Delivered] = []
+        failed: list[str] = []
+        given_up: list[str] = []
+        for part in parts:
+            large = {
+                message.offset: str(ReceiptHandle(part.lease_id, part.token, message.offset))
+                for message in part.messages
+                if larger_than(_LITTLE, part, message, caller.namespace, self._host)
+            }
+            if not large:
+                kept.append(part)
+            elif part.ordered and part.messages[0].offset in large:
+                failed.append(large[part.messages[0].offset])
+            else:
+                (given_up if part.ordered else failed).extend(large.values())
+                small = [message for message in part.messages if message.offset not in large]
+                kept += [replace(part, messages=small)] if small else []
+        for some, at_once in ((failed, False), (given_up, True)):
+            if some:
+                await self._delivery.nack(some, reason=_TOO_LARGE, given_up=at_once)
+                self._renewals.settled(some)
+        return kept
 
     async def _subscription(
         self, client_id: str, group: str, topic: str, lease_time: int, expression: Any

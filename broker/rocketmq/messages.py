@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.api.converters.times import fill_timestamp, micros, micros_of_time
@@ -15,7 +16,7 @@ from broker.errors import InvalidArgument
 from broker.rocketmq.codes import BadRequest
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.names import name_of, resource_of
-from broker.rocketmq.protocol import Code, definition_pb2
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from broker.services.work import ClaimedCheck, Delivered
 
 Type = definition_pb2.MessageType
+_MOST_AROUND_BODY, _LONGEST = 64 * 1024, 12 * 3600 * 1_000_000
 _ENCODING, _DIGEST = definition_pb2.Encoding, definition_pb2.DigestType
 LONGEST_NAME, LONGEST_HOST, LONGEST_TRACE = 255, 255, 1024
 """Characters of what is kept beside a message's own properties."""
@@ -115,6 +117,14 @@ def delivered(parts: Sequence[Delivered], namespace: str, invisible: int, host: 
             if part.ordered:
                 # Only the first one was tried before, if any.
                 attempt = 1
+
+
+def larger_than(most: int, part: Delivered, message: LogMessage, namespace: str, host: str) -> bool:
+    """Whether the answer that brings a message of a lease is larger than so many bytes."""
+    if len(message.body) + _MOST_AROUND_BODY <= most:
+        return False
+    (alone,) = delivered([replace(part, messages=[message])], namespace, _LONGEST, host)
+    return bool(service_pb2.ReceiveMessageResponse(message=alone).ByteSize() > most)
 
 
 def log_message(message: LogMessage, namespace: str, host: str) -> Any:

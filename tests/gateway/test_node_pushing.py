@@ -225,3 +225,36 @@ def test_a_consumer_that_is_shut_down_settles_what_it_has(gateway: Gateway, node
     following.until(2)
     gateway.until_settled(group, topic)
     assert attempts(following) == {"given back": [2], "next": [1]}
+
+
+def test_a_message_that_the_client_cannot_take_in_does_not_keep_others_from_it(
+    gateway: Gateway, node: NodeProcess
+) -> None:
+    # The client sends 4 MiB, and takes in no more than that with all that belongs to the message.
+    large, topic, grouped = bytes(4 * 1024 * 1024), gateway.topic(queues=1), gateway.topic(queues=1)
+    groups = [gateway.group(retry_delays=[0.2], max_attempts=2, fifo=fifo) for fifo in (False, True, False, True)]
+    producer = node.producer(topic, grouped)
+    for body in (b"first", large, b"last"):
+        producer.send(topic, body)
+        producer.send(grouped, body, message_group="a")
+    consumers = [node.push_consumer(group, topic, grouped) for group in groups[:2]]
+    simple = node.simple_consumer(groups[2], topic, wait=0.3)
+    simple.ack(*simple.take(2))
+    assert simple.receive() == []
+    for group, consumer in zip(groups, consumers, strict=False):
+        gateway.until_settled(group, topic, grouped)
+        assert attempts(consumer) == {"first": [1, 1], "last": [1, 1]}
+        assert [message.text for message in consumer.messages if message.message_group] == ["first", "last"]
+    gateway.until_settled(groups[2], topic)
+    for group, count in zip(groups, (2, 2, 1), strict=False):
+        letters = list(gateway.admin.list_dead_letters(group))
+        assert [len(letter.message.body) for letter in letters] == [len(large)] * count
+        assert all("larger than its consumer can take in" in letter.reason for letter in letters)
+    # Where it is the first of its message group, the others wait for it as for a handler that fails.
+    head = gateway.topic()
+    producer.send(head, large, message_group="a")
+    producer.send(head, b"last", message_group="a")
+    consumer = node.push_consumer(groups[3], head)
+    assert texts(consumer.until(1)) == ["last"]
+    (letter,) = gateway.admin.list_dead_letters(groups[3])
+    assert letter.attempts == 2
