@@ -180,9 +180,13 @@ class Database:
         return session
 
     def release(self, session: Session) -> None:
-        """Gives a healthy session back to the pool."""
+        """Gives a healthy session back to the pool; it turns out here when its connection was lost meanwhile."""
         if session.reading:
-            session.connection.autocommit(False)
+            try:
+                session.connection.autocommit(False)
+            except pymysql.err.MySQLError:
+                self.discard(session)
+                return
         session.connection.close()
 
     def discard(self, session: Session) -> None:

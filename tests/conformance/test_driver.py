@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
 from broker.storage.driver import QuickConnection, Rows, readers_of, take_apart
+from broker.storage.engine import Database
 from support.databases import server_url
 
 if TYPE_CHECKING:
@@ -97,6 +98,21 @@ def test_a_connection_that_is_cut_is_lost(connections: tuple[Any, Any]) -> None:
         with pytest.raises((pymysql.err.OperationalError, pymysql.err.InterfaceError)) as lost:
             cursor.execute("SELECT 1")
         assert lost.value.args[0] in {2006, 2013, 1927, 4031}
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_session_whose_connection_was_cut_is_given_back_without_an_error(kind: Kind) -> None:
+    """A broker whose database went away for a moment ends as any other does."""
+    database = Database(server_url(kind))
+    lost, other = database.session(reading=True), database.session(reading=True)
+    (own_id,) = lost.fetch_one("SELECT CONNECTION_ID()") or (0,)
+    other.run(f"KILL {own_id}")
+    database.release(lost)
+    database.release(other)
+    again = database.session(reading=True)
+    assert again.fetch_one("SELECT 1") == (1,)
+    database.release(again)
+    database.close()
 
 
 def encoded(row: tuple[Any, ...]) -> bytes:
