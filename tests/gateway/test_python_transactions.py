@@ -251,9 +251,10 @@ def test_no_check_is_spent_while_the_producer_is_away_and_the_next_one_is_asked(
     transaction = producer.send_in_transaction(topic, "half done")
     dying.kill()
     clock.send_in_transaction(clock_topic, "tick")
-    clock.checks.await_count(1)
+    # By then the broker has noticed.
+    clock.checks.await_count(4)
     spent = operator.transaction(transaction.transaction_id).check_count
-    clock.checks.await_count(8)
+    clock.checks.await_count(11)
     found = operator.transaction(transaction.transaction_id)
     assert found.state == PREPARED
     assert found.check_count == spent
