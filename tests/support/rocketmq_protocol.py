@@ -147,10 +147,12 @@ class RawClient:
         keys: tuple[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         reads_ahead: bool = True,
+        authority: bytes | None = None,
     ) -> None:
         """Takes where the broker is, its name (None: one of its own; empty: it does not say), and how it signs.
 
-        `reads_ahead`: whether the connection takes more than 64 KiB that nobody reads.
+        `reads_ahead`: whether the connection takes more than 64 KiB that nobody reads. `authority`: the certificate
+        that it trusts; None: it speaks without TLS.
         """
         self.endpoint = endpoint
         self.client_id = unique("client") if client_id is None else client_id
@@ -158,7 +160,12 @@ class RawClient:
         self._keys = keys
         self._headers = dict(headers or {})
         window = [] if reads_ahead else [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
-        self._channel = grpc.aio.insecure_channel(endpoint, options=[*_OPTIONS, *window])
+        options = [*_OPTIONS, *window]
+        if authority is None:
+            self._channel = grpc.aio.insecure_channel(endpoint, options=options)
+        else:
+            trusted = grpc.ssl_channel_credentials(authority)
+            self._channel = grpc.aio.secure_channel(endpoint, trusted, options=options)
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
         self._streams: list[Telemetry] = []
 
