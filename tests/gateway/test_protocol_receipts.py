@@ -52,7 +52,7 @@ async def left(raw: RawClient, group: str, topic: str) -> list[str]:
 
 
 async def test_what_is_acknowledged_does_not_come_again(raw: RawClient, native: Client) -> None:
-    topic, group, handles = await some(raw, native, invisible=0.5)
+    topic, group, handles = await some(raw, native)
     request = service_pb2.AckMessageRequest(group=resource(group), topic=resource(topic))
     for number in (2, 0):
         request.entries.add(message_id=f"id {number}", receipt_handle=handles[number])
@@ -60,7 +60,9 @@ async def test_what_is_acknowledged_does_not_come_again(raw: RawClient, native: 
     assert answer.status.code == Code.OK
     told = [(entry.status.code, entry.message_id, entry.receipt_handle) for entry in answer.entries]
     assert told == [(Code.OK, "id 2", handles[2]), (Code.OK, "id 0", handles[0])]
+    assert (await raw.change(group, topic, handles[1], 0)).status.code == Code.OK
     assert (await raw.receive_some(group, topic)).bodies == ["1"]
+    assert await left(raw, group, topic) == []
 
 
 async def test_acknowledged_again_is_acknowledged(raw: RawClient, native: Client, connect_raw: Connect) -> None:
@@ -118,7 +120,7 @@ async def test_after_its_time_a_receipt_is_anothers(raw: RawClient, native: Clie
 
 
 async def test_a_simple_consumer_keeps_a_message_under_a_new_handle(raw: RawClient, native: Client) -> None:
-    topic, group, handles = await some(raw, native, invisible=0.6)
+    topic, group, handles = await some(raw, native, invisible=2.0)
     answer = await raw.change(group, topic, handles[0], 30)
     assert answer.status.code == Code.OK
     kept = answer.receipt_handle
@@ -230,7 +232,7 @@ async def test_a_message_group_is_held_as_a_whole(raw: RawClient, native: Client
     received = await raw.receive_some(group, topic, auto_renew=kind == ClientType.PUSH_CONSUMER)
     assert received.bodies == ["0", "1", "2"]
     assert (await raw.ack(group, topic, received.handles[0])).status.code == Code.OK
-    answer = await raw.change(group, topic, received.handles[1], 0.4)
+    answer = await raw.change(group, topic, received.handles[1], 1.5)
     assert (answer.status.code, answer.receipt_handle) == (Code.OK, received.handles[1])
     assert await left(raw, group, topic) == []
     again = await raw.receive_some(group, topic)
