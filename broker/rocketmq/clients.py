@@ -169,6 +169,13 @@ class Clients:
     async def _group_id(self, topic: str) -> int:
         return await self._catalog.producer_group_id(producer_group_of(topic))
 
+    def asked(self, transaction_id: bytes, number: int, caller: Caller) -> None:
+        """A client is asked about a transaction, for the so-and-so many-th time."""
+        self._checks[transaction_id] = number, caller.client_id
+        self._checks.move_to_end(transaction_id)
+        while len(self._checks) > _MOST_CHECKS:
+            self._checks.popitem(last=False)
+
     def open_check(self, transaction_id: bytes, caller: Caller) -> int | None:
         """The number of the last check of a transaction that was sent to a client from here, and has no answer yet."""
         number, asked = self._checks.get(transaction_id, (None, ""))
@@ -249,10 +256,7 @@ class Clients:
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
         async for check in session.outgoing():
-            self._checks[check.transaction_id] = check.check_number, caller.client_id
-            self._checks.move_to_end(check.transaction_id)
-            while len(self._checks) > _MOST_CHECKS:
-                self._checks.popitem(last=False)
+            self.asked(check.transaction_id, check.check_number, caller)
             command = service_pb2.RecoverOrphanedTransactionCommand(
                 message=half_message(check, caller.namespace), transaction_id=format_id(check.transaction_id)
             )
