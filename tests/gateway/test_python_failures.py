@@ -98,11 +98,11 @@ def test_a_producer_and_a_consumer_go_on_when_the_broker_was_started_again(
     python = new_python()
     consumer = python.push_consumer(broker.endpoint, group, topic)
     with Load(python.producer(broker.endpoint, topic), topic) as load:
-        load.await_more(200)
+        load.await_more(100)
         consumer.received.await_count(50)
         (broker.stop if how == "stopped" else broker.kill)()
         broker = came_back(new_broker, broker, lease=3)
-        load.await_more(200)
+        load.await_more(100)
     with Admin(broker.endpoint) as admin:
         await_handled(admin, group, topic)
         stored = sum(each.max_offset for each in admin.group_progress(group, topic))
@@ -208,12 +208,12 @@ def test_clients_use_both_brokers_and_go_on_with_one_when_the_other_is_gone(
         admin.create_group(group)
         consumers = [new_python().push_consumer(endpoints, group, topic) for _ in range(2)]
         with Load(new_python().producer(endpoints, topic), topic) as load:
-            load.await_more(200)
+            load.await_more(100)
             assert set(load.brokers) == {one.endpoint, other.endpoint}
             for consumer in consumers if announced else ():
                 consumer.received.await_count(20)
             (one.kill if how == "killed" else one.stop)()
-            load.await_more(200)
+            load.await_more(100)
         await_handled(admin, group, topic)
         stored = sum(each.max_offset for each in admin.group_progress(group, topic))
     received = [message for consumer in consumers for message in consumer.received.all()]

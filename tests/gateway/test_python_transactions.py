@@ -254,7 +254,7 @@ def test_no_check_is_spent_while_the_producer_is_away_and_the_next_one_is_asked(
     # By then the broker has noticed.
     clock.checks.await_count(4)
     spent = operator.transaction(transaction.transaction_id).check_count
-    clock.checks.await_count(11)
+    clock.checks.await_count(9)
     found = operator.transaction(transaction.transaction_id)
     assert found.state == PREPARED
     assert found.check_count == spent
@@ -284,7 +284,7 @@ def test_a_producer_that_was_shut_down_is_not_asked_any_more(
 def test_a_transaction_that_nobody_decides_is_checked_fifteen_times_and_then_parked(
     new_broker: Callable[..., BrokerProcess], python: OfficialClient, unique: Callable[[str], str]
 ) -> None:
-    broker = new_broker("sqlite", first_check=0.2, check_interval=0.2)
+    broker = new_broker("sqlite", first_check=0.1, check_interval=0.1)
     topic, group = unique("orders"), unique("shop")
     verdict: list[Verdict] = ["UNKNOWN"]
     with Operator(broker.endpoint) as operator, Admin(broker.endpoint) as admin:
