@@ -66,6 +66,9 @@ def test_a_message_that_fails_for_good_is_found_among_the_dead_letters_of_its_gr
     reader = admin.create_group(unique("undertaker")).name
     letters = python.simple_consumer(broker.endpoint, reader, dead).receive_all(2)
     assert sorted(texts(letters)) == ["fails", "raises"]
+    assert {letter.text: letter.message_id for letter in letters} == {
+        body: sent[body].message_id for body in ("fails", "raises")
+    }
     for letter in letters:
         assert (letter.topic, letter.tag, letter.keys, letter.attempt) == (dead, "paid", {"k"}, 1)
         assert letter.properties["n"] == "1"
