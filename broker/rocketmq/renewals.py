@@ -80,23 +80,29 @@ class Renewals(Loop):
     async def run_once(self) -> None:
         """Extends what would run out before the round after the next one."""
         soon = self._clock.now() + int(2.5 * self.interval * 1e6)
-        due: dict[str, str] = {}
+        due: dict[str, tuple[str, int]] = {}
         for lease, kept in list(self._kept.items()):
             if kept.expires_at > soon:
                 continue
             if time.monotonic() - kept.since > LONGEST_WORK or not self._clients.alive(kept.client_id):
                 del self._kept[lease]
             else:
-                due[f"{lease}.{min(kept.offsets):x}"] = lease
+                offset = min(kept.offsets)
+                due[f"{lease}.{offset:x}"] = lease, offset
         if not due:
             return
         said = await self._delivery.extend(list(due), None)
-        for handle, lease in due.items():
-            outcome = said.get(handle)
-            if isinstance(outcome, Settled) and outcome.expires_at is not None and lease in self._kept:
-                self._kept[lease].expires_at = outcome.expires_at
-            else:
-                self._kept.pop(lease, None)
+        for handle, (lease, offset) in due.items():
+            outcome, still = said.get(handle), self._kept.get(lease)
+            if still is None:
+                continue
+            if isinstance(outcome, Settled) and outcome.expires_at is not None:
+                still.expires_at = outcome.expires_at
+                continue
+            # The message may have been given back just now; the others of the lease speak for it in the next round.
+            still.offsets.discard(offset)
+            if not still.offsets:
+                del self._kept[lease]
 
     def _left(self, client_id: str) -> None:
         """Has what a client left behind delivered again soon."""

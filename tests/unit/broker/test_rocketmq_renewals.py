@@ -46,6 +46,7 @@ class Delivery:
         self.extended: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
         self.refusal: BrokerError | None = None
+        self.refused: set[str] = set()
         self.failure: BrokerError | None = None
 
     async def extend(self, handles: Sequence[str], lease_time: int | None) -> dict[str, Any]:
@@ -54,7 +55,11 @@ class Delivery:
         self.meanwhile()
         if self.failure:
             raise self.failure
-        return {handle: self.refusal or Settled(self.clock.time + LEASE) for handle in handles}
+        stale = StaleReceipt("x", reason="RECEIPT_STALE")
+        return {
+            handle: stale if handle in self.refused else self.refusal or Settled(self.clock.time + LEASE)
+            for handle in handles
+        }
 
 
 class World:
@@ -120,6 +125,15 @@ async def test_a_lease_that_is_lost_is_forgotten() -> None:
     world.delivery.refusal = StaleReceipt("x", reason="RECEIPT_STALE")
     assert await world.run() == ["1.1.5"]
     assert await world.run() == []
+
+
+async def test_a_message_that_is_given_back_during_a_round_does_not_take_the_others_of_its_lease_along() -> None:
+    world = World()
+    world.keep(1, 5, 6)
+    world.delivery.refused = {"1.1.5"}  # The answer to who gave it back is still on its way.
+    assert await world.run() == ["1.1.5"]
+    assert await world.run() == ["1.1.6"]
+    assert await world.run() == ["1.1.6"]
 
 
 async def test_a_database_that_is_away_is_asked_again() -> None:
