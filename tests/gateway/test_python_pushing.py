@@ -9,6 +9,10 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pytest
+
+from broker.app import EmbeddedBroker
+from broker.rocketmq import clients
 from producer_sdk import Admin
 from support.rocketmq import await_handled, texts
 
@@ -111,14 +115,14 @@ def test_a_listener_that_works_for_longer_than_the_lease_gets_no_message_twice(
 
 
 def test_the_messages_of_a_push_consumer_that_was_killed_come_again(
-    new_broker: Callable[..., BrokerProcess],
     python: OfficialClient,
     new_python: Callable[..., OfficialClient],
     unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = new_broker("sqlite", lease=3)
+    monkeypatch.setattr(clients, "AFTER_STREAM", 4.0)  # In this process, where the broker is.
     topic, group = unique("orders"), unique("shop")
-    with Admin(broker.endpoint) as admin:
+    with EmbeddedBroker(rocketmq=True, lease=3) as broker, Admin(broker.endpoint) as admin:
         admin.create_topic(topic)
         admin.create_group(group)
         never = threading.Event()
@@ -127,13 +131,17 @@ def test_the_messages_of_a_push_consumer_that_was_killed_come_again(
         sent = [f"order {number}" for number in range(10)]
         python.producer(broker.endpoint, topic).send_many(topic, sent)
         held.received.await_count(10)
+        killed_at = time.time()
         dying.kill()
         never.set()
         consumer = python.push_consumer(broker.endpoint, group, topic)
         again = consumer.received.await_count(10)
         await_handled(admin, group, topic)
+        python.shutdown_all()
     assert sorted(consumer.received.texts()) == sorted(sent)
-    assert all((message.attempt or 0) > 1 for message in again)
+    for message in again:
+        assert (message.attempt or 0) > 1
+        assert message.seen_at > killed_at + 3
 
 
 def test_a_push_consumer_that_is_shut_down_ends_its_work_and_leaves_the_rest_to_the_others(
