@@ -13,7 +13,7 @@ import pytest
 
 from broker.app import EmbeddedBroker
 from broker.rocketmq import clients
-from producer_sdk import Admin
+from producer_sdk import Admin, Message, Producer
 from support.rocketmq import await_handled, texts
 
 if TYPE_CHECKING:
@@ -89,29 +89,37 @@ def test_a_message_that_fails_for_good_is_found_among_the_dead_letters_of_its_gr
     assert sent["fails"].message_id in {message.message_id for message in consumer.received.all()}
 
 
-def test_a_listener_that_works_for_longer_than_the_lease_gets_no_message_twice(
+def test_listeners_that_work_for_longer_than_the_lease_get_no_message_twice(
     new_broker: Callable[..., BrokerProcess], python: OfficialClient, unique: Callable[[str], str]
 ) -> None:
     broker = new_broker("sqlite", lease=3)
     topic, group = unique("orders"), unique("shop")
-    with Admin(broker.endpoint) as admin:
-        admin.create_topic(topic, queues=1)
+    begun, done = threading.Semaphore(0), threading.Event()
+    # Some are handled at once, and share their leases with others that are not; hundreds have leases of their own.
+    messages = [Message(topic, f"{'slow' if number % 3 else 'quick'} {number}") for number in range(100)]
+    messages += [Message(topic, f"slow of group {number}", message_group=f"{number}") for number in range(300)]
+    with Admin(broker.endpoint) as admin, Producer(broker.endpoint) as producer:
+        admin.create_topic(topic)
         admin.create_group(group)
-        producer = python.producer(broker.endpoint, topic)
-        # Those that are done at once share leases with those that take long.
-        producer.send_many(topic, [f"{'slow' if number % 10 == 0 else 'quick'} {number}" for number in range(60)])
+        producer.send_many(messages)
 
         def listener(message: Received) -> bool:
-            if message.text.startswith("slow"):
-                time.sleep(5)
-            return True
+            if message.text.startswith("quick"):
+                return True
+            begun.release()
+            return done.wait(60)
 
-        one = python.push_consumer(broker.endpoint, group, topic, listener)
-        other = python.push_consumer(broker.endpoint, group, topic, listener)
+        consumers = [python.push_consumer(broker.endpoint, group, topic, listener) for _ in range(2)]
+        for _ in range(20):
+            assert begun.acquire(timeout=60)
+        # All threads of a consumer are at work now, and what else was handed out waits; for two leases.
+        working = threading.Timer(6, done.set)
+        working.start()
         await_handled(admin, group, topic)
-    messages = one.received.all() + other.received.all()
-    assert len(messages) == len(set(texts(messages))) == 60
-    assert {message.attempt for message in messages} == {1}
+        working.join()
+    received = [message for consumer in consumers for message in consumer.received.all()]
+    assert len(received) == len(set(texts(received))) == 400
+    assert {message.attempt for message in received} == {1}
 
 
 def test_the_messages_of_a_push_consumer_that_was_killed_come_again(
