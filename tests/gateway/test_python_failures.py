@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.brokers import BrokerProcess
-    from support.rocketmq import OfficialClient, OfficialProducer, Verdict
+    from support.rocketmq import OfficialClient, OfficialProducer, Received, Verdict
 
 
 class Load:
@@ -172,6 +172,67 @@ def test_transactions_outlive_the_broker_that_they_began_at(
         await_handled(admin, group, topic)
     assert sorted(consumer.received.texts()) == ["committed", "left open", "repeated"]
     assert successor.checks.all()[-1].transaction_id == left.transaction_id
+
+
+def test_what_the_local_transactions_say_is_what_arrives_though_the_broker_is_killed_again_and_again(
+    new_broker: Callable[..., BrokerProcess], new_python: Callable[..., OfficialClient], unique: Callable[[str], str]
+) -> None:
+    broker = new_broker("mysql", lease=3, max_checks=1000)
+    topic, group = unique("orders"), unique("shop")
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic)
+        admin.create_group(group)
+    books: set[str] = set()  # What was committed here; the broker's word comes later, or never.
+
+    def checker(message: Received) -> Verdict:
+        return "COMMIT" if message.text in books else "ROLLBACK"
+
+    python = new_python()
+    consumer = python.push_consumer(broker.endpoint, group, topic)
+    producer = python.producer(broker.endpoint, topic, checker=lambda _: "UNKNOWN")
+    failed = {"send": 0, "end": 0}
+    ended = threading.Event()
+
+    def sell() -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            try:
+                transaction = producer.send_in_transaction(topic, f"order {number}")
+            except ClientError:
+                failed["send"] += 1  # There may be a half message all the same.
+                time.sleep(0.05)
+                continue
+            if number % 3:
+                books.add(f"order {number}")
+            try:
+                if number % 5:  # Some never get to the end.
+                    (transaction.commit if number % 3 else transaction.rollback)()
+            except ClientError:
+                failed["end"] += 1
+
+    selling = threading.Thread(target=sell)
+    selling.start()
+    try:
+        for _ in range(3):
+            sold = len(books) + 40
+            until = time.monotonic() + 60
+            while len(books) < sold:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            broker.kill()
+            broker = came_back(new_broker, broker, lease=3, max_checks=1000)
+    finally:
+        ended.set()
+        selling.join()
+    python.producer(broker.endpoint, topic, checker=checker)
+    with Operator(broker.endpoint) as operator, Admin(broker.endpoint) as admin:
+        operator.await_undecided(topic, 0)
+        await_handled(admin, group, topic)
+        stored = sum(each.max_offset for each in admin.group_progress(group, topic))
+    assert failed["send"] + failed["end"] > 0
+    assert {message.text for message in consumer.received.all()} == books
+    assert stored == len(books)
 
 
 # Several brokers
