@@ -154,9 +154,12 @@ def new_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
         process.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A broker that the tests of the Node client share, with names of their own in it."""
+    """A broker that the tests of a module share, with names of their own in it.
+
+    Not for the session: its clients keep a thread, and there are tests of when that ends.
+    """
     with Gateway(f"sqlite:///{tmp_path_factory.mktemp('gateway') / 'halfmq.db'}") as broker:
         yield broker
 
