@@ -399,7 +399,14 @@ class Telemetry:
     async def agree(self, settings: Any) -> Any:
         """Tells settings, which must be taken; those that come back."""
         await self.tell(settings)
+        # What the client is known for may be asked about before.
+        earlier = []
         command = await self.next()
+        while command is not None and command.HasField("recover_orphaned_transaction_command"):
+            earlier.append(command)
+            command = await self.next()
+        for each in earlier:
+            self._commands.put_nowait(each)
         assert command.status.code == Code.OK, command
         assert command.HasField("settings"), command
         return command.settings
