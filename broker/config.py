@@ -41,11 +41,11 @@ BOUNDS = {
 """Least and largest values of settings."""
 
 NEEDS = {
-    "tls_client_ca": "tls_certificate",
-    "rocketmq_endpoints": "rocketmq",
-    "rocketmq_keys": "rocketmq",
+    "tls_client_ca": ("tls_certificate", "tls_key"),
+    "rocketmq_endpoints": ("rocketmq",),
+    "rocketmq_keys": ("rocketmq",),
 }
-"""Settings that make no sense without another one."""
+"""Settings that make no sense without others."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class BrokerConfig:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
         for name, needed in NEEDS.items():
-            if getattr(self, name) and not getattr(self, needed):
-                raise ConfigurationError(f"{name} needs {needed}.", field=name)
+            if getattr(self, name) and not all(getattr(self, other) for other in needed):
+                raise ConfigurationError(f"{name} needs {' and '.join(needed)}.", field=name)
         if self.log_format not in {"text", "json"}:
             raise ConfigurationError("log_format is text or json.", field="log_format")
         if self.log_level not in {"debug", "info", "warning", "error"}:

@@ -157,7 +157,7 @@ def test_a_wrong_value_in_the_file(tmp_path: Path, database_file: str) -> None:
     ("options", "field", "words"),
     [
         (("--tls-key", "key.pem"), "tls_key", "tls_certificate and tls_key go together"),
-        (("--tls-client-ca", "ca.pem"), "tls_client_ca", "needs tls_certificate"),
+        (("--tls-client-ca", "ca.pem"), "tls_client_ca", "needs tls_certificate and tls_key"),
         (("--tls-certificate", "chain.pem", "--tls-key", "key.pem"), "tls_certificate", "cannot be read"),
     ],
 )

@@ -139,7 +139,11 @@ def test_settings_are_checked_together_wherever_they_come_from(tmp_path: Path) -
     assert refused.value.field == "tls_key"
 
 
-NEEDS = {"tls_client_ca": "tls_certificate", "rocketmq_endpoints": "rocketmq", "rocketmq_keys": "rocketmq"}
+NEEDS = {
+    "tls_client_ca": "needs tls_certificate and tls_key",
+    "rocketmq_endpoints": "needs rocketmq",
+    "rocketmq_keys": "needs rocketmq",
+}
 
 
 @pytest.mark.parametrize("name", NEEDS)
