@@ -6,12 +6,16 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from producer_sdk import AsyncTransactionProducer, ClientClosed, TransactionProducer
 from producer_sdk.connection import BackgroundRunner, EventLoopThread
 from producer_sdk.ids import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def run_script(code: str) -> str:
@@ -32,16 +36,26 @@ async def name_of_thread() -> str:
     return threading.current_thread().name
 
 
-def test_synchronous_clients_share_one_thread_that_ends_with_the_last_of_them() -> None:
+@pytest.fixture
+def own_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Tells the names of the threads that the test started; it shares none with a client that tests before it keep."""
+    monkeypatch.setattr(EventLoopThread, "_shared", None)
+    before = set(threading.enumerate())
+    return lambda: [thread.name for thread in threading.enumerate() if thread not in before]
+
+
+def test_synchronous_clients_share_one_thread_that_ends_with_the_last_of_them(
+    own_threads: Callable[[], list[str]],
+) -> None:
     first, second = BackgroundRunner("First"), BackgroundRunner("Second")
     assert not first.started
     assert first.run(name_of_thread()) == second.run(name_of_thread()) == "halfmq-event-loop"
-    assert [thread.name for thread in threading.enumerate()].count("halfmq-event-loop") == 1
+    assert own_threads() == ["halfmq-event-loop"]
     first.close()
     first.close()
     assert second.run(name_of_thread()) == "halfmq-event-loop"
     second.close()
-    assert "halfmq-event-loop" not in [thread.name for thread in threading.enumerate()]
+    assert own_threads() == []
     with pytest.raises(ClientClosed, match="this First is closed"):
         first.run(name_of_thread())
     with pytest.raises(ClientClosed):
@@ -82,7 +96,9 @@ def test_what_still_runs_is_cancelled_when_the_thread_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_the_loop_outlives_a_task_that_exits(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loop_outlives_a_task_that_exits(
+    kind: type[BaseException], own_threads: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
     async def leave() -> None:
         raise kind(3)
 
@@ -104,7 +120,7 @@ def test_the_loop_outlives_a_task_that_exits(kind: type[BaseException], caplog: 
     second.run(leave_when_cancelled())
     first.close()
     second.close()
-    assert "halfmq-event-loop" not in [thread.name for thread in threading.enumerate()]
+    assert own_threads() == []
     assert "the loop goes on" in caplog.text
 
 
