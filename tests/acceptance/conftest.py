@@ -1,23 +1,49 @@
-"""Real broker processes on every database; most tests share one per database, with names of their own in it."""
+"""Real broker processes on every database; most tests share one per database, with names of their own in it.
+
+What depends on the server is tested in tests/conformance, on both. So what is here runs on the embedded database and on
+one of the servers, in turns; HALFMQ_ACCEPTANCE_EVERYWHERE=1 has each test run on both.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from zlib import crc32
 
 import pytest
 
 from acceptance.client import Client
 from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, server_url
+from support.databases import KINDS, create_database, drop_database, server_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
 
 # Short times, so that check after check can be waited for.
 SHARED = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15, "broker_id": "shared"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
+    if os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE"):
+        return
+    alike: defaultdict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        call = getattr(item, "callspec", None)
+        servers = [value for value in call.params.values() if value in KINDS] if call else []
+        if len(servers) == 1 and item.path.is_relative_to(Path(__file__).parent):
+            alike[item.nodeid.replace(servers[0], "*")][servers[0]] = item
+    left_out = []
+    for name, on in alike.items():
+        if len(on) == len(KINDS):
+            left_out.append(on[KINDS[crc32(name.encode()) % len(KINDS)]])
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 class Brokers:

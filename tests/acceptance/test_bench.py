@@ -1,8 +1,8 @@
 """The benchmarks run and print the figures that they promise; how large they are is not asserted.
 
-Each on some databases; HALFMQ_BENCH_EVERYWHERE=1 has each run on all of them:
+Each on one or two databases; HALFMQ_ACCEPTANCE_EVERYWHERE=1 has each run on all that it knows:
 
-    HALFMQ_BENCH_EVERYWHERE=1 scripts/test tests/acceptance/test_bench.py
+    HALFMQ_ACCEPTANCE_EVERYWHERE=1 scripts/test tests/acceptance/test_bench.py
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def on(kind: Kind | None) -> list[str]:
     return ["--database", server_url(kind)] if kind else []
 
 
-EVERYWHERE = bool(os.environ.get("HALFMQ_BENCH_EVERYWHERE"))
+EVERYWHERE = bool(os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE"))
 
 
-def places(*some: Kind | None) -> pytest.MarkDecorator:
-    """The databases that a benchmark runs on; None is the embedded one."""
-    everywhere = [None, *KINDS] if None in some else KINDS
-    return pytest.mark.parametrize("kind", everywhere if EVERYWHERE else some)
+def places(*usual: Kind | None, embedded: bool = True) -> pytest.MarkDecorator:
+    """The databases that a benchmark runs on; None is the embedded one, which not all of them can use."""
+    everywhere = [None, *KINDS] if embedded else KINDS
+    return pytest.mark.parametrize("kind", everywhere if EVERYWHERE else usual)
 
 
 ROUNDED = 0.02
@@ -60,7 +60,7 @@ def test_transactions(kind: Kind, in_flight: int) -> None:
     assert figures["two_calls_p50_ms"] > 0
 
 
-@places(None, "mysql")
+@places(None)
 def test_delay(kind: Kind | None) -> None:
     options = ["--messages", "200", "--within", "0.5", "--lead", "3", "--size", "100", "--rounds", "2"]
     figures = bench("delay", *on(kind), *options)
@@ -70,7 +70,7 @@ def test_delay(kind: Kind | None) -> None:
     assert 0 < figures["received_p50_ms"] <= figures["received_p99_ms"] <= figures["received_max_ms"]
 
 
-@places(None, "mariadb")
+@places("mariadb")
 def test_send(kind: Kind | None) -> None:
     options = ["--in-flight", "16", "--size", "100", "--seconds", "1", "--rounds", "2"]
     figures = bench("send", *on(kind), *options)
@@ -85,7 +85,7 @@ def test_send(kind: Kind | None) -> None:
     assert figures["client_cpu_us"] > 0
 
 
-@places("mariadb")
+@places("mariadb", embedded=False)
 def test_rocketmq(kind: Kind | None) -> None:
     options = ["--in-flight", "16", "--threads", "4", "--size", "100", "--seconds", "1", "--rounds", "2"]
     figures = bench("rocketmq", *on(kind), *options)
@@ -101,7 +101,7 @@ def test_rocketmq(kind: Kind | None) -> None:
         assert figures[f"ratio {what}"] == pytest.approx(ratio, rel=ROUNDED)
 
 
-@places("mariadb")
+@places("mariadb", embedded=False)
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")
     assert (kind or "sqlite") in figures["database"]
@@ -113,7 +113,7 @@ def test_spark(kind: Kind | None) -> None:
     assert figures["empty_batch_ms"] > figures["idle_trigger_ms"] > 0
 
 
-@places(None, "mysql")
+@places("mysql")
 @pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
 def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:
     options = ["--messages", "5001", "--size", "100", "--rounds", "2", "--in-flight", "700"]
@@ -129,14 +129,14 @@ def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:
     assert figures["seconds"] > 0
 
 
-@places(None, "mariadb")
+@places("mariadb")
 @pytest.mark.parametrize("kind_of_message", [[], ["--transactions"]])
 def test_latency(kind: Kind | None, kind_of_message: list[str]) -> None:
     options = ["--rate", "50", "--seconds", "1", "--rounds", "2", "--size", "100", *kind_of_message]
     check_latencies(bench("latency", *on(kind), *options), kind, brokers=1, transactions=bool(kind_of_message))
 
 
-@places("mysql")
+@places("mysql", embedded=False)
 def test_latency_across_brokers(kind: Kind) -> None:
     options = ["--rate", "50", "--seconds", "1", "--rounds", "2", "--size", "100", "--brokers", "2"]
     check_latencies(bench("latency", *on(kind), *options), kind, brokers=2, transactions=False)
@@ -164,7 +164,7 @@ def test_latency_across_brokers_needs_a_server() -> None:
     assert "Traceback" not in done.stderr
 
 
-@places(None, *KINDS)
+@places(None, "mariadb")
 def test_idle(kind: Kind | None) -> None:
     # Two of the groups read the first topic; the channels are not all full.
     options = ["--consumers", "130", "--groups", "4", "--topics", "2", "--seconds", "1"]
@@ -199,7 +199,7 @@ def test_messages_that_do_not_add_up_are_an_error() -> None:
         check_arrived(range(3, 11), range(3, 5))
 
 
-@places("mariadb")
+@places("mariadb", embedded=False)
 def test_history(kind: Kind) -> None:
     sizes = ["--decided", "2000", "--messages", "10000", "--pending", "20", "--rounds", "2"]
     figures = bench("history", *on(kind), *sizes)

