@@ -11,9 +11,8 @@ import re
 from broker.errors import InvalidArgument
 
 MAX_POSITION_DIGITS = 5
+ROCKETMQ_ID = re.compile(r"01([0-9a-fA-F]{32})")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
-
-_ROCKETMQ = re.compile(r"01([0-9a-fA-F]{32})")
 
 
 def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
@@ -31,7 +30,7 @@ def parse_id(text: str, field: str = "transaction_id") -> bytes:
     Raises:
         InvalidArgument: the text is neither.
     """
-    if found := _ROCKETMQ.fullmatch(text):
+    if found := ROCKETMQ_ID.fullmatch(text):
         return bytes.fromhex(found[1])
     if len(text) in {36, 32} and _UUID.fullmatch(text):
         return bytes.fromhex(text.replace("-", ""))

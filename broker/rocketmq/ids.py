@@ -8,14 +8,13 @@ form (older clients, other makers) is kept beside the message, and its digest is
 from __future__ import annotations
 
 import hashlib
-import re
 
-_VERSION_1 = re.compile(r"01([0-9a-fA-F]{32})")
+from broker.domain.ids import ROCKETMQ_ID
 
 
 def own_id(message_id: str) -> tuple[bytes, bool]:
     """The 16 bytes that stand for a client's name of a message, and whether the name can be told from them."""
-    found = _VERSION_1.fullmatch(message_id)
+    found = ROCKETMQ_ID.fullmatch(message_id)
     if found:
         own = bytes.fromhex(found[1])
         return own, rocketmq_id(own) == message_id

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.directory import Directory
 
+# With a column that the key lacks, as in log.py.
 DUE = (
-    "SELECT h.transaction_id FROM half_message h{index} WHERE h.check_state = ? AND h.producer_group_id = ?"
-    " AND h.check_due_at <= ? AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
+    "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
+    " WHERE h.check_state = ? AND h.producer_group_id = ? AND h.check_due_at <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
     " ORDER BY h.check_due_at LIMIT ?"
 )
 _LOCK = (
@@ -102,7 +104,8 @@ def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, bro
 def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> None:
     by_id = {check.transaction_id: check for check in claimed}
     found = session.fetch_in(
-        f"SELECT transaction_id, topic_id, {rows.CONTENT} FROM half_message WHERE transaction_id",
+        f"SELECT transaction_id, topic_id, {rows.CONTENT} FROM half_message{session.dialect.by_key}"
+        " WHERE transaction_id",
         sorted(by_id),
         " ORDER BY transaction_id, position",
     )

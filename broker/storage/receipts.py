@@ -310,8 +310,9 @@ class _Settling:
         done = [lease for lease in self.leases.values() if lease.done]
         changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
         plain = sorted(lease.lease_id for lease in done if lease.message_group is None)
+        insertions = [leases.insertion(lease) for lease in self.held.values()]
         statements = [
-            *[leases.insertion(lease) for lease in self.held.values()],
+            *insertions,
             *session.deletion("lease", "lease_id", plain),
             *[leases.storing(lease) for lease in changed],
         ]
@@ -320,7 +321,7 @@ class _Settling:
         if keep_history:
             statements += history.recording(session, self.events)
         answers = session.together(statements)
-        for made, (index, lease) in zip(answers, self.held.items(), strict=False):
+        for made, (index, lease) in zip(answers[: len(insertions)], self.held.items(), strict=True):
             held = self.outcomes[index]
             if isinstance(held, ReceiptOutcome):
                 held.receipt = Receipt(made.last_id, lease.token, lease.first)

@@ -39,7 +39,9 @@ def standings(session: Session, ids: Collection[bytes]) -> dict[bytes, Standing]
     # The half messages first: from there a transaction goes to the op records, never back.
     found: dict[bytes, Standing] = {}
     for transaction_id, check_state in session.fetch_in(
-        "SELECT transaction_id, check_state FROM half_message WHERE position = 0 AND transaction_id", wanted
+        f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
+        " WHERE position = 0 AND transaction_id",
+        wanted,
     ):
         state = TransactionState.PARKED if check_state == rows.PARKED else TransactionState.PREPARED
         found[transaction_id] = Standing(state, ())

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
 
 from acceptance.client import Client
 from support.brokers import BrokerProcess
-from support.databases import KINDS, create_database, drop_database, server_url
+from support.databases import ALL_KINDS, KINDS
+from support.shared_brokers import Brokers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
+    from support.databases import AnyKind
 
 # Short times, so that check after check can be waited for.
 SHARED = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15, "broker_id": "shared"}
@@ -46,67 +47,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in gone]
 
 
-class Brokers:
-    """Databases, and the brokers that are kept from test to test."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._on_servers: list[str] = []
-        self._shared: dict[tuple[AnyKind, bool], BrokerProcess] = {}
-        self._seconds: dict[AnyKind, BrokerProcess] = {}
-
-    def database(self, kind: AnyKind) -> str:
-        """The URL of an empty database."""
-        if kind == "sqlite":
-            number = len(list(self._folder.iterdir()))
-            folder = self._folder / str(number)
-            folder.mkdir()
-            return f"sqlite:///{folder / 'halfmq.db'}"
-        self._on_servers.append(create_database(server_url(kind)))
-        return self._on_servers[-1]
-
-    def shared(self, kind: AnyKind, *, default: bool = False) -> BrokerProcess:
-        """The broker that tests of this database share; `default`: another one, with the default times."""
-        if (kind, default) not in self._shared:
-            self._shared[kind, default] = BrokerProcess(self.database(kind), **({} if default else SHARED))
-        return self._shared[kind, default]
-
-    def second(self, kind: AnyKind) -> BrokerProcess:
-        """Another broker on the database of the shared one; a file has one broker, so there it is the same."""
-        first = self.shared(kind)
-        if kind == "sqlite":
-            return first
-        if kind not in self._seconds:
-            self._seconds[kind] = BrokerProcess(first.database, **{**SHARED, "broker_id": "second"})
-        return self._seconds[kind]
-
-    def close(self) -> None:
-        """Ends the shared brokers; none may have met an error it did not expect."""
-        kept = [*self._shared.values(), *self._seconds.values()]
-        for broker in kept:
-            broker.close()
-        for url in self._on_servers:
-            drop_database(url)
-        for broker in kept:
-            assert broker.process.returncode == 0, broker.log
-            assert broker.count("[error") == 0, broker.log
-
-
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """Databases and brokers of this test process."""
-    made = Brokers(tmp_path_factory.mktemp("brokers"))
+    made = Brokers(tmp_path_factory.mktemp("brokers"), **SHARED)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "mysql"])
+@pytest.fixture(params=ALL_KINDS)
 def kind(request: pytest.FixtureRequest) -> AnyKind:
     """Which database the test runs on."""
     return request.param  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=["mariadb", "mysql"])
+@pytest.fixture(params=KINDS)
 def server_kind(request: pytest.FixtureRequest) -> AnyKind:
     """Which database server the test runs on: several brokers share only a server."""
     return request.param  # type: ignore[no-any-return]

@@ -17,7 +17,8 @@ from support.brokers import BrokerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 BURST = 10_000
 INVALID, PRECONDITION, NOT_FOUND = (

@@ -19,7 +19,8 @@ from support.databases import connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from acceptance.conftest import AnyKind, Brokers
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 DEADLINE = 0.3
 LONGER = 1.0

@@ -13,12 +13,13 @@ from acceptance.client import PATIENCE, Client, message
 from acceptance.streams import Listener, eventually, progress
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, producer_pb2
 from support.brokers import BrokerProcess
+from support.databases import ALL_KINDS
 from support.memory import MIB, forget_peak, resident
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from acceptance.conftest import Brokers
+    from support.shared_brokers import Brokers
 
 STREAMS, CREDITS, MESSAGES = 20, 1000, 48
 MOST_GROWTH = 64 * MIB
@@ -113,7 +114,7 @@ class Scene:
         return statistics.median(rates)
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "mysql"])
+@pytest.fixture(params=ALL_KINDS)
 async def scene(request: pytest.FixtureRequest, brokers: Brokers) -> AsyncIterator[Scene]:
     async with Scene(brokers.database(request.param)) as made:
         yield made

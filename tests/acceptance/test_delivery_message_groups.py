@@ -15,7 +15,8 @@ from acceptance.streams import Listener, eventually, handles, make_group, progre
 from halfmq.v1 import admin_pb2, consumer_pb2, producer_pb2
 
 if TYPE_CHECKING:
-    from acceptance.conftest import AnyKind, Brokers
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 
 GROUPS = ["a", "b", "c", "d"]

@@ -19,7 +19,8 @@ from support.brokers import BrokerProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from acceptance.conftest import AnyKind, Brokers
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 ROUNDS = 30
 MEDIAN, LONGEST = 0.1, 1.0

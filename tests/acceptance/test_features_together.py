@@ -15,9 +15,10 @@ from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, query_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from acceptance.conftest import AnyKind, Brokers
     from acceptance.streams import Arrival
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 
 AHEAD = 2.5

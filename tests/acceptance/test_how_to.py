@@ -20,8 +20,9 @@ from support.databases import KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = sorted((CHECKOUT / "examples" / "how_to").glob("*.py"))

@@ -13,8 +13,8 @@ from halfmq.v1 import admin_pb2, message_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
 
 # By their bytes, as every database must sort them; nine groups make nine topics more.
 NAMES = ["%a", "-", "0", "A", "B", "_", "a", "b", "|"]

@@ -17,8 +17,8 @@ from halfmq.v1 import admin_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
 
 KEYS = {"event", "level", "logger", "timestamp"}
 

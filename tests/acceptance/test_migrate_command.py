@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from acceptance.client import Client
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 CHECKOUT = Path(__file__).parents[2]
 

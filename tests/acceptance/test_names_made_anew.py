@@ -13,9 +13,9 @@ from halfmq.v1 import admin_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import Brokers
     from support.brokers import BrokerProcess
     from support.databases import Kind
+    from support.shared_brokers import Brokers
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from support.databases import connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 BOUND = 2
 BEYOND = 3

@@ -11,8 +11,9 @@ from halfmq.v1 import consumer_pb2, producer_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 # A missed message would show: calls are given up earlier.
 LONGEST = 60.0

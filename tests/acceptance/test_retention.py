@@ -15,8 +15,9 @@ from halfmq.v1 import admin_pb2, consumer_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 ONE_MILLISECOND = 1 / 3600 / 1000
 

@@ -25,9 +25,10 @@ from halfmq.v1 import admin_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from consumer_sdk import AsyncReceivedMessage
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 
 async def test_iteration_in_both_forms(client: Client, broker: BrokerProcess) -> None:

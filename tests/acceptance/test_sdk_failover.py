@@ -17,9 +17,10 @@ from producer_sdk import LocalTransactionState, Message, TransactionState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from consumer_sdk import AsyncConsumer
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 SHORT = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 1000}

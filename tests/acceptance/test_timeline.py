@@ -14,8 +14,9 @@ from halfmq.v1 import admin_pb2, query_pb2, transaction_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 # Long enough that an answer is noted before the next check, on a machine that does much else.
 CHECK_INTERVAL = 1.5

@@ -16,8 +16,9 @@ from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, query_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
 INVALID, EXISTS = (code.value[0] for code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS))
 

@@ -13,8 +13,8 @@ from halfmq.v1 import admin_pb2, consumer_pb2, transaction_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -30,8 +30,9 @@ from halfmq.v1 import consumer_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind, Brokers
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
+    from support.shared_brokers import Brokers
 
     Start = Callable[..., BrokerProcess]
     Connect = Callable[[BrokerProcess], Client]

@@ -26,8 +26,8 @@ from acceptance.client import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import AnyKind
     from support.brokers import BrokerProcess
+    from support.databases import AnyKind
 
     Start = Callable[..., BrokerProcess]
     Connect = Callable[[BrokerProcess], Client]

@@ -17,8 +17,8 @@ from support.databases import in_ci
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from acceptance.conftest import Brokers
     from support.brokers import BrokerProcess
+    from support.shared_brokers import Brokers
 
 
 async def _topics(endpoint: str, credentials: grpc.ChannelCredentials | None) -> int:

@@ -9,8 +9,8 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
-from conformance.world import ALL_KINDS, AnyKind, Databases, World
-from support.databases import drop_database
+from conformance.world import Databases, World
+from support.databases import ALL_KINDS, AnyKind, drop_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conformance.world import AnyKind
+    from support.databases import AnyKind
 
 
 @pytest.fixture

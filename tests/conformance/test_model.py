@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from broker.storage.desk import Desk
-    from conformance.world import AnyKind, Databases
+    from conformance.world import Databases
+    from support.databases import AnyKind
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 EXAMPLES = {"sqlite": 10_000 if FULL else 150, "mariadb": 500 if FULL else 15, "mysql": 500 if FULL else 15}
@@ -223,6 +224,6 @@ def test_the_model_finds_a_seeded_bug(
         run_state_machine_as_test(
             on(rig),
             settings=settings(
-                max_examples=2000, stateful_step_count=50, phases=[Phase.generate], derandomize=True, **COMMON
+                max_examples=2000, stateful_step_count=100, phases=[Phase.generate], derandomize=True, **COMMON
             ),
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.storage.session import Session
-    from conformance.world import AnyKind
+    from support.databases import AnyKind
 
 DECIDED, OPEN = b"\x01" * 16, b"\x02" * 16
 

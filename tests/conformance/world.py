@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.ids import uuid7
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.group_commit import LaneConfig
     from broker.storage.session import Session
+    from support.databases import AnyKind
 
-AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
-ALL_KINDS: tuple[AnyKind, ...] = ("sqlite", "mariadb", "mysql")
 
 START = 1_800_000_000 * SECOND
 HOUR = 3600 * SECOND
@@ -145,9 +144,11 @@ def of(kind: type[BrokerError], outcome: object) -> BrokerError:
 
 def wiped(url: str) -> None:
     """Empties all tables of a server's database."""
+    names = [table.name for table in metadata.sorted_tables]
     with connect(url) as connection, connection.cursor() as cursor:
-        for table in metadata.sorted_tables:
-            cursor.execute(f"DELETE FROM {table.name}")
+        cursor.execute(" UNION ALL ".join(f"(SELECT '{name}' FROM {name} LIMIT 1)" for name in names))
+        for (name,) in cursor.fetchall():
+            cursor.execute(f"DELETE FROM {name}")
         connection.commit()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from faults.consumers import LEASE, Place, acknowledge, by_group, names, places
 from faults.sites import rounds
+from support.databases import ALL_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ PREFETCH = 8
 pytestmark = pytest.mark.timeout(120 + 30 * rounds(2))
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "mysql"], scope="module")
+@pytest.fixture(params=ALL_KINDS, scope="module")
 def kind(request: pytest.FixtureRequest) -> str:
     """Which database the test runs on."""
     return str(request.param)

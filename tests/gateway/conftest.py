@@ -4,64 +4,32 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
 from producer_sdk import Admin
 from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, server_url
+from support.databases import ALL_KINDS
 from support.gateways import Gateway
 from support.node import NodeProcess
 from support.operators import Operator
 from support.rocketmq import OfficialClient
+from support.shared_brokers import Brokers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
+    from support.databases import AnyKind
 
-KINDS = ["sqlite", "mariadb", "mysql"] if os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1" else ["sqlite"]
+KINDS = ALL_KINDS if os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1" else ("sqlite",)
 SHARED = {"rocketmq": True, "first_check": 0.5, "check_interval": 0.5}
-
-
-class Brokers:
-    """Databases, and the brokers that tests share."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._on_servers: list[str] = []
-        self._shared: dict[AnyKind, BrokerProcess] = {}
-
-    def database(self, kind: AnyKind) -> str:
-        """The URL of an empty database."""
-        if kind == "sqlite":
-            return f"sqlite:///{self._folder / uuid.uuid4().hex}.db"
-        self._on_servers.append(create_database(server_url(kind)))
-        return self._on_servers[-1]
-
-    def shared(self, kind: AnyKind) -> BrokerProcess:
-        """The broker that tests share."""
-        if kind not in self._shared:
-            self._shared[kind] = BrokerProcess(self.database(kind), **SHARED)
-        return self._shared[kind]
-
-    def close(self) -> None:
-        """Ends the shared brokers; none may have met an error it did not expect."""
-        for broker in self._shared.values():
-            broker.close()
-        for url in self._on_servers:
-            drop_database(url)
-        for broker in self._shared.values():
-            assert broker.process.returncode == 0, broker.log
-            assert broker.count("[error") == 0, broker.log
 
 
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """Databases and brokers of this test process."""
-    made = Brokers(tmp_path_factory.mktemp("brokers"))
+    made = Brokers(tmp_path_factory.mktemp("brokers"), **SHARED)
     yield made
     made.close()
 

@@ -6,6 +6,7 @@ standard output, and asks there what a listener or a checker is to say, for test
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
@@ -286,8 +287,17 @@ def run(call: int, command: str, arguments: dict[str, Any]) -> None:
         write({"call": call, "error": told(error)})
 
 
+def with_event_loop() -> None:
+    """Gives a thread what a main thread has.
+
+    The client opens its stream in the caller's thread where the answer about routes comes too soon to be waited for,
+    and gRPC asks that thread for its event loop. Without one the client waits for its settings in vain.
+    """
+    asyncio.set_event_loop(asyncio.new_event_loop())
+
+
 def main() -> None:
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(THREADS, initializer=with_event_loop) as pool:
         for line in sys.stdin:
             given = json.loads(line)
             if "answer" in given:

@@ -14,7 +14,7 @@ from broker.rocketmq.protocol import Code
 from consumer_sdk import TimelineEventType, TlsConfig
 from producer_sdk import TransactionState
 from support.certificates import Authority
-from support.databases import create_database, drop_database, server_url
+from support.databases import ALL_KINDS, create_database, drop_database, server_url
 from support.gateways import Gateway, eventually, free_address, texts, unique
 from support.node import NodeError, NodeProcess, own_id
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EVERYWHERE = os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1"
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "mysql"] if EVERYWHERE else ["sqlite"])
+@pytest.fixture(params=ALL_KINDS if EVERYWHERE else ["sqlite"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database."""
     if request.param == "sqlite":

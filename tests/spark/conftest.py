@@ -11,8 +11,7 @@ import pytest
 
 from producer_sdk import Admin, Message, Producer
 from support.brokers import BrokerProcess
-from support.databases import create_database, drop_database, in_ci, server_url
-from support.spark import DATABASES
+from support.databases import ALL_KINDS, create_database, drop_database, in_ci, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +66,7 @@ def jdbc() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session", params=DATABASES)
+@pytest.fixture(scope="session", params=ALL_KINDS)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker on each database."""
     url = None

@@ -11,6 +11,7 @@ import pytest
 
 from consumer_sdk import ConfigurationError
 from consumer_sdk.spark.sink.batch_notes import CREATE_BATCH_APPLIED, apply_numbered
+from support.databases import ALL_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "mysql"])
+@pytest.fixture(params=ALL_KINDS)
 def connect(
     request: pytest.FixtureRequest, tmp_path: Path, fresh_database: Callable[[Kind], str]
 ) -> Callable[..., Any]:

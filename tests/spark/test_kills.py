@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-MESSAGES = 4000
+MESSAGES = 2000
 KILLS = int(os.environ.get("HALFMQ_FAULT_KILLS", "0"))
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 

@@ -15,7 +15,9 @@ import pymysql
 import pytest
 
 Kind: TypeAlias = Literal["mariadb", "mysql"]
+AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
 KINDS: tuple[Kind, ...] = ("mariadb", "mysql")
+ALL_KINDS: tuple[AnyKind, ...] = ("sqlite", *KINDS)
 
 _CHECKOUT = Path(__file__).parents[2]
 _ABSENT = {"", "0", "false"}

@@ -15,6 +15,7 @@ import pytest
 from broker.storage.engine import Database
 from broker.storage.store import Store
 from consumer_sdk import QueueReader
+from support.databases import ALL_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
 
 EVERYWHERE = bool(os.environ.get("HALFMQ_SPARK_EVERYWHERE"))
-DATABASES = ("sqlite", "mariadb", "mysql")
 
 
 def on(*usual: str) -> pytest.MarkDecorator:
     """Which databases the brokers of a module's tests have; all of them with HALFMQ_SPARK_EVERYWHERE=1."""
-    return pytest.mark.parametrize("broker", DATABASES if EVERYWHERE else usual, indirect=True, scope="session")
+    return pytest.mark.parametrize("broker", ALL_KINDS if EVERYWHERE else usual, indirect=True, scope="session")
 
 
 class Driver:

@@ -21,8 +21,8 @@ from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.pipeline.cli import transactions as command
 from consumer_sdk.spark.pipeline.transactions import TransactionAnalytics, TransactionSummary
 from consumer_sdk.spark.pipeline.transactions.window import Window
-from support.databases import create_database, drop_database, server_url
-from support.spark import DATABASES, EVERYWHERE
+from support.databases import ALL_KINDS, create_database, drop_database, server_url
+from support.spark import EVERYWHERE
 from support.transaction_history import Tables, make_history
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Past:
         return pq.read_table(self.folder / f"{name}.parquet").to_pylist()
 
 
-@pytest.fixture(scope="module", params=DATABASES if EVERYWHERE else ["sqlite", "mariadb"])
+@pytest.fixture(scope="module", params=ALL_KINDS if EVERYWHERE else ["sqlite", "mariadb"])
 def past(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Past]:
