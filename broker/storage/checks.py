@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.directory import Directory
 
-# With a column that the key lacks, as in log.py.
+# With a column that the index lacks: see Dialect.by_index.
 DUE = (
     "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
     " WHERE h.check_state = ? AND h.producer_group_id = ? AND h.check_due_at <= ?"

@@ -82,7 +82,8 @@ class Dialect:
         skip_locked: ends a SELECT that locks rows and passes over those locked by others.
         by_index: behind a table's name in a SELECT: use this index whatever it seems to cost. Statistics of tables
             that fill and empty are always wrong, and a scan that locks would wait for the rows of all others. MariaDB
-            heeds it in a locking SELECT by primary key only together with ORDER BY that key.
+            heeds it in a locking SELECT by primary key only together with ORDER BY that key. MySQL scans the whole
+            index where that has all columns that are asked for: ask for one that it lacks.
         take_offsets: takes offsets of a queue; values: bytes of the messages, how many, the queue. The offset after
             them is the only row it gives (embedded), or the number made by the database (servers).
         keep_existing_column: ends an INSERT that leaves rows alone whose key exists, counting only new rows.

@@ -95,8 +95,7 @@ def send(
 def _sent_before(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, Place], set[bytes]]:
     """Where messages with these ids went; and the ids of transactions that released none."""
     ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
-    # With a column that the primary key lacks: MySQL scans a key that has all it is asked for while it takes the table
-    # for empty.
+    # With a column that the key lacks: see Dialect.by_index.
     halves = selection(
         f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
         " WHERE position = 0 AND transaction_id",

@@ -122,6 +122,12 @@ class History:
             return self.deliveries[-1]
 
     @property
+    def unanswered(self) -> int:
+        """Calls of which the client never learned what became of them, so far."""
+        with self._changed:
+            return sum(each.ended is not None and each.outcome is Outcome.UNKNOWN for each in self.operations)
+
+    @property
     def acknowledged(self) -> int:
         """Commits that were acknowledged so far."""
         with self._changed:
