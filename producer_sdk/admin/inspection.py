@@ -153,16 +153,18 @@ class AsyncInspection:
             request.page_token = page.next_page_token
 
     async def _redrive(self, request: admin_pb2.RedriveDeadLettersRequest) -> AsyncGenerator[RedriveProgress, None]:
-        async def begin(broker: Broker, _: float) -> tuple[Any, Any]:
+        async def begin(broker: Broker, _: float) -> tuple[Any, Any, Any]:
             # No deadline: it takes as long as there are dead letters.
             stream = broker.admin.RedriveDeadLetters(request)
-            return stream, await stream.read()
+            responses = aiter(stream)
+            return stream, responses, await anext(responses, None)
 
-        call, response = await self._link.attempt(begin)
+        call, responses, first = await self._link.attempt(begin)
         try:
-            while response is not grpc.aio.EOF:
+            if first is not None:
+                yield RedriveProgress.of(first)
+            async for response in responses:
                 yield RedriveProgress.of(response)
-                response = await call.read()
         except grpc.aio.AioRpcError as error:
             raise as_halfmq_error(error) from error
         finally:

@@ -57,11 +57,9 @@ class Duplex(Generic[RequestT, ResponseT]):
         """
         writer = asyncio.create_task(self._write())
         try:
-            while True:
-                response = await self._call.read()
-                if response is grpc.aio.EOF:
-                    return
-                on_response(response)  # type: ignore[arg-type]  # EOF is typed as a plain object
+            # Not by read(): it passes over what has arrived once the end has arrived as well.
+            async for response in self._call:
+                on_response(response)
         finally:
             writer.cancel()
             self._call.cancel()

@@ -130,6 +130,23 @@ async def _run(
     assert not broker.overdrawn
 
 
+async def test_what_arrived_with_the_end_of_a_stream_is_received() -> None:
+    """Streams end while the consumer writes; the second message of a group is the last that they bring."""
+    for _ in range(20):
+        await _run(
+            groups=4,
+            count=2,
+            lease_size=3,
+            part_size=1,
+            workers=5,
+            prefetch=8,
+            max_attempts=1000,
+            failures={(0, 1): 3, (2, 0): 2, (1, 2): 1},
+            breaks=[1, 2],
+            how="nacks without waiting",
+        )
+
+
 @pytest.mark.parametrize("wait", [True, False])
 async def test_what_waits_behind_a_nack_is_not_handed_out(stub: StubConsumeBroker, wait: bool) -> None:
     async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch=10) as consumer:
