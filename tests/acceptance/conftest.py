@@ -38,13 +38,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         servers = [value for value in call.params.values() if value in KINDS] if call else []
         if len(servers) == 1 and item.path.is_relative_to(Path(__file__).parent):
             alike[item.nodeid.replace(servers[0], "*")][servers[0]] = item
-    left_out = []
-    for name, on in alike.items():
-        if len(on) == len(KINDS):
-            left_out.append(on[KINDS[crc32(name.encode()) % len(KINDS)]])
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(left_out)
-    items[:] = [item for item in items if item not in gone]
+    pairs = [(name, on) for name, on in alike.items() if len(on) == len(KINDS)]
+    left_out = {on[KINDS[crc32(name.encode()) % len(KINDS)]] for name, on in pairs}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
