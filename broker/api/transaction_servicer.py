@@ -13,7 +13,7 @@ from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.check_sessions import CheckSession
-from broker.services.work import VerdictWork
+from broker.services.work import CheckAnswer, VerdictWork
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             yield transaction_pb2.CheckTransactionsResponse(registered=registered)
             self._sessions.admit(session, group_id)
             async for response in outbox.run(
-                _send_checks(session, outbox), self._take_answers(request_iterator, outbox)
+                _send_checks(session, outbox), self._take_answers(request_iterator, session.client_id, outbox)
             ):
                 yield response
         finally:
@@ -130,7 +130,10 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         return CheckSession(first.register.client_id or "producer"), group_id
 
     async def _take_answers(
-        self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest], outbox: Outbox[_CheckResponse]
+        self,
+        requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest],
+        client_id: str,
+        outbox: Outbox[_CheckResponse],
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
         kind: str | None = "answer"
@@ -140,19 +143,22 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                 if kind != "answer":
                     break
                 await room.acquire()
-                task = answers.create_task(self._take_answer(request.answer, outbox))
+                task = answers.create_task(self._take_answer(request.answer, client_id, outbox))
                 task.add_done_callback(lambda _: room.release())
         # Not raised inside: the group would wrap it, and a wrapped error is an unknown one.
         if kind != "answer":
             raise InvalidArgument("Only answers may follow the registration.", field="event")
 
-    async def _take_answer(self, answer: transaction_pb2.CheckAnswer, outbox: Outbox[_CheckResponse]) -> None:
+    async def _take_answer(
+        self, answer: transaction_pb2.CheckAnswer, client_id: str, outbox: Outbox[_CheckResponse]
+    ) -> None:
         outcome: PlacedOutcome | BrokerError
         try:
             transaction_id = parse_id(answer.transaction_id)
             reason = check_reason(answer.reason[:MAX_REASON])
             verdict = CheckVerdict(answer.verdict or CheckVerdict.UNKNOWN)
-            await self._store.record_answer(transaction_id, answer.check_number, verdict, reason)
+            given = CheckAnswer(client_id, verdict, reason)
+            await self._store.record_answer(transaction_id, answer.check_number, given)
             if verdict is CheckVerdict.UNKNOWN:
                 return
             work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.CHECK, reason)

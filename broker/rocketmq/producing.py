@@ -15,7 +15,7 @@ from broker.rocketmq.messages import Type, message_in, recovery_delay
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome, Sent
-from broker.services.work import VerdictWork
+from broker.services.work import CheckAnswer, VerdictWork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,14 +103,14 @@ class Producing:
         number = self._clients.open_check(transaction_id, caller)
         answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
-            await self._take_answer(transaction_id, number, verdict)
+            await self._take_answer(transaction_id, number, CheckAnswer(caller.client_id, verdict))
         elif verdict is not CheckVerdict.UNKNOWN:
             outcome = await self._decide(transaction_id, verdict, VerdictSource.PRODUCER)
             if isinstance(outcome, BrokerError):
                 raise outcome
         return service_pb2.EndTransactionResponse(status=OK)
 
-    async def _take_answer(self, transaction_id: bytes, number: int | None, verdict: CheckVerdict) -> None:
+    async def _take_answer(self, transaction_id: bytes, number: int | None, answer: CheckAnswer) -> None:
         """Takes an answer to a check, which does not say to which; it is noted in their history.
 
         One that comes too late is no error of its client's, and there are some that would end for it.
@@ -119,9 +119,9 @@ class Producing:
             detail = await self._store.transaction(transaction_id)
             number = detail.summary.check_count if detail else 0
         if number:
-            await self._store.record_answer(transaction_id, number, verdict, "")
-        if verdict is not CheckVerdict.UNKNOWN:
-            outcome = await self._decide(transaction_id, verdict, VerdictSource.CHECK)
+            await self._store.record_answer(transaction_id, number, answer)
+        if answer.verdict is not CheckVerdict.UNKNOWN:
+            outcome = await self._decide(transaction_id, answer.verdict, VerdictSource.CHECK)
             if isinstance(outcome, Refused | NotFound):
                 shown = format_id(transaction_id)
                 logger.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)

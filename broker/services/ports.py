@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup, GroupSettings
     from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
-    from broker.domain.transaction import CheckVerdict
     from broker.errors import BrokerError
     from broker.services.queue_slice import QueueSlice
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
+        CheckAnswer,
         Claimed,
         ClaimedCheck,
         ClaimWork,
@@ -79,7 +79,7 @@ class TransactionStore(Protocol):
         """Takes back the count of a check that could not be sent."""
         ...
 
-    async def record_answer(self, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str) -> None:
+    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
         """Notes a producer's answer in the check history."""
         ...
 

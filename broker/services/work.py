@@ -238,6 +238,15 @@ class ClaimedCheck:
 
 
 @dataclass(slots=True)
+class CheckAnswer:
+    """What a producer answers to a check."""
+
+    client_id: str
+    verdict: CheckVerdict
+    reason: str = ""
+
+
+@dataclass(slots=True)
 class CheckEntry:
     """One line of the check history; times in microseconds."""
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.transaction import (
-    CheckVerdict,
     TransactionEvent,
     TransactionState,
     advance,
 )
 from broker.errors import NotFound, Refused, VerdictConflict
-from broker.services.work import ClaimedCheck, TransactionOutcome
+from broker.services.work import CheckAnswer, ClaimedCheck, TransactionOutcome
 from broker.storage import rows
 from broker.storage.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
 from broker.storage.session import Session, marks
@@ -145,14 +144,16 @@ def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
         )
 
 
-def record_answer(
-    session: Session, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str, now: int
-) -> None:
-    """Notes a producer's answer; the first one of a check stays."""
+def record_answer(session: Session, transaction_id: bytes, check_number: int, answer: CheckAnswer, now: int) -> None:
+    """Notes a producer's answer; the first one of a check stays.
+
+    It may be here before the note of who was asked, and then tells that too.
+    """
     session.run(
-        "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?"
+        "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?,"
+        " client_id = CASE client_id WHEN '' THEN ? ELSE client_id END"
         " WHERE transaction_id = ? AND check_number = ? AND answered_at IS NULL",
-        (now, int(verdict), reason or None, transaction_id, check_number),
+        (now, int(answer.verdict), answer.reason or None, answer.client_id, transaction_id, check_number),
     )
 
 
@@ -163,8 +164,9 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, 
     due = [group_id for group_id, earliest in _earliest(session, LAST_CHECK_SENT, names).items() if earliest <= now]
     ids: list[bytes] = []
     for group_id in due:
+        # With a column that the index lacks: see Dialect.by_index.
         found = session.fetch(
-            f"SELECT transaction_id FROM half_message{session.dialect.by_index('half_due')}"
+            f"SELECT transaction_id, check_count FROM half_message{session.dialect.by_index('half_due')}"
             " WHERE check_state = ? AND producer_group_id = ?"
             " AND check_due_at <= ? ORDER BY check_due_at LIMIT ?",
             (LAST_CHECK_SENT, group_id, now, limit - len(ids)),

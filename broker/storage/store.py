@@ -15,8 +15,8 @@ from broker.storage.topic_store import TopicStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from broker.domain.transaction import CheckVerdict
     from broker.services.work import (
+        CheckAnswer,
         ClaimedCheck,
         Duplicate,
         Epoch,
@@ -167,12 +167,10 @@ class Store(ConsumerStore, TopicStore):
         now = self.clock.now()
         await self._note(lambda session: checks.return_check(session, check, now))
 
-    async def record_answer(self, transaction_id: bytes, check_number: int, verdict: CheckVerdict, reason: str) -> None:
+    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
         """Notes a producer's answer in the check history."""
         now = self.clock.now()
-        await self._note(
-            lambda session: checks.record_answer(session, transaction_id, check_number, verdict, reason, now)
-        )
+        await self._note(lambda session: checks.record_answer(session, transaction_id, check_number, answer, now))
 
     async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
         """Parks transactions whose last check went unanswered; their ids and producer groups."""

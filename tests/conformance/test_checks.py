@@ -10,6 +10,7 @@ import pytest
 from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
+from broker.services.work import CheckAnswer
 from conformance.world import POLICY, World, commit, decided, log_of, new_id, prepared, rollback
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ async def test_the_history_of_checks(world: World, store: Store, topic: Topic) -
         (check,) = await claimed(store)
         await store.record_sent(check, client)
         times.append(world.clock.now())
-    await store.record_answer(transaction_id, 2, CheckVerdict.UNKNOWN, "still running")
-    await store.record_answer(transaction_id, 2, CheckVerdict.COMMIT, "a second answer")
+    await store.record_answer(transaction_id, 2, CheckAnswer("p2", CheckVerdict.UNKNOWN, "still running"))
+    await store.record_answer(transaction_id, 2, CheckAnswer("p3", CheckVerdict.COMMIT, "a second answer"))
     history = [
         (entry.check_number, entry.sent_at, entry.broker_id, entry.client_id, entry.verdict, entry.reason)
         for entry in (await seen(store, transaction_id)).checks
@@ -194,6 +195,17 @@ async def test_the_history_of_checks(world: World, store: Store, topic: Topic) -
     await decided(store, commit(transaction_id, VerdictSource.CHECK))
     assert len((await seen(store, transaction_id)).checks) == 2
     assert (await seen(store, transaction_id)).summary.check_count == 2
+
+
+async def test_an_answer_may_be_noted_before_who_was_asked(world: World, store: Store, topic: Topic) -> None:
+    transaction_id = await prepared(store, topic)
+    world.clock.pass_time(POLICY.interval)
+    (check,) = await claimed(store)
+    await store.record_answer(transaction_id, 1, CheckAnswer("p1", CheckVerdict.UNKNOWN))
+    assert [entry.client_id for entry in (await seen(store, transaction_id)).checks] == ["p1"]
+    await store.record_sent(check, "p1")
+    (entry,) = (await seen(store, transaction_id)).checks
+    assert (entry.client_id, entry.verdict) == ("p1", CheckVerdict.UNKNOWN)
 
 
 @pytest.mark.parametrize("verdict", [commit, rollback])
