@@ -74,6 +74,14 @@ class CheckSent(CheckClaim):
 
     commits = "UPDATE transaction_check SET client_id"
 
+    def act(self, client: Client) -> None:
+        with client.checks(self.producers) as checks:
+            self.check = checks.next(self.transaction_id)
+            if self.check.check_number == 1:
+                for _ in checks:  # Until the broker dies. An answer would tell who was asked, too.
+                    pass
+            checks.commit(self.check)
+
     def survey(self, client: Client, *, worked: bool) -> None:
         found = client.transaction(self.transaction_id)
         assert (found.state, found.check_count) == (PREPARED, 1)
