@@ -10,6 +10,12 @@ Start with TransactionProducer::
 
 from __future__ import annotations
 
+import os
+
+# Before gRPC is loaded. While a thread is in a call, its handling of forks kills some children that are forked to run
+# another program, as PySpark does for its JVM; and asyncio's clients, which these are, gain nothing by it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 from producer_sdk.admin import (
     Admin,
     AsyncAdmin,

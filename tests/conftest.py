@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# For drivers, whoever starts them.
+# For drivers, whoever starts them. The second one is what the SDKs set; here gRPC may be loaded before them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway")
 

@@ -56,6 +56,8 @@ def spark(
             opened = stack.enter_context(with_tables(url))
             stack.enter_context(with_tables(floor_url))
             broker = stack.enter_context(BrokerProcess(url))
+            session = _session(cores)
+            stack.callback(session.stop)
             with Admin(broker.endpoint) as admin:
                 admin.create_topic(TOPIC)
                 admin.create_topic(OUTPUT)
@@ -63,8 +65,6 @@ def spark(
             settle(opened)
             reading = stack.enter_context(closing(RangeFloor(url)))
             writing = stack.enter_context(closing(InsertFloor(floor_url, os.urandom(size))))
-            session = _session(cores)
-            stack.callback(session.stop)
             measured = _Measured(broker)
             table = _table(session, messages, size, cores)
             # Python workers start, and code is compiled.
