@@ -59,7 +59,7 @@ async def test_a_delayed_message_comes_when_it_is_due(pair: Pair) -> None:
     assert await client.consume_all(group, topic) == []
     (delivery,) = await other.pull(group, topic, wait=10)
     late = delivery.message.stored_at.ToMicroseconds() - result.position.scheduled_at.ToMicroseconds()
-    assert 0 <= late < 9_000_000
+    assert 0 <= late < 2_000_000
     assert delivery.message.deliver_at == result.position.scheduled_at
     assert not any(name.startswith("halfmq.") for name in delivery.message.properties)
 
@@ -131,7 +131,7 @@ async def test_a_broker_that_was_killed_delays_nobody(
     (delivery,) = await other.pull(group, topic, wait=20)
     late = delivery.message.stored_at.ToMicroseconds() - result.position.scheduled_at.ToMicroseconds()
     assert delivery.message.body == b"orphan"
-    assert 0 <= late < 15_000_000
+    assert 0 <= late < 5_000_000
 
 
 @pytest.mark.timeout(300)

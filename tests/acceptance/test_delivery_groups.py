@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # Brokers look at groups four times a second; the rest is for machines that do much else.
-MOMENT = 12.0
+MOMENT = 3.0
 ROUNDS = 5
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ROUNDS = 30
 # Whoever waits looks by itself after 15 s: what took this long was found, and nobody was woken for it.
 FOUND = 12.0
+# The watchers look twenty times a second; the rest is for machines that do much else.
+MEDIAN = 2.0
 WAITING = 50
 # Twenty looks at all queues and four at the groups a second, each a few statements; the clock now and then.
 MOST_STATEMENTS = 150.0
@@ -33,6 +35,7 @@ MOST_STATEMENTS = 150.0
 def told(what: str, taken: Sequence[float]) -> None:
     ordered = [round(each * 1e3) for each in sorted(taken)]
     print(f"\n{what}: median {statistics.median(ordered):.0f} ms, longest {ordered[-1]} ms; all: {ordered}")
+    assert statistics.median(taken) < MEDIAN
     assert max(taken) < FOUND
 
 
@@ -130,7 +133,7 @@ async def test_many_who_wait_ask_no_more_than_one(counted: Counted) -> None:
         topics = [await one.make_topic() for _ in range(5)]
         groups = [await one.make_group() for _ in range(WAITING // 2)]
         alone = await stack.enter_async_context(Listener(other, groups[0], topics[0], acking=True))
-        for_one = max([await counted.per_second() for _ in range(2)])
+        for_one = await counted.per_second()
         streams = [alone]
         for number in range(1, WAITING):
             listener = Listener(other, groups[number % len(groups)], topics[number % 5], acking=True)

@@ -61,7 +61,7 @@ def test_streams_end_and_their_owners_are_sent_elsewhere(kind: Kind, fresh_datab
         client.send(message(topic, "one"))
         (delivery,) = next(stream).deliveries.deliveries
         with client.checks(producers) as asked:
-            assert_ends(broker, within=9)
+            assert_ends(broker, within=5)
             assert list(stream) == []
             with pytest.raises(StopIteration):
                 asked.next(new_id())
@@ -110,7 +110,7 @@ def test_a_pull_that_waits_does_not_hold_up_the_end(kind: Kind, fresh_database: 
         waiting = client.start_pull(request)
         # Its claim is made before anything that comes later on this connection is answered.
         client.send(message(client.make_topic(), "elsewhere"))
-        assert_ends(broker, within=9)
+        assert_ends(broker, within=5)
         assert list(waiting) == []
 
 

@@ -56,6 +56,7 @@ def spark(
             opened = stack.enter_context(with_tables(url))
             stack.enter_context(with_tables(floor_url))
             broker = stack.enter_context(BrokerProcess(url))
+            # Before the first call: gRPC was loaded before the SDK could make it leave forks alone.
             session = _session(cores)
             stack.callback(session.stop)
             with Admin(broker.endpoint) as admin:

@@ -51,7 +51,7 @@ async def test_ack_waits_for_the_outcome_unless_it_is_told_not_to(stub: StubCons
         session = await stub.session()
         session.deliver([0, 1])
         messages = await consumer.receive(2)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(5):
             await consumer.ack(messages, wait=False)
         await stub.until(lambda: session.of("ack"))
         waiting = asyncio.create_task(consumer.ack(messages))
@@ -355,7 +355,7 @@ async def test_close_gives_up_after_its_grace(stub: StubConsumeBroker, caplog: p
     acking = asyncio.create_task(message.ack())
     await stub.until(lambda: session.of("ack"))
     await stub.server.stop(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(5):
         await consumer.close()
     with pytest.raises(ClientClosed):
         await acking

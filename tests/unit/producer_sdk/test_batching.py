@@ -31,7 +31,7 @@ class Sink:
         return [item.upper() for item in items]
 
     async def request(self, number: int) -> list[str]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(5):
             while len(self.requests) <= number:
                 self.came.clear()
                 await self.came.wait()
@@ -120,7 +120,7 @@ async def test_an_item_submitted_by_a_callback_of_the_last_answer_is_sent() -> N
     sink.answers[0].set_result(None)
     await sink.request(1)
     sink.answers[1].set_result(None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(5):
         assert await then[0] == "B"
 
 

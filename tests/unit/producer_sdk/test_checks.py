@@ -239,7 +239,7 @@ async def test_close_does_not_wait_for_ever_for_a_check(stub: StubBroker) -> Non
     await producer.start()
     (await stub.session()).check("t-1")
     await listener.came.wait()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(5):
         await producer.close()
 
 
