@@ -15,6 +15,8 @@ from support.spark_cluster import JAVA_OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytest_plugins = ("support.unstable",)
+
 # A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
