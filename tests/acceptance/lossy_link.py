@@ -43,7 +43,11 @@ class LossyLink:
         self._connections.clear()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_read, to_write = await asyncio.open_connection(self._host, int(self._port))
+        try:
+            to_read, to_write = await asyncio.open_connection(self._host, int(self._port))
+        except OSError:  # the broker is gone
+            writer.transport.abort()
+            return
         self._connections |= {writer, to_write}
         for source, sink, answers in ((reader, to_write, False), (to_read, writer, True)):
             self._pipes.add(asyncio.create_task(self._pipe(source, sink, answers)))
@@ -54,7 +58,7 @@ class LossyLink:
                 if not (answers and self._lost):
                     sink.write(data)
                     await sink.drain()
-        except ConnectionError:
+        except OSError:
             return
         finally:
             sink.close()

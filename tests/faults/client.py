@@ -17,6 +17,8 @@ from halfmq.v1 import (
     message_pb2,
     producer_pb2,
     producer_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     transaction_pb2,
     transaction_pb2_grpc,
 )
@@ -35,6 +37,8 @@ PARKED = transaction_pb2.TRANSACTION_STATE_PARKED
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 # No answer, or none that says what became of the call.
 TRY_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
+# For who has little patience: no answer in time, or none yet.
+TRY_AGAIN_SOON = {*TRY_AGAIN, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 # A broker that was killed comes back at once; the default waits up to two minutes before it looks again.
 _OPTIONS = [
@@ -69,12 +73,14 @@ class ItemRefused(Exception):
 class Client:
     """One connection to one broker; every call fails or succeeds once, nothing is repeated here."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, patience: float = PATIENCE) -> None:
+        self._patience = patience
         self.channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
         self._transactions = transaction_pb2_grpc.TransactionServiceStub(self.channel)
         self._producer = producer_pb2_grpc.ProducerServiceStub(self.channel)
         self._consumer = consumer_pb2_grpc.ConsumerServiceStub(self.channel)
         self._admin = admin_pb2_grpc.AdminServiceStub(self.channel)
+        self._queries = query_pb2_grpc.QueryServiceStub(self.channel)
 
     def close(self) -> None:
         self.channel.close()
@@ -98,13 +104,13 @@ class Client:
         wanted = admin_pb2.Topic(name=name, queue_count=queues)
         if retention:
             wanted.retention.FromMicroseconds(int(retention * 1e6))
-        self._admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=wanted), timeout=PATIENCE)
+        self._admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=wanted), timeout=self._patience)
 
     def update_topic(self, name: str, queues: int) -> None:
-        self._admin.UpdateTopic(admin_pb2.UpdateTopicRequest(topic=name, queue_count=queues), timeout=PATIENCE)
+        self._admin.UpdateTopic(admin_pb2.UpdateTopicRequest(topic=name, queue_count=queues), timeout=self._patience)
 
     def delete_topic(self, name: str) -> None:
-        self._admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=name), timeout=PATIENCE)
+        self._admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic=name), timeout=self._patience)
 
     def topics(self) -> dict[str, int]:
         """The number of queues of every topic."""
@@ -112,7 +118,7 @@ class Client:
         token = ""
         while True:
             request = admin_pb2.ListTopicsRequest(page_size=1000, page_token=token)
-            page = self._admin.ListTopics(request, timeout=PATIENCE)
+            page = self._admin.ListTopics(request, timeout=self._patience)
             found |= {topic.name: topic.queue_count for topic in page.topics}
             if not (token := page.next_page_token):
                 return found
@@ -124,10 +130,10 @@ class Client:
 
     def create_group(self, name: str, max_attempts: int = 0) -> None:
         wanted = admin_pb2.ConsumerGroup(name=name, max_attempts=max_attempts)
-        self._admin.CreateGroup(admin_pb2.CreateGroupRequest(group=wanted), timeout=PATIENCE)
+        self._admin.CreateGroup(admin_pb2.CreateGroupRequest(group=wanted), timeout=self._patience)
 
     def delete_group(self, name: str) -> None:
-        self._admin.DeleteGroup(admin_pb2.DeleteGroupRequest(group=name), timeout=PATIENCE)
+        self._admin.DeleteGroup(admin_pb2.DeleteGroupRequest(group=name), timeout=self._patience)
 
     def groups(self) -> set[str]:
         """Every consumer group."""
@@ -135,7 +141,7 @@ class Client:
         token = ""
         while True:
             request = admin_pb2.ListGroupsRequest(page_size=1000, page_token=token)
-            page = self._admin.ListGroups(request, timeout=PATIENCE)
+            page = self._admin.ListGroups(request, timeout=self._patience)
             found |= {group.name for group in page.groups}
             if not (token := page.next_page_token):
                 return found
@@ -143,7 +149,7 @@ class Client:
     def progress(self, group: str) -> list[admin_pb2.GroupProgress]:
         """How far a group has come in every queue that it joined."""
         request = admin_pb2.DescribeGroupRequest(group=group)
-        return list(self._admin.DescribeGroup(request, timeout=PATIENCE).progress)
+        return list(self._admin.DescribeGroup(request, timeout=self._patience).progress)
 
     # --- producing ---
 
@@ -153,47 +159,55 @@ class Client:
         half = transaction_pb2.HalfTransaction(transaction_id=transaction_id, messages=messages)
         half.first_check_delay.FromMicroseconds(int(check_after * 1e6))
         request = transaction_pb2.PrepareRequest(producer_group=group, transactions=[half])
-        return _only(self._transactions.Prepare(request, timeout=PATIENCE).results)
+        return _only(self._transactions.Prepare(request, timeout=self._patience).results)
 
     def commit(self, transaction_id: str) -> transaction_pb2.TransactionResult:
         request = transaction_pb2.CommitRequest(transaction_ids=[transaction_id])
-        return _only(self._transactions.Commit(request, timeout=PATIENCE).results)
+        return _only(self._transactions.Commit(request, timeout=self._patience).results)
 
     def roll_back(self, transaction_id: str, reason: str = "") -> transaction_pb2.TransactionResult:
         request = transaction_pb2.RollbackRequest(transaction_ids=[transaction_id], reason=reason)
-        return _only(self._transactions.Rollback(request, timeout=PATIENCE).results)
+        return _only(self._transactions.Rollback(request, timeout=self._patience).results)
 
     def send(self, message: message_pb2.Message) -> message_pb2.LogPosition:
-        response = self._producer.Send(producer_pb2.SendRequest(messages=[message]), timeout=PATIENCE)
+        response = self._producer.Send(producer_pb2.SendRequest(messages=[message]), timeout=self._patience)
         position: message_pb2.LogPosition = _only(response.results).position
         return position
 
     def recall(self, message_id: str) -> Timestamp:
         """Takes a message back; when it was recalled."""
         request = producer_pb2.RecallRequest(message_ids=[message_id])
-        recalled: Timestamp = _only(self._producer.Recall(request, timeout=PATIENCE).results).recalled_at
+        recalled: Timestamp = _only(self._producer.Recall(request, timeout=self._patience).results).recalled_at
         return recalled
 
     def send_all(self, messages: Sequence[message_pb2.Message]) -> None:
         """Sends many in one request; none may be refused."""
-        response = self._producer.Send(producer_pb2.SendRequest(messages=messages), timeout=PATIENCE)
+        response = self._producer.Send(producer_pb2.SendRequest(messages=messages), timeout=self._patience)
         assert not [result for result in response.results if result.HasField("error")]
 
     def transaction(self, transaction_id: str) -> transaction_pb2.Transaction:
         request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
-        found: transaction_pb2.Transaction = self._transactions.GetTransaction(request, timeout=PATIENCE).transaction
+        found: transaction_pb2.Transaction = self._transactions.GetTransaction(
+            request, timeout=self._patience
+        ).transaction
+        return found
+
+    def message(self, message_id: str) -> query_pb2.GetMessageResponse:
+        """A message by its identity, wherever it is."""
+        request = query_pb2.GetMessageRequest(message_id=message_id)
+        found: query_pb2.GetMessageResponse = self._queries.GetMessage(request, timeout=self._patience)
         return found
 
     def undecided(self, group: str, state: transaction_pb2.TransactionState.ValueType = EITHER) -> set[str]:
         request = admin_pb2.ListTransactionsRequest(producer_group=group, page_size=1000, state=state)
-        found = self._admin.ListTransactions(request, timeout=PATIENCE).transactions
+        found = self._admin.ListTransactions(request, timeout=self._patience).transactions
         return {summary.transaction_id for summary in found}
 
     def resolve(self, transaction_id: str, resolution: admin_pb2.Resolution.ValueType) -> None:
         request = admin_pb2.ResolveTransactionRequest(
             transaction_id=transaction_id, resolution=resolution, reason="test", operator="test"
         )
-        self._admin.ResolveTransaction(request, timeout=PATIENCE)
+        self._admin.ResolveTransaction(request, timeout=self._patience)
 
     def checks(self, group: str, patience: float = PATIENCE) -> Checks:
         """Registers a producer that is asked about its group's transactions, for so many seconds."""
@@ -207,29 +221,29 @@ class Client:
         request = consumer_pb2.PullRequest(consumer_group=group, topics=[topic], max_messages=most)
         request.wait.FromMicroseconds(int(wait * 1e6))
         request.lease_duration.FromMicroseconds(int(lease * 1e6))
-        pieces = list(self._consumer.Pull(request, timeout=PATIENCE + wait))
+        pieces = list(self._consumer.Pull(request, timeout=self._patience + wait))
         return [delivery for piece in pieces for delivery in piece.deliveries]
 
     def start_pull(self, request: consumer_pb2.PullRequest) -> Iterator[consumer_pb2.PullResponse]:
-        stream: Iterator[consumer_pb2.PullResponse] = self._consumer.Pull(request, timeout=PATIENCE + 60)
+        stream: Iterator[consumer_pb2.PullResponse] = self._consumer.Pull(request, timeout=self._patience + 60)
         return stream
 
     def ack(self, handles: Sequence[str]) -> list[consumer_pb2.ReceiptResult]:
         request = consumer_pb2.AckRequest(receipt_handles=handles)
-        return list(self._consumer.Ack(request, timeout=PATIENCE).results)
+        return list(self._consumer.Ack(request, timeout=self._patience).results)
 
     def nack(self, handles: Sequence[str], reason: str) -> list[consumer_pb2.ReceiptResult]:
         request = consumer_pb2.NackRequest(receipt_handles=handles, reason=reason)
         request.delay.FromMicroseconds(0)
-        return list(self._consumer.Nack(request, timeout=PATIENCE).results)
+        return list(self._consumer.Nack(request, timeout=self._patience).results)
 
     def extend(self, handles: Sequence[str], lease: float) -> list[consumer_pb2.ReceiptResult]:
         request = consumer_pb2.ExtendLeaseRequest(receipt_handles=handles)
         request.duration.FromMicroseconds(int(lease * 1e6))
-        return list(self._consumer.ExtendLease(request, timeout=PATIENCE).results)
+        return list(self._consumer.ExtendLease(request, timeout=self._patience).results)
 
     def consume(self, requests: Iterator[consumer_pb2.ConsumeRequest]) -> Iterator[consumer_pb2.ConsumeResponse]:
-        stream: Iterator[consumer_pb2.ConsumeResponse] = self._consumer.Consume(requests, timeout=PATIENCE)
+        stream: Iterator[consumer_pb2.ConsumeResponse] = self._consumer.Consume(requests, timeout=self._patience)
         return stream
 
     def drain(self, group: str, topic: str) -> list[consumer_pb2.Delivery]:
@@ -243,14 +257,14 @@ class Client:
 
     def offsets(self, topic: str, group: str = "") -> list[consumer_pb2.QueueOffset]:
         request = consumer_pb2.QueueOffsetsRequest(topic=topic, consumer_group=group)
-        return list(self._consumer.QueueOffsets(request, timeout=PATIENCE).queues)
+        return list(self._consumer.QueueOffsets(request, timeout=self._patience).queues)
 
     def log(self, topic: str) -> dict[int, list[message_pb2.LogMessage]]:
         """Everything that lies in a topic, by queue."""
         found: dict[int, list[message_pb2.LogMessage]] = {}
         for each in self.offsets(topic):
             request = consumer_pb2.ReadQueueRequest(topic=topic, queue=each.queue, max_messages=100_000)
-            pieces = list(self._consumer.ReadQueue(request, timeout=PATIENCE))
+            pieces = list(self._consumer.ReadQueue(request, timeout=self._patience))
             found[each.queue] = [message for piece in pieces for message in piece.messages]
         return found
 
@@ -320,8 +334,9 @@ class Checks:
 class Fleet:
     """Several brokers on one database: a call goes to the next broker when one does not answer."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._clients = [Client(endpoint) for endpoint in endpoints]
+    def __init__(self, endpoints: Sequence[str], patience: float = PATIENCE) -> None:
+        self._clients = [Client(endpoint, patience) for endpoint in endpoints]
+        self._gone = {UNAVAILABLE} if patience >= PATIENCE else {UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
         self._turn = 0
 
     def call(self, what: Callable[[Client], Answer], *, attempts: int = 1) -> Answer:
@@ -334,8 +349,13 @@ class Fleet:
                 return what(client)
             except grpc.RpcError as error:
                 self._turn += 1
-                if code_of(error) is not UNAVAILABLE or not left:
+                if code_of(error) not in self._gone or not left:
                     raise
+
+    @property
+    def rivals(self) -> list[Client]:
+        """Two brokers, the same one where there are no two."""
+        return [self._clients[self._turn % len(self._clients)], self._clients[(self._turn + 1) % len(self._clients)]]
 
     def close(self) -> None:
         for client in self._clients:

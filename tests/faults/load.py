@@ -13,8 +13,10 @@ import grpc
 
 from faults.answerer import Answerer
 from faults.client import (
+    PATIENCE,
     PREPARED,
     TRY_AGAIN,
+    TRY_AGAIN_SOON,
     Client,
     Fleet,
     ItemRefused,
@@ -47,15 +49,27 @@ class Load:
     """A context manager: inside of it the clients are at work; behind it they have stopped, the consumer has not.
 
     Nor has the producer that answers checks, with `checked`; the brokers must then have the settings CHECKS.
+    `rivals` is the part of the calls that two brokers get at the same time, `patience` is how long a call waits.
     """
 
     def __init__(
-        self, endpoints: Sequence[str], *, tasks: int = TASKS, seed: int | None = None, checked: bool = False
+        self,
+        endpoints: Sequence[str],
+        *,
+        tasks: int = TASKS,
+        seed: int | None = None,
+        checked: bool = False,
+        rivals: float = 0.0,
+        patience: float = PATIENCE,
     ) -> None:
         self.history = History()
         self.seed = random.randrange(1 << 30) if seed is None else seed
         self.codes: set[grpc.StatusCode] = set()
         self.errors: list[BaseException] = []
+        self.contradictions: list[str] = []
+        self._rivals = rivals
+        self._patience = patience
+        self._try_again = TRY_AGAIN if patience >= PATIENCE else TRY_AGAIN_SOON
         self._endpoints = list(endpoints)
         self._producing = threading.Event()
         self._consuming = threading.Event()
@@ -137,9 +151,8 @@ class Load:
             self.errors.append(error)
 
     def _produce(self, number: int) -> None:
-        fleet = Fleet(
-            self._endpoints[number % len(self._endpoints) :] + self._endpoints[: number % len(self._endpoints)]
-        )
+        turn = number % len(self._endpoints)
+        fleet = Fleet(self._endpoints[turn:] + self._endpoints[:turn], self._patience)
         fate = random.Random(self.seed + number)
         while not self._producing.is_set():
             self._transact(fleet, fate)
@@ -197,15 +210,16 @@ class Load:
         # Half of the clients give up at the first call without an answer; what became of it they never learn.
         for _ in range(1 if fate.random() < 0.5 else REPETITIONS):
             try:
-                place = fleet.call(what)
+                place = self._at_two(fleet, operation, what) if fate.random() < self._rivals else fleet.call(what)
                 outcome = Outcome.OK
                 break
-            except ItemRefused:
-                outcome = Outcome.FAILED
-                break
+            except ItemRefused as refusal:
+                if refusal.code not in self._try_again:
+                    outcome = Outcome.FAILED
+                    break
             except grpc.RpcError as error:
                 self.codes.add(code_of(error))
-                if code_of(error) not in TRY_AGAIN:
+                if code_of(error) not in self._try_again:
                     raise
             # As real clients do, and so that an outage is not a flood of calls without an answer.
             if self._producing.wait(PAUSE):
@@ -213,14 +227,39 @@ class Load:
         self.history.end(operation, outcome, place)
         return outcome
 
+    def _at_two(self, fleet: Fleet, operation: Operation, what: Callable[[Client], Place | None]) -> Place | None:
+        """Two brokers get the same call at the same time; what the one said that answered."""
+        answers: list[Place | None] = []
+        failures: list[Exception] = []
+
+        def ask(client: Client) -> None:
+            try:
+                answers.append(what(client))
+            except (ItemRefused, grpc.RpcError) as error:
+                failures.append(error)
+
+        asking = [threading.Thread(target=ask, args=(client,)) for client in fleet.rivals]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        refusals = [each for each in failures if isinstance(each, ItemRefused) and each.code not in self._try_again]
+        if len(set(answers)) > 1 or (answers and refusals):
+            self.contradictions.append(
+                f"{operation.transaction_id}: two brokers answered one {operation.call} by {answers} and {refusals}"
+            )
+        if answers:
+            return answers[0]
+        raise failures[0]
+
     def _consume(self, _: int) -> None:
-        fleet = Fleet(self._endpoints)
+        fleet = Fleet(self._endpoints, self._patience)
         while not self._consuming.is_set():
             try:
                 fleet.call(lambda client: self._take(client, wait=0.2))
             except grpc.RpcError as error:
                 self.codes.add(code_of(error))
-                if code_of(error) not in TRY_AGAIN:
+                if code_of(error) not in self._try_again:
                     raise
                 self._consuming.wait(PAUSE)
         fleet.close()

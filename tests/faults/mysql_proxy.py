@@ -73,8 +73,22 @@ class SqlError:
         return _packet(bytes((_COM_QUERY,)) + _BETWEEN.join([*earlier, signal.encode()]), 0)
 
 
+@dataclass(frozen=True)
+class Late:
+    """Action, only before: the client's connection is cut at once; the server gets the statement some seconds later."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Then:
+    """Action: something is called, and the statement (before) or its reply (after) goes on its way."""
+
+    call: Callable[[], object]
+
+
 # A callable is called, then the connection is cut on both sides; "cut" only cuts.
-Action: TypeAlias = Callable[[], object] | Literal["cut"] | Delay | SqlError
+Action: TypeAlias = Callable[[], object] | Literal["cut"] | Delay | SqlError | Late | Then
 
 
 class Rule:
@@ -82,8 +96,8 @@ class Rule:
 
     def __init__(self, matches: Predicate, *, when: When, action: Action, times: int | None, skip: int) -> None:
         """Takes which statements to act on (given the earlier ones of the transaction), and how."""
-        if when == "after" and isinstance(action, SqlError):
-            raise ValueError("an SqlError stands for a statement that failed: use it with when='before'")
+        if when == "after" and isinstance(action, SqlError | Late):
+            raise ValueError(f"{type(action).__name__} is about a statement on its way: use it with when='before'")
         self.when = when
         self.action = action
         self._matches = matches
@@ -188,6 +202,11 @@ class MySqlProxy:
             return re.search(pattern, statement) is not None
 
         return self._add(Rule(matches, when=when, action=action, times=times, skip=skip))
+
+    def forget(self, rule: Rule) -> None:
+        """Forgets a rule."""
+        with self._lock:
+            self._rules = [each for each in self._rules if each is not rule]
 
     def clear(self) -> None:
         """Forgets all rules."""
@@ -332,6 +351,9 @@ class _Link:
             elif index and isinstance(rule.action, SqlError):
                 rule.carried_out()
                 return rule.action.command(statements[:index])
+            elif isinstance(rule.action, Late):
+                self._deliver_late(rule, rule.action.seconds, packet)
+                return b""
             elif not self._act(rule):
                 return b""
         return packet
@@ -351,6 +373,18 @@ class _Link:
                 return
             self._client.sendall(data)
 
+    def _deliver_late(self, rule: Rule, seconds: float, packet: bytes) -> None:
+        """Cuts off the client; the server carries the statement out when it arrives, and nobody hears of it."""
+        with contextlib.suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)
+        self._proxy.closed.wait(seconds)
+        server, self._server = self._server, None  # its replies find no client; the server must get this all the same
+        if server is not None:
+            with contextlib.suppress(OSError):
+                server.sendall(packet)
+                server.shutdown(socket.SHUT_WR)
+        rule.carried_out()
+
     def _act(self, rule: Rule) -> bool:
         """Carries out the action; whether the statement or reply goes on its way after it.
 
@@ -365,8 +399,12 @@ class _Link:
             rule.carried_out()
             self._client.sendall(action.packet())
             return False
+        if isinstance(action, Then):
+            action.call()
+            rule.carried_out()
+            return True
         try:
-            if action != "cut":
+            if action != "cut" and not isinstance(action, Late):
                 action()
             rule.carried_out()
         finally:

@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from faults.mysql_proxy import Delay, MySqlProxy, SqlError, When
+from faults.mysql_proxy import Delay, Late, MySqlProxy, SqlError, Then, When
 from support.databases import KINDS, Kind, connect
 
 if TYPE_CHECKING:
@@ -100,6 +100,31 @@ def test_cut_after_commit_leaves_the_row_though_the_client_lost_it(
     rule.wait(5)
     assert rows(database, "half") == [1]
     assert seen == ([[1]] if callback else [])
+
+
+def test_a_late_commit_takes_effect_after_its_client_was_cut_off(
+    proxy: MySqlProxy, client: pymysql.Connection, database: str
+) -> None:
+    rule = proxy.on_commit(when="before", action=Late(0.5))
+    insert(client, "half", 1)
+    assert_commit_is_lost(client)
+    assert rule.fired == 0
+    with connect(database) as other, other.cursor() as cursor:
+        # The row is still locked; whoever wants it waits for the COMMIT.
+        cursor.execute("SELECT id FROM half WHERE id = 1 FOR UPDATE")
+        assert cursor.fetchall() == ((1,),)
+    rule.wait(5)
+
+
+def test_then_calls_and_lets_pass(proxy: MySqlProxy, client: pymysql.Connection, database: str) -> None:
+    seen: list[list[int]] = []
+    proxy.on_commit(when="before", action=Then(lambda: seen.append(rows(database, "half"))))
+    proxy.on_commit(when="after", action=Then(lambda: seen.append(rows(database, "half"))))
+    insert(client, "half", 1)
+    client.commit()
+    insert(client, "half", 2)
+    client.commit()
+    assert seen == [[], [1, 2]]
 
 
 def test_only_transactions_that_wrote_the_table_match(

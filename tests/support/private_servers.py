@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from support.databases import Kind, in_ci
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "db"
@@ -21,11 +23,12 @@ _SCRIPT = Path(__file__).parents[2] / "scripts" / "db"
 class PrivateServer:
     """A server of scripts/db in a folder of its own; a context manager that starts it."""
 
-    def __init__(self, kind: Kind, folder: Path) -> None:
-        """Takes where its data goes; it is as durable as it was shipped."""
+    def __init__(self, kind: Kind, folder: Path, variables: Mapping[str, str] | None = None) -> None:
+        """Takes where its data goes, and variables for scripts/db; it is as durable as it was shipped."""
         self.kind = kind
         self.url = ""
-        self._environment = {**os.environ, "HALFMQ_DB_DIR": str(folder)}
+        self._folder = folder
+        self._environment = {**os.environ, **(variables or {}), "HALFMQ_DB_DIR": str(folder)}
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._environment[f"HALFMQ_{kind.upper()}_PORT"] = str(free.getsockname()[1])
 
@@ -42,6 +45,24 @@ class PrivateServer:
     def stop(self) -> None:
         """Shuts it down."""
         self._run("stop")
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return int((self._folder / self.kind / "pid").read_text().split()[0])
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs: it may have given up by itself."""
+        return "running" in next(line for line in self._run("status").splitlines() if line.startswith(self.kind))
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections, and answers nobody."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
