@@ -53,6 +53,8 @@ def run_cycle(site: Site, seed: int) -> list[str]:
         wrong += [f"broker {number}: {line}" for line in station.errors()]
         if station.broker.process.poll() is not None:
             wrong.append(f"broker {number} ended by itself: {station.broker.process.returncode}")
+    for each in wrong:
+        print(f"  VIOLATION {each}", file=sys.stderr)
     print(
         f"  {load.history.acknowledged} commits acknowledged, {load.history.unanswered} calls without an answer, "
         f"{time.monotonic() - began:.0f} s, {len(wrong)} violations",

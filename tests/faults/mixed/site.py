@@ -177,7 +177,7 @@ class Site:
         return self._clock.exists()
 
     def set_clock(self, seconds: float) -> None:
-        """How far the server's clock is ahead of the machine's; the server reads it once a second or so."""
+        """How far the server's clock is ahead of the machine's; the server reads it every few seconds."""
         self._clock.write_text(f"{seconds:+f}\n")
 
     def heal(self) -> None:
@@ -216,7 +216,7 @@ class Site:
             variables |= {
                 "HALFMQ_DB_PRELOAD": str(library),
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_CACHE_DURATION": "3",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
         return variables

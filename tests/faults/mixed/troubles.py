@@ -240,7 +240,7 @@ class ServerStalls(Trouble):
 class ClockJumps(Trouble):
     """The server's clock is set ahead or back, and put right."""
 
-    longest = 4.0
+    longest = 9.0
 
     @classmethod
     def possible(cls, site: Site) -> bool:
