@@ -35,6 +35,7 @@ _ERR = 0xFF
 _BETWEEN = b";\n"
 _COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
 _NEW_TRANSACTION = re.compile(r"\s*(COMMIT|ROLLBACK|BEGIN|START\s+TRANSACTION)\s*;?\s*", re.IGNORECASE)
+_NOW = b"NOW(6)"
 # Capabilities hidden from the client: compress, TLS, zstd, query attributes (they change how a statement is packed).
 _HIDDEN = 1 << 5 | 1 << 11 | 1 << 26 | 1 << 27
 # What a transaction is remembered by: its last statements, each by its start, where the tables are named.
@@ -152,6 +153,7 @@ class MySqlProxy:
         self.gate = threading.Event()
         self.gate.set()
         self.closed = threading.Event()
+        self.clock = 0  # seconds by which the server's clock seems to be ahead
         self._rules: list[Rule] = []
         self._links: set[_Link] = set()
         self._lock = threading.Lock()
@@ -331,6 +333,9 @@ class _Link:
                 is_query = packet[3:5] == bytes((0, _COM_QUERY))
                 if is_query:
                     packet = self._after_rules(packet)
+                if self._proxy.clock and is_query and packet and _NOW in packet:
+                    moved = b"DATE_ADD(%s, INTERVAL %d SECOND)" % (_NOW, self._proxy.clock)
+                    packet = _packet(packet[4:].replace(_NOW, moved), 0)
                 if packet:
                     server.sendall(packet)
 
