@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.services.work import EpochCommitted, SinkState, TransactionOutcome, VerdictWork
-from broker.storage import halves
+from broker.storage import bulk_release, halves
 from broker.storage.verdicts import decide_within
 
 if TYPE_CHECKING:
@@ -170,12 +170,16 @@ def commit(
         )
     done = EpochCommitted(already=False)
     winners = [row[0] for row in written if row[1] in attempts]
-    # The queues are locked from the first message released to the end: so that comes last.
+    # The queues are locked from the first message released to the end: so that comes last, and as little as can be is
+    # done in between.
+    whole = bulk_release.shapes(session, winners)
     losers = sorted(row[0] for row in written if row[1] not in attempts)
     _decide(session, losers, now, directory, 0, None)
     session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
     for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
-        _decide(session, some, now, directory, own_turn, done)
+        ready = {own: whole[own] for own in some if own in whole}
+        if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
+            _decide(session, some, now, directory, own_turn, done)
     session.run(
         "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
     )
