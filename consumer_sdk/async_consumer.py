@@ -345,9 +345,10 @@ class AsyncConsumer:
         *,
         wait: float | None = None,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+        topic_id: str | None = None,
     ) -> QueueSlice:
         """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
-        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter)
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter, topic_id)
 
     async def queue_offsets(
         self, topic: str, group: str | None = None, *, time: datetime | None = None

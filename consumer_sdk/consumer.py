@@ -189,9 +189,12 @@ class Consumer:
         *,
         wait: float | None = None,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+        topic_id: str | None = None,
     ) -> QueueSlice:
         """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
-        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter))
+        return self._runner.run(
+            self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter, topic_id=topic_id)
+        )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""

@@ -60,6 +60,8 @@ class QueueOffset:
             none, and when no group was named.
         offset_at_time: Offset of the first message that became visible at the time asked for, or later; None when
             no time was named.
+        topic_id: Tells the topic from others of its name; keep it with offsets that you keep. Empty from a broker
+            that does not tell it yet.
     """
 
     queue: int
@@ -69,6 +71,7 @@ class QueueOffset:
     lag: int
     lag_time: timedelta | None = None
     offset_at_time: int | None = None
+    topic_id: str = ""
 
 
 async def read_queue(
@@ -79,9 +82,12 @@ async def read_queue(
     max_messages: int,
     wait: float | None,
     wanted: MessageFilter | None,
+    topic_id: str | None = None,
 ) -> QueueSlice:
     """Reads a queue through a link; see AsyncQueueReader.read_queue."""
-    request = pb.ReadQueueRequest(topic=topic, queue=queue, offset=offset, max_messages=max_messages)
+    request = pb.ReadQueueRequest(
+        topic=topic, queue=queue, offset=offset, max_messages=max_messages, topic_id=topic_id or ""
+    )
     if wanted is not None:
         request.filter.CopyFrom(filter_to_wire("filter", wanted))
     if wait:
@@ -112,14 +118,17 @@ async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: d
             entry.lag,
             read_span(entry.lag_time) if entry.HasField("lag_time") else None,
             None if time is None else entry.offset_at_time,
+            response.topic_id,
         )
         for entry in response.queues
     ]
 
 
-async def commit_offsets(link: BrokerLink, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+async def commit_offsets(
+    link: BrokerLink, topic: str, group: str, offsets: Mapping[int, int], topic_id: str | None = None
+) -> None:
     """Notes a group's progress through a link; see AsyncQueueReader.commit_offsets."""
-    request = pb.CommitOffsetsRequest(consumer_group=group, topic=topic)
+    request = pb.CommitOffsetsRequest(consumer_group=group, topic=topic, topic_id=topic_id or "")
     for queue, offset in sorted(offsets.items()):
         request.queues.add(queue=queue, offset=offset)
     await link.call(lambda broker: broker.consumer.CommitOffsets, request)
@@ -145,6 +154,7 @@ class AsyncQueueReader:
         *,
         wait: float | None = None,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+        topic_id: str | None = None,
     ) -> QueueSlice:
         """Reads messages from an offset on.
 
@@ -155,12 +165,14 @@ class AsyncQueueReader:
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
             filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
 
         Raises:
-            RequestRefused: There is no such topic or queue, or the broker cannot read the filter.
+            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
+                the broker cannot read the filter.
             BrokerUnavailable: No broker answered in time.
         """
-        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter)
+        return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter, topic_id)
 
     async def queue_offsets(
         self, topic: str, group: str | None = None, *, time: datetime | None = None
@@ -180,19 +192,23 @@ class AsyncQueueReader:
         """
         return await queue_offsets(self._link, topic, group, time)
 
-    async def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+    async def commit_offsets(
+        self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None
+    ) -> None:
         """Notes how far a group has come that reads by offset: its lag is seen, and retention can spare what is left.
 
         Args:
             topic: Topic.
             group: Group. It must exist, share its messages, and have no consumers.
             offsets: By number of the queue, the offset below which all is handled.
+            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
 
         Raises:
-            RequestRefused: There is no such topic, queue or group, or the group reads under leases.
+            RequestRefused: There is no such topic, queue or group, another topic has the name by now
+                (``TOPIC_REPLACED``), or the group reads under leases.
             BrokerUnavailable: No broker answered in time.
         """
-        await commit_offsets(self._link, topic, group, offsets)
+        await commit_offsets(self._link, topic, group, offsets, topic_id)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -230,17 +246,22 @@ class QueueReader:
         *,
         wait: float | None = None,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
+        topic_id: str | None = None,
     ) -> QueueSlice:
         """Reads messages from an offset on; see AsyncQueueReader.read_queue."""
-        return self._runner.run(self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter))
+        return self._runner.run(
+            self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter, topic_id=topic_id)
+        )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
         """Tells where queues begin and end; see AsyncQueueReader.queue_offsets."""
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
-    def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+    def commit_offsets(
+        self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None
+    ) -> None:
         """Notes how far a group has come that reads by offset; see AsyncQueueReader.commit_offsets."""
-        self._runner.run(self._core.commit_offsets(topic, group, offsets))
+        self._runner.run(self._core.commit_offsets(topic, group, offsets, topic_id=topic_id))
 
     def close(self) -> None:
         """Closes the connections. Safe to repeat."""

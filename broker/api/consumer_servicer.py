@@ -191,7 +191,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         read = self._delivery.read_columns if request.columns else self._delivery.read_queue
         first = True
         while left:
-            piece = await read(request.topic, request.queue, offset, left, wait, wanted)
+            piece = await read(request.topic, request.queue, offset, left, wait, wanted, request.topic_id)
             wait = 0
             if not first and piece.next_offset <= offset:
                 return
@@ -216,11 +216,12 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> consumer_pb2.QueueOffsetsResponse:
         """Tells where queues begin and end, and how far a group has come."""
         states = await self._catalog.queue_states(request.topic, request.consumer_group)
+        topic_id = states[0].topic_identity if states else ""
         offsets: Sequence[int] = ()
         if request.HasField("time"):
-            offsets = await self._catalog.offsets_at(request.topic, request.time.ToMicroseconds())
+            offsets = await self._catalog.offsets_at(request.topic, request.time.ToMicroseconds(), topic_id)
         now = self._clock.now()
-        response = consumer_pb2.QueueOffsetsResponse()
+        response = consumer_pb2.QueueOffsetsResponse(topic_id=topic_id)
         for state in states:
             entry = response.queues.add(queue=state.queue_no, min_offset=state.min_offset, max_offset=state.max_offset)
             if request.consumer_group:
@@ -237,7 +238,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> consumer_pb2.CommitOffsetsResponse:
         """Notes how far a group has come that reads by offset."""
         offsets = [(each.queue, each.offset) for each in request.queues]
-        await self._groups.commit(request.consumer_group, request.topic, offsets)
+        await self._groups.commit(request.consumer_group, request.topic, offsets, request.topic_id)
         return consumer_pb2.CommitOffsetsResponse()
 
 

@@ -91,6 +91,11 @@ class Topic:
     group_queues: int = 0
 
     @property
+    def identity(self) -> str:
+        """Tells it from others of its name, which were made before or later, or in another database."""
+        return f"{self.topic_id}-{self.created_at}"
+
+    @property
     def queue_count(self) -> int:
         """Number of queues for messages without a priority."""
         return len(self.queue_ids) - sum(1 for priority in self.priorities if priority)
@@ -132,6 +137,7 @@ class QueueState:
     Attributes:
         waiting_since: when the first message that the group has not handled became visible (microseconds).
         client_id: whose progress it is, in a broadcasting group.
+        topic_identity: tells the topic from others of its name.
     """
 
     topic: str
@@ -145,6 +151,7 @@ class QueueState:
     stored_bytes: int = 0
     waiting_since: int | None = None
     client_id: str = ""
+    topic_identity: str = ""
 
     @property
     def lag(self) -> int:

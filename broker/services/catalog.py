@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import check_group_name, check_topic_name
 from broker.domain.topic import DAY, TopicChange, TopicSettings
-from broker.errors import AlreadyExists, InvalidArgument, NotFound
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +76,29 @@ class Catalog:
                 field=field,
             )
         return topic
+
+    async def same_topic(self, name: str, identity: str) -> Topic:
+        """A topic by name; where an identity is given, that one and no other of its name.
+
+        Raises:
+            InvalidArgument: the name cannot be one.
+            NotFound: there is none.
+            Refused: another topic has the name by now.
+        """
+        if not identity:
+            return await self.topic(name)
+        known = self._store.known_topic(name)
+        if known is None or known.identity != identity:
+            # What is remembered may be the one of before.
+            known = await self._existing_topic(name)
+        if known.identity != identity:
+            raise Refused(
+                f"The topic {name!r} was deleted and made anew: its offsets are those of other messages now. Begin with"
+                " the new one where that is what you want.",
+                reason="TOPIC_REPLACED",
+                field="topic_id",
+            )
+        return known
 
     async def group(self, name: str, field: str = "consumer_group") -> ConsumerGroup:
         """A consumer group by name.
@@ -189,11 +212,15 @@ class Catalog:
         """Where the queues of a topic begin and end, and how far a group has come."""
         found = await self.topic(topic)
         reader = await self.group(group) if group else None
-        return await self._store.queue_states(found, reader)
+        states = await self._store.queue_states(found, reader)
+        if not states:
+            # Deleted a moment ago, through another broker, and perhaps made anew.
+            states = await self._store.queue_states(await self._existing_topic(topic), reader)
+        return states
 
-    async def offsets_at(self, topic: str, time: int) -> Sequence[int]:
+    async def offsets_at(self, topic: str, time: int, identity: str = "") -> Sequence[int]:
         """For each queue of a topic the first offset that became visible at a time (microseconds) or later."""
-        return await self._store.offsets_at(await self.topic(topic), time)
+        return await self._store.offsets_at(await self.same_topic(topic, identity), time)
 
 
 def page_limit(page_size: int) -> int:

@@ -225,7 +225,14 @@ class DeliveryService:
         return await self._settle(handles, lambda receipt: HoldWork(receipt, time))
 
     async def read_queue(
-        self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
+        self,
+        topic: str,
+        queue_no: int,
+        offset: int,
+        limit: int,
+        wait: int,
+        wanted: Filter | None = None,
+        topic_id: str = "",
     ) -> QueueSlice[list[LogMessage]]:
         """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
 
@@ -234,28 +241,39 @@ class DeliveryService:
         Raises:
             InvalidArgument: the queue or the offset does not exist.
             NotFound: there is no such topic.
+            Refused: a topic_id is given, and another topic has the name by now.
         """
         most = self.config.batch_messages
-        return await self._read(self._store.read_queue, topic, queue_no, offset, (limit, most), wait, wanted)
+        return await self._read(self._store.read_queue, topic, topic_id, queue_no, offset, (limit, most), wait, wanted)
 
     async def read_columns(
-        self, topic: str, queue_no: int, offset: int, limit: int, wait: int, wanted: Filter | None = None
+        self,
+        topic: str,
+        queue_no: int,
+        offset: int,
+        limit: int,
+        wait: int,
+        wanted: Filter | None = None,
+        topic_id: str = "",
     ) -> QueueSlice[LogColumns]:
         """Reads the same messages by columns; as `read_queue` in everything else."""
         most = self.config.batch_rows
-        return await self._read(self._store.read_columns, topic, queue_no, offset, (limit, most), wait, wanted)
+        return await self._read(
+            self._store.read_columns, topic, topic_id, queue_no, offset, (limit, most), wait, wanted
+        )
 
     async def _read(
         self,
         read: Callable[[Topic, int, int, int, int, Filter | None], Awaitable[QueueSlice[_Messages]]],
         topic: str,
+        topic_id: str,
         queue_no: int,
         offset: int,
         limits: tuple[int, int],
         wait: int,
         wanted: Filter | None,
     ) -> QueueSlice[_Messages]:
-        found = await self._catalog.topic(topic)
+        found = await self._catalog.same_topic(topic, topic_id)
         if queue_no >= len(found.queue_ids):
             raise InvalidArgument(
                 f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",

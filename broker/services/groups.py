@@ -128,18 +128,19 @@ class GroupService:
         self._noticed(name)
         return [state for state in await self._store.group_progress(group) if state.topic == topic]
 
-    async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]]) -> None:
+    async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]], topic_id: str = "") -> None:
         """Notes how far a group has come that reads by offset.
 
         Args:
             name: the group.
             topic: the topic.
             offsets: by number of the queue, the offset below which all is handled.
+            topic_id: the topic's identity; empty: whichever has the name.
 
         Raises:
             NotFound: there is no such group or topic.
             InvalidArgument: a queue or an offset cannot be.
-            Refused: the group reads under leases.
+            Refused: the group reads under leases, or another topic has the name by now.
         """
         try:
             group = await self._find(name)
@@ -147,7 +148,7 @@ class GroupService:
             raise NotFound(
                 f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group"
             ) from None
-        found = await self._catalog.topic(topic)
+        found = await self._catalog.same_topic(topic, topic_id)
         check_count(len(offsets), len(found.queue_ids), "queues")
         by_id: dict[int, int] = {}
         for index, (queue_no, offset) in enumerate(offsets):

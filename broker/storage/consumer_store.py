@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.errors import AlreadyExists
 from broker.services.work import AckWork
 from broker.storage import claims, groups, history, joining, progress, reading, receipts, redrive
 from broker.storage.access import Access
@@ -140,7 +141,13 @@ class ConsumerStore(Access):
             return groups.create_group(session, name, settings, dead_letters, now, self.directory)
 
         def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
-            return before if groups.find_group(session, name) == before else create(session)
+            try:
+                return create(session)
+            except AlreadyExists:
+                # What it waited for may have been the COMMIT in doubt.
+                if groups.find_group(session, name) != before:
+                    raise
+                return before
 
         return await self._write(create, redo=again)
 
@@ -184,9 +191,14 @@ class ConsumerStore(Access):
     async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
         """Delivers some dead letters to their group again."""
         now = self.clock.now()
-        return await self._write(
-            lambda session: redrive.redrive(session, search, now, self.directory, republish=republish)
-        )
+
+        def deliver(session: Session) -> Redriven:
+            return redrive.redrive(session, search, now, self.directory, republish=republish)
+
+        def again(session: Session, before: Redriven) -> Redriven:
+            return before if redrive.was_done(session, search, before, now, self.directory) else deliver(session)
+
+        return await self._write(deliver, redo=again)
 
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
         """Consumer groups by name."""

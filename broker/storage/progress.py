@@ -196,7 +196,7 @@ def _states(session: Session, group: ConsumerGroup, directory: Directory) -> lis
 
 
 def topic_states(session: Session, topic: Topic, group: ConsumerGroup | None, directory: Directory) -> list[QueueState]:
-    """Where the queues of a topic begin and end, and how far a group has come."""
+    """Where the queues of a topic begin and end, and how far a group has come; none where it was deleted."""
     return _describe(session, group, topic.queue_ids, directory)
 
 
@@ -207,7 +207,7 @@ def _describe(
         return []
     found = session.fetch(
         "SELECT queue_id, min_offset, next_offset, priority, stored_bytes FROM queue"
-        f" WHERE queue_id IN ({marks(queue_ids)})",
+        f" WHERE deleted_at IS NULL AND queue_id IN ({marks(queue_ids)})",
         queue_ids,
     )
     places = {row[0]: directory.of_queue(session, row[0]) for row in found}
@@ -238,6 +238,7 @@ def _describe(
                 stored_bytes,
                 since[0] if since else None,
                 group.client_id if group else "",
+                place[0].identity,
             )
         )
     return sorted(states, key=lambda state: (state.topic, state.queue_no))

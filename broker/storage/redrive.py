@@ -121,12 +121,7 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         NotFound: the group or its dead letter topic was deleted.
     """
     group = search.group
-    # One redrive of a group at a time: what is noted as redriven stays so.
-    locked = session.fetch(
-        "SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,)
-    )
-    if not locked:
-        raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="group")
+    _lock(session, group)
     topic, queue_id, low, high = _letters(session, group, directory)
     first = max(search.first, low)
     count = min(CHUNK, high - first)
@@ -155,6 +150,31 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         total=high - low,
         following=following if following < high else None,
     )
+
+
+def was_done(session: Session, search: DeadLetterSearch, before: Redriven, now: int, directory: Directory) -> bool:
+    """Whether a redrive took effect whose COMMIT got no answer, given what it would have told.
+
+    Raises:
+        NotFound: the group or its dead letter topic was deleted.
+    """
+    _lock(session, search.group)
+    _, queue_id, _, high = _letters(session, search.group, directory)
+    # Uses the primary key; what another redrive delivers again has another time.
+    noted = session.fetch(
+        "SELECT COUNT(*) FROM redriven WHERE queue_id = ? AND log_offset >= ? AND log_offset < ? AND redriven_at = ?",
+        (queue_id, search.first, high if before.following is None else before.following, now),
+    )
+    return bool(noted[0][0])
+
+
+def _lock(session: Session, group: ConsumerGroup) -> None:
+    """One redrive of a group at a time: what is noted as redriven stays so."""
+    locked = session.fetch(
+        "SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,)
+    )
+    if not locked:
+        raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="group")
 
 
 def _deliver_again(

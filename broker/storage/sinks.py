@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.domain.transaction import VerdictSource
-from broker.errors import BrokerError, NotFound, Refused
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.services.work import EpochCommitted, SinkState, TransactionOutcome, VerdictWork
-from broker.storage import halves
+from broker.storage import bulk_release, halves
 from broker.storage.verdicts import decide_within
 
 if TYPE_CHECKING:
@@ -91,8 +91,18 @@ def prepare(
     new = [index for index in range(len(work)) if index not in outcomes]
     stored = halves.prepare(session, [work[index].halves for index in new], now, policy, directory) if new else []
     for index, outcome in zip(new, stored, strict=True):
-        outcomes[index] = outcome if isinstance(outcome, BrokerError) else _enlist(session, work[index], now, directory)
+        outcomes[index] = (
+            _refused(session, work[index], outcome)
+            if isinstance(outcome, BrokerError)
+            else _enlist(session, work[index], outcome, now, directory)
+        )
     return [outcomes[index] for index in range(len(work))]
+
+
+def _refused(session: Session, item: SinkWork, refusal: BrokerError) -> bool | BrokerError:
+    """Why half messages were not stored; or that their epoch is committed, which decided about them a moment ago."""
+    known = _looked_at(session, item.epoch) if isinstance(refusal, VerdictConflict) else None
+    return refusal if known is None else known
 
 
 def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
@@ -106,16 +116,20 @@ def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
     return True if committed is not None and committed >= epoch.number else None
 
 
-def _enlist(session: Session, item: SinkWork, now: int, directory: Directory) -> bool | BrokerError:
+def _enlist(
+    session: Session, item: SinkWork, stored: TransactionOutcome, now: int, directory: Directory
+) -> bool | BrokerError:
     """Notes half messages that were stored as part of their epoch, unless somebody was quicker meanwhile."""
     own = item.halves.transaction_id
+    # A late repetition finds what it wrote released: then there is nothing to drop.
+    waiting = [own] if stored.state is TransactionState.PREPARED else []
     try:
         sink = _Sink(session, item.epoch, now)
     except Refused as refusal:
-        _decide(session, [own], now, directory, 0, None)
+        _decide(session, waiting, now, directory, 0, None)
         return refusal
-    if sink.has(item.epoch.number):
-        _decide(session, [own], now, directory, 0, None)
+    if sink.has(item.epoch.number) or not waiting:
+        _decide(session, waiting, now, directory, 0, None)
         return True
     values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
     session.insert(
@@ -156,16 +170,29 @@ def commit(
         )
     done = EpochCommitted(already=False)
     winners = [row[0] for row in written if row[1] in attempts]
-    # The queues are locked from the first message released to the end: so that comes last.
+    # The queues are locked from the first message released to the end: so that comes last, and as little as can be is
+    # done in between.
+    whole = bulk_release.shapes(session, winners)
     losers = sorted(row[0] for row in written if row[1] not in attempts)
     _decide(session, losers, now, directory, 0, None)
     session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
     for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
-        _decide(session, some, now, directory, own_turn, done)
+        ready = {own: whole[own] for own in some if own in whole}
+        if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
+            _decide(session, some, now, directory, own_turn, done)
     session.run(
         "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
     )
     return done
+
+
+def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
+    """Whether an epoch is committed, once whoever decides about it now is done.
+
+    Raises:
+        Refused: the sink belongs to another query.
+    """
+    return _Sink(session, epoch, now).has(epoch.number)
 
 
 def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: int) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
-from broker.errors import BrokerError
+from broker.errors import BrokerError, NotFound
 from broker.services.work import Moved
 from broker.storage import checks, halves, inspection, log, recall, schedule, sinks, topics, verdicts
 from broker.storage.consumer_store import ConsumerStore
@@ -222,9 +223,14 @@ class Store(ConsumerStore, TopicStore):
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
         """Releases what attempts wrote, so many messages each, and drops what others did."""
         now, turn = self.clock.now(), next(self._turns)
-        return await self._decide_epoch(
-            lambda session: sinks.commit(session, epoch, attempts, now, self.directory, turn)
-        )
+
+        def commit(session: Session) -> EpochCommitted:
+            return sinks.commit(session, epoch, attempts, now, self.directory, turn)
+
+        def again(session: Session, before: EpochCommitted) -> EpochCommitted:
+            return before if sinks.was_committed(session, epoch, now) else commit(session)
+
+        return await self._decide_epoch(commit, redo=again)
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; whether it is committed, and was left alone."""
@@ -240,7 +246,8 @@ class Store(ConsumerStore, TopicStore):
         now = self.clock.now()
 
         def again(session: Session, _: None) -> None:
-            if sinks.exists(session, name):
+            # Not asked for before: a COMMIT that is late would still hide that it is gone.
+            with contextlib.suppress(NotFound):
                 sinks.delete(session, name, now, self.directory)
 
         await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)

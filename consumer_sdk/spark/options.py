@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.hints import did_you_mean
+from consumer_sdk.spark.source.offsets import TOPIC_IDS
 from producer_sdk.connection import TlsConfig, parse_endpoints
 from producer_sdk.filters import SqlFilter, TagFilter
 from producer_sdk.ids import new_id
@@ -119,6 +120,7 @@ class ReadOptions:
         group: Consumer group whose progress a streaming query reports.
         wanted: Which messages are wanted; None: all.
         messages_per_request: Messages that are asked for at a time.
+        topic_ids: By option, the identities of the topics that its offsets are of, where it tells them.
     """
 
     connection: Connection
@@ -132,6 +134,7 @@ class ReadOptions:
     group: str | None = None
     wanted: MessageFilter | None = None
     messages_per_request: int = DEFAULT_MESSAGES_PER_REQUEST
+    topic_ids: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -154,6 +157,7 @@ class ReadOptions:
             group=given.get("group") or None,
             wanted=_filter(given),
             messages_per_request=_count(given, "messagesPerRequest", LARGEST_REQUEST) or DEFAULT_MESSAGES_PER_REQUEST,
+            topic_ids={name: _topic_ids(given.get(name)) for name in ("startingOffsets", "endingOffsets")},
         )
 
 
@@ -353,6 +357,7 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[
         read = {
             topic: {int(queue): int(offset) for queue, offset in queues.items()}
             for topic, queues in json.loads(text).items()
+            if topic != TOPIC_IDS
         }
     except (ValueError, TypeError, AttributeError):
         msg = f"{option} {text!r} cannot be read; write earliest, latest, or such as {example}"
@@ -365,6 +370,12 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[
             msg = f"{option} has {wrong[0]} for a queue of {topic!r}; write offsets from 0 on, as in {example}"
             raise ConfigurationError(msg, field=option)
     return read
+
+
+def _topic_ids(offsets: str | None) -> Mapping[str, str]:
+    """Which topics offsets are of, where they come from a query's progress; what cannot be is refused elsewhere."""
+    known = json.loads(offsets).get(TOPIC_IDS) if offsets and offsets.strip().startswith("{") else None
+    return known if isinstance(known, dict) else {}
 
 
 def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, least: int = 1) -> int | None:

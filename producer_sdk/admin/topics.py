@@ -30,6 +30,7 @@ class TopicInfo:
         dedup_window: How long a dedup_key keeps other messages with it out.
         priority_levels: Number of priorities.
         created_at: When it was created (database time, UTC).
+        topic_id: Tells it from other topics of its name: one that is deleted and made anew has another one.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TopicInfo:
     dedup_window: timedelta
     priority_levels: int
     created_at: datetime | None
+    topic_id: str = ""
 
     @classmethod
     def of(cls, topic: pb.Topic) -> TopicInfo:
@@ -51,6 +53,7 @@ class TopicInfo:
             dedup_window=read_span(topic.dedup_window),
             priority_levels=topic.priority_levels,
             created_at=read_time(topic.created_at),
+            topic_id=topic.topic_id,
         )
 
 

@@ -20,6 +20,7 @@ def topic(found: Topic) -> admin_pb2.Topic:
         created_at=timestamp(found.created_at),
         retention_bytes=found.retention_bytes,
         priority_levels=found.priority_levels,
+        topic_id=found.identity,
     )
     result.retention.FromMicroseconds(found.retention)
     result.dedup_window.FromMicroseconds(found.dedup_window)

@@ -13,6 +13,7 @@ from consumer_sdk.errors import ConfigurationError, HalfmqError
 from consumer_sdk.spark.pipeline.failures import first_line
 from consumer_sdk.spark.sink.micro_batches import write_once
 from consumer_sdk.spark.source.brokers import require_topic
+from consumer_sdk.spark.source.offsets import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,9 +208,5 @@ def _group_of(key: str) -> Column:
 def _lag(progress: Mapping[str, object]) -> int:
     """Messages that are there and were not read."""
     source = progress["sources"][0]  # type: ignore[index]
-    latest, end = (json.loads(source[name] or "{}") or {} for name in ("latestOffset", "endOffset"))
-    return sum(
-        max(0, offset - end.get(topic, {}).get(queue, 0))
-        for topic, queues in latest.items()
-        for queue, offset in queues.items()
-    )
+    latest, end = (from_json(json.loads(source[name] or "{}") or {}) for name in ("latestOffset", "endOffset"))
+    return sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())

@@ -11,6 +11,7 @@ import grpc
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.queues import QueueReader
 from consumer_sdk.spark.options import EARLIEST, LATEST, ReadOptions
+from consumer_sdk.spark.source.offsets import replaced
 from producer_sdk.admin import Admin
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumer_sdk.queues import QueueOffset
     from consumer_sdk.spark.options import Bound
-    from consumer_sdk.spark.source.offsets import Offsets, Queue
+    from consumer_sdk.spark.source.offsets import Offsets, Queue, TopicIds
 
 __all__ = ["Brokers", "require_topic"]
 
@@ -35,9 +36,12 @@ class Brokers:
         self._admin = Admin(connection.endpoint, tls=tls)
         self._seen: set[str] = set()
         self._reported: Offsets = {}
+        self.topic_ids: TopicIds = {}
 
     def queues(self, time: datetime | None = None, *, missing_ok: bool = False) -> dict[Queue, QueueOffset]:
         """All queues that are to be read; those of topics that are gone are left out.
+
+        Afterwards `topic_ids` tells of which topics they are.
 
         Args:
             time: A time to tell the offsets of.
@@ -48,6 +52,7 @@ class Brokers:
             RequestRefused: There is no such topic.
         """
         found: dict[Queue, QueueOffset] = {}
+        topic_ids: TopicIds = {}
         for topic in self._topics():
             try:
                 queues = self._reader.queue_offsets(topic, time=time)
@@ -57,6 +62,8 @@ class Brokers:
                 continue
             self._seen.add(topic)
             found |= {(topic, each.queue): each for each in queues}
+            topic_ids[topic] = queues[0].topic_id if queues else ""
+        self.topic_ids = topic_ids
         return found
 
     def _topics(self) -> Sequence[str]:
@@ -75,7 +82,7 @@ class Brokers:
         """Where a bound is, in all queues that there are.
 
         Raises:
-            ConfigurationError: It names a queue that is not there.
+            ConfigurationError: It names a queue that is not there, or is of other topics of these names.
         """
         if isinstance(bound, datetime):
             return {
@@ -86,6 +93,9 @@ class Brokers:
         if isinstance(bound, str):
             end = {"earliest": EARLIEST, "latest": LATEST}[bound]
             return {queue: _offset_of(each, end) for queue, each in found.items()}
+        if others := sorted(replaced(self._options.topic_ids.get(option, {}), self.topic_ids)):
+            msg = f"{option} are of another topic {others[0]!r}, which was deleted; give offsets of the new one"
+            raise ConfigurationError(msg, field=option)
         named = {(topic, queue): offset for topic, queues in bound.items() for queue, offset in queues.items()}
         if missing := sorted(named.keys() - found.keys()):
             topic, queue = missing[0]
@@ -98,6 +108,8 @@ class Brokers:
     def report(self, done: Offsets) -> None:
         """Tells the brokers how far the query is, where it has a group and came further since the last time.
 
+        The offsets are of the topics that were asked for last.
+
         Raises:
             RequestRefused: There is no such group, or it has consumers.
         """
@@ -108,7 +120,12 @@ class Brokers:
         for (topic, queue), offset in done.items():
             by_topic.setdefault(topic, {})[queue] = offset
         for topic, offsets in by_topic.items():
-            self._reader.commit_offsets(topic, group, offsets)
+            try:
+                self._reader.commit_offsets(topic, group, offsets, topic_id=self.topic_ids.get(topic))
+            except RequestRefused as error:
+                # Made anew since then: the next look at the queues says so.
+                if error.reason != "TOPIC_REPLACED":
+                    raise
         self._reported = dict(done)
 
     def close(self) -> None:

@@ -1,18 +1,35 @@
 """Offsets of a query: their JSON form, how much a micro-batch takes, and how ranges become partitions.
 
-Spark compares offsets as texts, so queues are always in the same order: by topic, then by number.
+Spark compares offsets as texts, so queues are always in the same order: by topic, then by number. The form tells which
+topics the offsets are of: a topic that was deleted and made anew has the same name, and other messages.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Offsets", "Queue", "QueueRange", "as_json", "bounded", "from_json", "ranges_between", "split"]
+__all__ = [
+    "TOPIC_IDS",
+    "Offsets",
+    "Queue",
+    "QueueRange",
+    "TopicIds",
+    "as_json",
+    "bounded",
+    "from_json",
+    "ranges_between",
+    "replaced",
+    "split",
+    "topic_ids_of",
+]
+
+TOPIC_IDS = "@topics"
+"""Where the JSON form has the identities; no topic has such a name."""
 
 Queue: TypeAlias = tuple[str, int]
 """Topic and number of a queue."""
@@ -20,15 +37,19 @@ Queue: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = "dict[Queue, int]"
 """The next offset of every queue."""
 
+TopicIds: TypeAlias = "dict[str, str]"
+"""The identities of topics, by name, as far as they are known."""
+
 
 @dataclass(frozen=True)
 class QueueRange:
-    """Messages of a queue at [start, end)."""
+    """Messages of a queue at [start, end); `topic_id` tells of which topic of this name, where it is not empty."""
 
     topic: str
     queue: int
     start: int
     end: int
+    topic_id: str = ""
 
     @property
     def count(self) -> int:
@@ -36,17 +57,35 @@ class QueueRange:
         return self.end - self.start
 
 
-def as_json(offsets: Mapping[Queue, int]) -> dict[str, dict[str, int]]:
+def as_json(offsets: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Offsets as Spark keeps them in its checkpoint."""
-    result: dict[str, dict[str, int]] = {}
+    result: dict[str, dict[str, Any]] = {}
+    topics = sorted({topic for topic, _ in offsets})
+    if known := {topic: topic_ids[topic] for topic in topics if topic_ids and topic_ids.get(topic)}:
+        result[TOPIC_IDS] = known
     for topic, queue in sorted(offsets):
         result.setdefault(topic, {})[str(queue)] = offsets[topic, queue]
     return result
 
 
-def from_json(kept: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """Offsets from the form that Spark keeps."""
-    return {(topic, int(queue)): offset for topic, queues in kept.items() for queue, offset in queues.items()}
+    return {
+        (topic, int(queue)): offset
+        for topic, queues in kept.items()
+        if topic != TOPIC_IDS
+        for queue, offset in queues.items()
+    }
+
+
+def topic_ids_of(kept: Mapping[str, Mapping[str, Any]]) -> TopicIds:
+    """Which topics the offsets are of; checkpoints of before do not tell."""
+    return dict(kept.get(TOPIC_IDS, {}))
+
+
+def replaced(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """The topics that are known to be others than before."""
+    return {topic for topic, own in before.items() if own and after.get(topic) and after[topic] != own}
 
 
 def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) -> Offsets:
@@ -73,9 +112,12 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
     return {queue: start.get(queue, 0) + share for queue, share in shares.items()}
 
 
-def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[QueueRange]:
+def ranges_between(
+    start: Mapping[Queue, int], end: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = None
+) -> list[QueueRange]:
     """What lies between two sets of offsets, by queue; queues that were not there at the start begin at 0."""
-    ranges = [QueueRange(*queue, start.get(queue, 0), end[queue]) for queue in sorted(end)]
+    known = topic_ids or {}
+    ranges = [QueueRange(*queue, start.get(queue, 0), end[queue], known.get(queue[0], "")) for queue in sorted(end)]
     return [each for each in ranges if each.count > 0]
 
 
@@ -89,5 +131,5 @@ def split(ranges: Iterable[QueueRange], at_least: int | None) -> list[QueueRange
     for each in result:
         parts = min(each.count, -(-at_least * each.count // total))
         cuts = [each.start + each.count * part // parts for part in range(parts + 1)]
-        pieces += [QueueRange(each.topic, each.queue, low, high) for low, high in itertools.pairwise(cuts)]
+        pieces += [replace(each, start=low, end=high) for low, high in itertools.pairwise(cuts)]
     return pieces

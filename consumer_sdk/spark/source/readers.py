@@ -10,8 +10,16 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.source.brokers import Brokers
 from consumer_sdk.spark.source.columns import Projection
-from consumer_sdk.spark.source.offsets import as_json, bounded, from_json, ranges_between, split
-from consumer_sdk.spark.source.scanning import data_lost, scan
+from consumer_sdk.spark.source.offsets import (
+    as_json,
+    bounded,
+    from_json,
+    ranges_between,
+    replaced,
+    split,
+    topic_ids_of,
+)
+from consumer_sdk.spark.source.scanning import MADE_ANEW, data_lost, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumer_sdk.queues import QueueOffset
     from consumer_sdk.spark.options import ReadOptions
-    from consumer_sdk.spark.source.offsets import Offsets, Queue, QueueRange
+    from consumer_sdk.spark.source.offsets import Offsets, Queue, QueueRange, TopicIds
 
 __all__ = ["BatchReader", "StreamReader", "read_range"]
 
@@ -67,11 +75,17 @@ class BatchReader(_Reading, DataSourceReader):
         """The ranges, fixed now: what comes later is not read."""
         brokers = Brokers(self.options)
         try:
-            start = brokers.place(self.options.start or "earliest", "startingOffsets")
-            end = brokers.place(self.options.end, "endingOffsets")
+            while True:
+                start = brokers.place(self.options.start or "earliest", "startingOffsets")
+                topic_ids = brokers.topic_ids
+                end = brokers.place(self.options.end, "endingOffsets")
+                # One that was made anew between the two begins where it begins.
+                if brokers.topic_ids == topic_ids:
+                    break
         finally:
             brokers.close()
-        return [InputPartition(each) for each in split(ranges_between(start, end), self.options.min_partitions)]
+        ranges = ranges_between(start, end, topic_ids)
+        return [InputPartition(each) for each in split(ranges, self.options.min_partitions)]
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,16 +96,17 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self.options = options
         self.schema = schema
         self._made: Brokers | None = None
-        self._last: Offsets | None = None
+        self._last: tuple[Offsets, TopicIds] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What executors get: no connections."""
         return {**self.__dict__, "_made": None, "_last": None}
 
     @shown_in_one_line()
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
         """Where a new query begins."""
-        return as_json(self._driver.place(self.options.start or "latest", "startingOffsets"))
+        place = self._driver.place(self.options.start or "latest", "startingOffsets")
+        return as_json(place, self._driver.topic_ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """How much a micro-batch takes, where the trigger does not say otherwise."""
@@ -100,17 +115,21 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     @shown_in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fixes the end: what comes later is not read."""
-        self._last = self._heads()
+        self._last = self._heads(), self._driver.topic_ids
 
     @shown_in_one_line()
     def latestOffset(  # noqa: N802 - Spark's name
-        self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit
-    ) -> dict[str, dict[str, int]]:
+        self, start: Mapping[str, Mapping[str, Any]], limit: ReadLimit
+    ) -> dict[str, dict[str, Any]]:
         """Where the next micro-batch ends."""
-        begin = from_json(start)
         queues = self._queues()
+        topic_ids = self._driver.topic_ids
+        anew = replaced(topic_ids_of(start), topic_ids)
+        begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in anew}
         # Everything before it is done: Spark's own commit() comes a batch later, and never for the last one.
         self._driver.report({queue: offset for queue, offset in begin.items() if queue in queues})
+        for topic in sorted(anew):
+            data_lost(self.options, min(queue for queue in queues if queue[0] == topic), MADE_ANEW)
         for queue, offset in begin.items():
             if queue not in queues:
                 data_lost(self.options, queue, "the topic was deleted")
@@ -120,29 +139,37 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 begin[queue] = queues[queue].min_offset
         heads = {queue: each.max_offset for queue, each in queues.items()}
         if self._last is not None:
-            heads = {queue: min(head, self._last.get(queue, 0)) for queue, head in heads.items()}
+            last, last_ids = self._last
+            later = replaced(last_ids, topic_ids)
+            heads = {queue: 0 if queue[0] in later else min(head, last.get(queue, 0)) for queue, head in heads.items()}
         # What retention took takes no share of the limit.
         kept = {queue: max(begin.get(queue, 0), each.min_offset) for queue, each in queues.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(heads.values())
-        return as_json(bounded(kept, heads, most))
+        return as_json(bounded(kept, heads, most), topic_ids)
 
     @shown_in_one_line()
-    def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
         """Where the queues end, for the progress of the query."""
-        return as_json(self._heads())
+        return as_json(self._heads(), self._driver.topic_ids)
 
     @shown_in_one_line()
     def partitions(
-        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+        self, start: Mapping[str, Mapping[str, Any]], end: Mapping[str, Mapping[str, Any]]
     ) -> Sequence[InputPartition]:
         """The ranges of a micro-batch."""
-        begin, until = from_json(start), from_json(end)
+        until, topic_ids = from_json(end), topic_ids_of(end)
+        others = replaced(topic_ids_of(start), topic_ids)
+        begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in others}
         # New queues begin at the first message that is kept: what was gone before is no loss of this query. So do
         # those of a topic that was made anew, which end before they began.
         anew = {queue for queue, offset in until.items() if offset < begin.get(queue, offset + 1)}
         if anew:
-            begin |= {queue: each.min_offset for queue, each in self._queues().items() if queue in anew}
-        return [InputPartition(each) for each in split(ranges_between(begin, until), self.options.min_partitions)]
+            queues = self._queues()
+            # What was planned for a topic that is gone by now is refused when it is read.
+            gone = replaced(topic_ids, self._driver.topic_ids)
+            begin |= {q: each.min_offset for q, each in queues.items() if q in anew and q[0] not in gone}
+        ranges = ranges_between(begin, until, topic_ids)
+        return [InputPartition(each) for each in split(ranges, self.options.min_partitions)]
 
     def stop(self) -> None:
         """Closes the connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2 import LogColumns
     from producer_sdk.connection import Broker, BrokerLink
 
-__all__ = ["DataLoss", "data_lost", "scan"]
+__all__ = ["MADE_ANEW", "DataLoss", "data_lost", "scan"]
+
+_log = logging.getLogger("halfmq.spark")
+
+MADE_ANEW = "the topic was deleted and made anew"
 
 _BYTES_AT_A_TIME = 4 * 1024 * 1024
 _SECONDS_AT_A_TIME = 2.0
@@ -46,6 +51,9 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogCol
             try:
                 part = upcoming.result()
             except RequestRefused as error:
+                if error.reason == "TOPIC_REPLACED":
+                    data_lost(options, queue, MADE_ANEW)
+                    return
                 if error.code is not grpc.StatusCode.NOT_FOUND:
                     raise
                 data_lost(options, queue, "the topic was deleted")
@@ -75,13 +83,12 @@ def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
     Raises:
         DataLoss: Unless that is allowed.
     """
+    topic, number = queue
+    lost = f"messages of queue {number} of {topic!r} are gone before they were read: {what}"
     if options.fail_on_data_loss:
-        topic, number = queue
-        msg = (
-            f"messages of queue {number} of {topic!r} are gone before they were read: {what}; set failOnDataLoss to"
-            " false to go on with what is there"
-        )
+        msg = f"{lost}; set failOnDataLoss to false to go on with what is there"
         raise DataLoss(msg)
+    _log.warning("%s; going on with what is there", lost)
 
 
 class _Part:
@@ -102,6 +109,7 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
         offset=at,
         max_messages=min(options.messages_per_request, wanted.end - at),
         columns=True,
+        topic_id=wanted.topic_id,
     )
     if options.wanted is not None:
         request.filter.CopyFrom(filter_to_wire("filter", options.wanted))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.pipeline.archive import Archive, Compaction, read_archive
+from consumer_sdk.spark.pipeline.archive import Archive, Compaction, job, read_archive
 from consumer_sdk.spark.pipeline.archive.layout import parse
 from consumer_sdk.spark.source.scanning import DataLoss
 from producer_sdk import Producer
@@ -216,6 +216,29 @@ def test_a_topic_that_was_made_anew_and_is_longer_by_now(
     admin.create_topic(topic)
     for start in range(0, 400, 50):
         send(topic, range(start, start + 50))
+    with pytest.raises(ConfigurationError, match="was made anew"):
+        archived.run()
+
+
+def test_a_topic_that_is_made_anew_between_the_plan_and_the_tasks(
+    archived: Archived, send: Callable[..., None], topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the new one gets under the offsets of the old one."""
+    send(topic, range(100))
+    real = job.run_tasks
+
+    def later(*given: Any) -> Any:
+        monkeypatch.setattr(job, "run_tasks", real)
+        admin.delete_topic(topic)
+        admin.create_topic(topic)
+        for start in range(500, 900, 50):
+            send(topic, range(start, start + 50))
+        return real(*given)
+
+    monkeypatch.setattr(job, "run_tasks", later)
+    with pytest.raises(Exception, match="was deleted and made anew"):
+        archived.run()
+    assert archived.files() == []
     with pytest.raises(ConfigurationError, match="was made anew"):
         archived.run()
 

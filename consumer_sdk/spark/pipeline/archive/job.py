@@ -100,6 +100,9 @@ class _Run:
         kept = spans_by_queue(piece for topic in topics for piece in folder.pieces(topic))
         # Asked for last, so that nothing that is kept lies behind it.
         queues = {queue: each for queue, each in brokers.queues().items() if queue[0] in topics}
+        for topic in topics:
+            # These are the queues of the topic that the archive has: it was there before and after.
+            self._has_begun(topic)
         self._left = {queue: self._missing(queue, each, kept.get(queue, [])) for queue, each in queues.items()}
         self._ends = {queue: each.max_offset for queue, each in queues.items()}
 
@@ -116,13 +119,17 @@ class _Run:
 
     def _begin(self, topics: Iterable[str], start: Bound) -> None:
         """Notes where topics begin that the archive did not have: the next run must not look anew."""
+        topics = list(topics)
+        created = {topic: self._brokers.created_at(topic) for topic in topics}
         places = self._brokers.place(start, "startingOffsets")
         for topic in topics:
+            if self._brokers.created_at(topic) != created[topic]:
+                raise _made_anew(topic, "a moment ago")
             for queue, offset in places.items():
                 if queue[0] == topic:
                     self._folder.note(note_name("skipped", *queue, Span(0, offset)))
             # The last one: without it the next run begins anew.
-            self._folder.note(topic_note(topic), self._brokers.created_at(topic).encode())
+            self._folder.note(topic_note(topic), created[topic].encode())
 
     def _missing(self, queue: Queue, bounds: QueueOffset, kept: Sequence[Span]) -> deque[QueueRange]:
         """What is to be read of a queue, in pieces that are a file each."""
@@ -131,7 +138,7 @@ class _Run:
         self._note_lost(queue, missing(kept, Span(0, bounds.min_offset)))
         gaps = missing(kept, Span(bounds.min_offset, bounds.max_offset))
         pieces = [piece for gap in gaps for piece in cut(gap, self._job.messages_per_file)]
-        return deque(QueueRange(*queue, *piece) for piece in pieces)
+        return deque(QueueRange(*queue, *piece, bounds.topic_id) for piece in pieces)
 
     def _note_lost(self, queue: Queue, spans: Iterable[Span]) -> None:
         for span in spans:

@@ -51,7 +51,8 @@ def kept_since(job: Reconcile, now: datetime) -> datetime | None:
         for each in reader.queue_offsets(job.topic):
             if each.min_offset == 0:
                 continue
-            if first := reader.read_queue(job.topic, each.queue, each.min_offset, 1).messages:
+            read = reader.read_queue(job.topic, each.queue, each.min_offset, 1, topic_id=each.topic_id)
+            if first := read.messages:
                 bounds.append(first[0].stored_at)
             else:
                 # Nothing is left to tell the time of what is gone; a bound in bytes may have taken it a moment ago.

@@ -113,6 +113,7 @@ class Topic(_message.Message):
     RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
     PRIORITY_LEVELS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 127 at most."""
     queue_count: _builtins.int
@@ -121,6 +122,10 @@ class Topic(_message.Message):
     """Bytes of bodies that are kept, at most; the oldest go first. 0: no bound."""
     priority_levels: _builtins.int
     """Number of priorities, up to 10; 0 when creating: 1. Each one above 0 has a queue of its own."""
+    topic_id: _builtins.str
+    """Tells it from other topics of its name: one that is deleted and made anew has another one. Compare it, and read
+    nothing out of it. Set by the broker.
+    """
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
         """How long messages are kept; unset when creating: the broker's default."""
@@ -143,10 +148,11 @@ class Topic(_message.Message):
         retention_bytes: _builtins.int = ...,
         dedup_window: _duration_pb2.Duration | None = ...,
         priority_levels: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "name", b"name", "priority_levels", b"priority_levels", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "name", b"name", "priority_levels", b"priority_levels", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

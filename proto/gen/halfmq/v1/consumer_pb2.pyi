@@ -658,6 +658,7 @@ class ReadQueueRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic. It must exist."""
     queue: _builtins.int
@@ -669,6 +670,10 @@ class ReadQueueRequest(_message.Message):
     columns: _builtins.bool
     """Answer by columns in the place of messages: the same content, for less work on both sides where many are read.
     A broker that does not know this field answers by messages.
+    """
+    topic_id: _builtins.str
+    """The topic's identity, where the offset was kept for a while: where another topic has the name by now, reading is
+    refused (TOPIC_REPLACED). Empty: whichever has the name.
     """
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
@@ -688,10 +693,11 @@ class ReadQueueRequest(_message.Message):
         wait: _duration_pb2.Duration | None = ...,
         filter: _message_pb2.Filter | None = ...,
         columns: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "filter", b"filter", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "topic", b"topic", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "filter", b"filter", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "topic", b"topic", "topic_id", b"topic_id", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -913,6 +919,9 @@ class QueueOffsetsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUEUES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    """The topic's identity: the same offsets are those of other messages once it is another one. To be kept with them."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueOffset]:
         """One entry per queue, by number."""
@@ -921,10 +930,11 @@ class QueueOffsetsResponse(_message.Message):
         self,
         *,
         queues: _abc.Iterable[Global___QueueOffset] | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -987,10 +997,15 @@ class CommitOffsetsRequest(_message.Message):
     CONSUMER_GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     consumer_group: _builtins.str
     """Group. It must exist, share its messages (GROUP_MODE_CLUSTERING), and have no leases in these queues."""
     topic: _builtins.str
     """Topic. It must exist."""
+    topic_id: _builtins.str
+    """The topic's identity: where another topic has the name by now, this is refused (TOPIC_REPLACED). Empty: whichever
+    has the name.
+    """
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]:
         """Queues of the topic, each once."""
@@ -1001,10 +1016,11 @@ class CommitOffsetsRequest(_message.Message):
         consumer_group: _builtins.str = ...,
         topic: _builtins.str = ...,
         queues: _abc.Iterable[Global___CommittedOffset] | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "queues", b"queues", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

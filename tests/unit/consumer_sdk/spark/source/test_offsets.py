@@ -7,7 +7,16 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_sdk.spark.source.offsets import QueueRange, as_json, bounded, from_json, ranges_between, split
+from consumer_sdk.spark.source.offsets import (
+    QueueRange,
+    as_json,
+    bounded,
+    from_json,
+    ranges_between,
+    replaced,
+    split,
+    topic_ids_of,
+)
 
 QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 12))
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 1000))
@@ -64,3 +73,22 @@ def test_the_longest_ranges_are_split_most() -> None:
 def test_a_small_queue_does_not_starve() -> None:
     head = {("a", queue): 10_000_000 for queue in range(10)} | {("b", 0): 500}
     assert bounded({}, head, 50_000)["b", 0] == 1
+
+
+def test_the_text_tells_which_topics_they_are_of() -> None:
+    offsets = {("b", 0): 7, ("a", 1): 5, ("a", 0): 3}
+    text = json.dumps(as_json(offsets, {"b": "2-20", "a": "1-10", "not read": "3-30"}))
+    assert text == '{"@topics": {"a": "1-10", "b": "2-20"}, "a": {"0": 3, "1": 5}, "b": {"0": 7}}'
+    assert (from_json(json.loads(text)), topic_ids_of(json.loads(text))) == (offsets, {"a": "1-10", "b": "2-20"})
+    # Of checkpoints of before, and brokers that do not tell.
+    assert (topic_ids_of({"a": {"0": 1}}), as_json({("a", 0): 1}, {"a": ""})) == ({}, {"a": {"0": 1}})
+
+
+def test_what_is_not_known_is_not_replaced() -> None:
+    assert replaced({"a": "1", "b": "2", "c": "", "d": "4"}, {"a": "1", "b": "3", "c": "5", "e": "6"}) == {"b"}
+
+
+def test_ranges_tell_of_which_topic_they_are() -> None:
+    ranges = ranges_between({("a", 0): 2}, {("a", 0): 6, ("b", 0): 4}, {"a": "1-10"})
+    assert ranges == [QueueRange("a", 0, 2, 6, "1-10"), QueueRange("b", 0, 0, 4)]
+    assert {each.topic_id for each in split(ranges[:1], 3)} == {"1-10"}
