@@ -137,10 +137,10 @@ class ConsumerStore(Access):
         now = self.clock.now()
 
         def create(session: Session) -> ConsumerGroup:
-            return groups.create_group(session, name, settings, dead_letters, now, self.directory)
+            return groups.create_group(session, name, settings, dead_letters, now)
 
         def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
-            return before if groups.find_group(session, name) == before else create(session)
+            return before if groups.has_group(session, before) else create(session)
 
         return await self._write(create, redo=again)
 
@@ -207,9 +207,17 @@ class ConsumerStore(Access):
         )
 
     async def forget_members(self, unseen: int, limit: int) -> int:
-        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
+        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many.
+
+        Leases that a deleted group left go as well.
+        """
         before = self.clock.now() - unseen
-        return await self._write(lambda session: groups.forget_members(session, before, limit))
+
+        def forget(session: Session) -> int:
+            groups.drop_orphans(session)
+            return groups.forget_members(session, before, limit)
+
+        return await self._write(forget)
 
     async def trim_events(self, kept: int) -> int:
         """Deletes some records of deliveries older than `kept` microseconds; how many."""

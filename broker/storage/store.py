@@ -240,7 +240,7 @@ class Store(ConsumerStore, TopicStore):
         now = self.clock.now()
 
         def again(session: Session, _: None) -> None:
-            if sinks.exists(session, name):
+            if sinks.exists(session, name, surely=True):
                 sinks.delete(session, name, now, self.directory)
 
         await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
