@@ -18,7 +18,7 @@ from broker.services.catalog import Catalog
 from broker.services.sinks import SinkService
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, TransactionService
 from broker.services.wakeups import Wakeups
-from broker.services.work import Epoch, JoinWork, PrepareWork, SinkWork
+from broker.services.work import DeadLetterSearch, Epoch, JoinWork, PrepareWork, SinkWork
 from broker.storage import halves, log, topic_deletion
 from broker.storage.directory import Directory
 from conformance.interleaving import ending, waits_or_ends
@@ -36,6 +36,7 @@ from conformance.world import (
     ok,
     pull,
     sending,
+    swept,
 )
 
 if TYPE_CHECKING:
@@ -298,6 +299,38 @@ async def test_a_dead_letter_topic_is_made_again(
     anew = await store.find_topic("%DLQ%billing")
     assert anew is not None
     assert [message.body for message in await log_of(store, anew)] == [b"b"]
+
+
+async def test_dead_letters_of_a_topic_made_again(
+    store: Store, other: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    ok(await store.send([sending(topic, "a"), sending(topic, "b")]))
+    search = DeadLetterSearch(group)
+    first = await pull(store, group, topic, limit=1)
+    second = await pull(store, group, topic, limit=1)
+    ok(await store.settle(nacks(first, given_up=True)))
+    assert len((await other.find_dead_letters(search)).entries) == 1
+    dead = await store.find_topic("%DLQ%billing")
+    assert dead is not None
+    await store.delete_topic(dead)
+    ok(await store.settle(nacks(second, given_up=True)))
+    (entry,) = (await other.find_dead_letters(search)).entries
+    assert entry.message.body == b"b"
+    assert (await other.redrive(search, republish=False)).redriven == 1
+
+
+async def test_dead_letters_from_a_topic_made_anew(
+    world: World, store: Store, other: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    """They are published at the topic that has the name now; the remembered one refused the whole redrive."""
+    ok(await store.send([sending(topic, "a")]))
+    ok(await store.settle(nacks(await pull(store, group, topic), given_up=True)))
+    await store.delete_topic(topic)
+    await swept(store)
+    anew = await store.create_topic(topic.name, ONE_QUEUE)
+    done = await other.redrive(DeadLetterSearch(group), republish=True)
+    assert (done.redriven, done.republished) == (0, 1)
+    assert [message.body for message in await log_of(store, anew)] == [b"a"]
 
 
 async def test_a_group_made_anew_gets_a_dead_letter_topic(
