@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument
-from broker.services.transactions import HalfTransaction
+from broker.services.transactions import HalfTransaction, names_deleted_topic
 from broker.services.work import SinkWork
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class SinkService:
         halves = await self._transactions.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
         halves.checked = False
         outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
+        if names_deleted_topic(outcome):
+            halves = await self._transactions.looked_up_anew(halves)
+            outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
         if isinstance(outcome, BrokerError):
             raise outcome
         return outcome

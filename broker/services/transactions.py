@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id, uuid7
@@ -148,9 +148,34 @@ class TransactionService:
                 places.append(index)
             except BrokerError as error:
                 outcomes[index] = error
-        for index, done in zip(places, await self._store.prepare(work), strict=True):
+        for index, done in zip(places, await self._stored(work), strict=True):
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _stored(self, work: list[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        done: list[TransactionOutcome | BrokerError] = list(await self._store.prepare(work))
+        again: dict[int, PrepareWork] = {}
+        for index, outcome in enumerate(done):
+            if names_deleted_topic(outcome):
+                try:
+                    again[index] = await self.looked_up_anew(work[index])
+                except BrokerError as error:
+                    done[index] = error
+        for index, outcome in zip(again, await self._store.prepare(list(again.values())) if again else [], strict=True):
+            done[index] = outcome
+        return done
+
+    async def looked_up_anew(self, work: PrepareWork) -> PrepareWork:
+        """The same work on the topics that have these names now: the others were deleted through another broker.
+
+        Raises:
+            InvalidArgument: a topic made anew does not take such a message.
+            NotFound: a topic does not exist any more.
+        """
+        messages = [half.message for half in work.halves]
+        self._store.forget_topics([message.topic for message in messages])
+        again = HalfTransaction(work.transaction_id, messages, work.first_position, work.first_check_delay)
+        return replace(await self.half_work(work.producer_group_id, again), checked=work.checked)
 
     async def half_work(self, group_id: int, request: HalfTransaction) -> PrepareWork:
         """The work of storing a transaction's half messages.
@@ -236,9 +261,11 @@ class TransactionService:
             except BrokerError as error:
                 outcomes[index] = error
         heads: dict[Queue, int] = {}
-        for index, sent, done in zip(places, work, await self._store.send(work), strict=True):
+        for index, sent, done in zip(places, work, await self._appended(work, now), strict=True):
             if isinstance(done, Duplicate):
                 outcomes[index] = Sent(await self._place_of_owner(sent.message.topic, done), duplicate=True)
+            elif isinstance(done, InvalidArgument):
+                outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
@@ -247,6 +274,22 @@ class TransactionService:
                 outcomes[index] = Sent(position)
         self._wakeups.released(heads)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _appended(self, work: list[SendWork], now: int) -> list[Place | Duplicate | BrokerError]:
+        done: list[Place | Duplicate | BrokerError] = list(await self._store.send(work))
+        again: dict[int, SendWork] = {}
+        gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
+        # Another broker deleted the topics that this one remembers; some may have been made anew.
+        self._store.forget_topics([work[index].message.topic for index in gone])
+        for index in gone:
+            item = work[index]
+            try:
+                again[index] = SendWork(item.message_id, *await self._destination(item.message, now), item.message)
+            except BrokerError as error:
+                done[index] = error
+        for index, outcome in zip(again, await self._store.send(list(again.values())) if again else [], strict=True):
+            done[index] = outcome
+        return done
 
     async def _place_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
         if owner.place is None:  # It was decided so long ago that its op record is gone.
@@ -353,6 +396,11 @@ class TransactionService:
 
     async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
         return await self._store.find_topic_of_queue(queue_id) or (None, 0)
+
+
+def names_deleted_topic(outcome: object) -> bool:
+    """Whether something was refused because its topic is gone."""
+    return isinstance(outcome, NotFound) and outcome.reason == "TOPIC_NOT_FOUND"
 
 
 def _check_priority(message: Message, topic: Topic) -> None:

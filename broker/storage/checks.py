@@ -89,11 +89,14 @@ def claim_due(
 
 
 def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
-    """Whether the COMMIT that counted these checks at `now` worked: then the check history has them."""
+    """Whether the COMMIT that counted these checks at `now` worked: then the check history has them.
+
+    Waits for a COMMIT that is still to come, which holds the rows.
+    """
     return any(
         session.fetch(
             "SELECT 1 FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND sent_at = ?"
-            " AND broker_id = ?",
+            " AND broker_id = ?" + session.dialect.for_update,
             (check.transaction_id, check.check_number, now, broker_id),
         )
         for check in claimed[:1]
@@ -251,7 +254,14 @@ def check_again(
 
 
 def was_set_to_check_again(session: Session, transaction_id: bytes, operator: str, reason: str, now: int) -> bool:
-    """Whether the COMMIT of a `check_again` at `now` worked: then the operator's action is there."""
+    """Whether the COMMIT of a `check_again` at `now` worked: then the operator's action is there.
+
+    Waits for a COMMIT that is still to come, which holds the half message.
+    """
+    session.fetch(
+        "SELECT 1 FROM half_message WHERE transaction_id = ? AND position = 0" + session.dialect.for_update,
+        (transaction_id,),
+    )
     found = session.fetch_one(
         "SELECT 1 FROM operator_action WHERE transaction_id = ? AND action = ? AND operator = ? AND reason = ?"
         " AND acted_at = ?",

@@ -83,10 +83,15 @@ def claim(
 def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
     """Whether claims were committed whose COMMIT got no answer; `before` is what was to be handed out then.
 
-    When that COMMIT worked, its leases are there, under tokens that nobody else can have made.
+    When that COMMIT worked, its leases are there, under tokens that nobody else can have made. Waits for one that is
+    still to come, which holds the leases.
     """
     parts = [part for claimed in before if isinstance(claimed, Claimed) for part in claimed.parts]
-    found = session.fetch_in("SELECT token FROM lease WHERE lease_id", [part.lease_id for part in parts])
+    found = session.fetch_in(
+        f"SELECT token FROM lease{session.dialect.by_key} WHERE lease_id",
+        sorted({part.lease_id for part in parts}),
+        " ORDER BY lease_id" + session.dialect.for_update,
+    )
     return bool({part.token for part in parts} & {row[0] for row in found})
 
 

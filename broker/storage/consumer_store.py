@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import AlreadyExists
 from broker.services.work import AckWork
 from broker.storage import claims, groups, history, joining, progress, reading, receipts, redrive
 from broker.storage.access import Access
@@ -138,16 +137,10 @@ class ConsumerStore(Access):
         now = self.clock.now()
 
         def create(session: Session) -> ConsumerGroup:
-            return groups.create_group(session, name, settings, dead_letters, now, self.directory)
+            return groups.create_group(session, name, settings, dead_letters, now)
 
         def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
-            try:
-                return create(session)
-            except AlreadyExists:
-                # What it waited for may have been the COMMIT in doubt.
-                if groups.find_group(session, name) != before:
-                    raise
-                return before
+            return before if groups.has_group(session, before) else create(session)
 
         return await self._write(create, redo=again)
 
@@ -219,9 +212,17 @@ class ConsumerStore(Access):
         )
 
     async def forget_members(self, unseen: int, limit: int) -> int:
-        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
+        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many.
+
+        Leases that a deleted group left go as well.
+        """
         before = self.clock.now() - unseen
-        return await self._write(lambda session: groups.forget_members(session, before, limit))
+
+        def forget(session: Session) -> int:
+            groups.drop_orphans(session)
+            return groups.forget_members(session, before, limit)
+
+        return await self._write(forget)
 
     async def trim_events(self, kept: int) -> int:
         """Deletes some records of deliveries older than `kept` microseconds; how many."""

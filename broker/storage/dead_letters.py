@@ -9,7 +9,7 @@ from broker.domain.dead_letter import Origin
 from broker.domain.ids import message_id
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
-from broker.errors import AlreadyExists
+from broker.errors import AlreadyExists, NotFound
 from broker.storage import copies, topics
 from broker.storage.reading import read_offsets
 
@@ -49,7 +49,8 @@ def move(
     if place is None:
         return {}  # The topic was deleted, and its messages with it.
     topic, queue_no = place
-    target = _target(session, dead_letter_topic(group.name), topic.retention, now, directory)
+    name = dead_letter_topic(group.name)
+    target = _target(session, name, topic.retention, now, directory)
     found = read_offsets(session, topic.name, queue_no, lease.queue_id, sorted(offsets))
     if not found:
         return {}
@@ -57,8 +58,14 @@ def move(
     for message in found:
         origin = Origin(topic.name, queue_no, message.offset, lease.attempt, reason, group.client_id)
         copied.append((message, origin.added_to(message.properties)))
+    try:
+        first = copies.append(session, target, target.queue_ids[0], copied, now)
+    except NotFound:
+        # Another broker deleted the one that this broker remembers.
+        directory.forget(target)
+        target = _target(session, name, topic.retention, now, directory)
+        first = copies.append(session, target, target.queue_ids[0], copied, now)
     queue_id = target.queue_ids[0]
-    first = copies.append(session, target, queue_id, copied, now)
     return {
         message.offset: Place(queue_id, offset, message_id(message.transaction_id, message.position))
         for offset, message in enumerate(found, first)

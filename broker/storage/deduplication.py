@@ -124,12 +124,12 @@ def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
 
 def claim_for_send(
     session: Session, work: Collection[SendWork], now: int, windows: Mapping[int, int]
-) -> tuple[dict[bytes, Duplicate | BrokerError], dict[bytes, bytes]]:
+) -> tuple[dict[bytes, Duplicate | BrokerError], dict[bytes, bytes], list[bytes]]:
     """Takes the keys of ordinary messages, as far as they are free.
 
     Returns:
-        Answers to the messages whose key another one owns; and, for those whose key an earlier one of this batch has,
-        the id of that one.
+        Answers to the messages whose key another one owns; for those whose key an earlier one of this batch has, the
+        id of that one; and the ids of those that had their key before.
     """
     wanted: dict[Key, Claim] = {}
     later: dict[bytes, bytes] = {}
@@ -142,14 +142,14 @@ def claim_for_send(
                 later[item.message_id] = first.transaction_id
     claims = _Claims(session, list(wanted.values()), now)
     answers: dict[bytes, Duplicate | BrokerError] = {}
+    own_before = []
     for claim in wanted.values():
         owner = claims.owners[claim.key]
         if owner.transaction_id != claim.transaction_id:
             answers[claim.transaction_id] = _duplicate(owner, claims.standings.get(owner.transaction_id))
         elif owner.expires_at != claim.expires_at:
-            # This very message had its key before, and its op record is past retention.
-            answers[claim.transaction_id] = _duplicate(owner, None)
-    return answers, later
+            own_before.append(claim.transaction_id)
+    return answers, later, own_before
 
 
 def _duplicate(owner: _Owner, standing: Standing | None) -> Duplicate | BrokerError:

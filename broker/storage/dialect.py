@@ -79,6 +79,7 @@ class Dialect:
         name: mysql, mariadb or sqlite.
         inlines_values: values are rendered into the statement (servers) or bound (SQLite).
         for_update: ends a SELECT that locks the rows it returns.
+        for_share: ends a SELECT that keeps others from changing the rows it returns, and lets them do the same.
         skip_locked: ends a SELECT that locks rows and passes over those locked by others.
         by_index: behind a table's name in a SELECT: use this index whatever it seems to cost. Statistics of tables
             that fill and empty are always wrong, and a scan that locks would wait for the rows of all others. MariaDB
@@ -96,6 +97,7 @@ class Dialect:
     name: str
     inlines_values: bool
     for_update: str
+    for_share: str
     skip_locked: str
     by_index: Callable[[str], str]
     take_offsets: str
@@ -134,6 +136,7 @@ MYSQL = Dialect(
     name="mysql",
     inlines_values=True,
     for_update=" FOR UPDATE",
+    for_share=" LOCK IN SHARE MODE",
     skip_locked=" FOR UPDATE SKIP LOCKED",
     by_index=" FORCE INDEX ({})".format,
     take_offsets=SERVER_TAKE,
@@ -147,6 +150,7 @@ SQLITE = Dialect(
     name="sqlite",
     inlines_values=False,
     for_update="",
+    for_share="",
     skip_locked="",
     by_index=lambda _: "",
     take_offsets=SQLITE_TAKE,

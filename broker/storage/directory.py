@@ -72,6 +72,13 @@ class Directory:
             for queue_id in topic.queue_ids:
                 self._by_queue.pop(queue_id, None)
 
+    def forget_ids(self, topic_ids: Iterable[int]) -> None:
+        """Drops what is remembered of topics, by id: they turned out to be gone."""
+        for topic_id in topic_ids:
+            entry = self._by_id.get(topic_id)
+            if entry is not None:
+                self.forget(entry[1])
+
     def clear(self) -> None:
         """Drops all that is remembered."""
         with self._lock:

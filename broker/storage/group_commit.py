@@ -10,7 +10,11 @@ What can go wrong, and what is done:
 * Deadlock or lock wait: the batch is rolled back and run again.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
   of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
-  the same twice comes with a `Redo`, which is shown what the run in doubt had answered.
+  the same twice comes with a `Redo`, which is shown what the run in doubt had answered. That COMMIT may take effect
+  only after the next run has begun: so a `Redo` looks for its traces under a lock, which waits for whoever still holds
+  them.
+* A key that exists: somebody else stored the same at the same time, on another broker or by a COMMIT that got no answer
+  and took effect late. The batch is rolled back and run again, a few times: now it sees what was stored.
 * Anything about the work itself: the batch is rolled back and its items are run one by one, so only the item at fault
   fails.
 * The database stays away, is read-only or full: the items fail with StorageUnavailable; nothing was acknowledged.
@@ -40,6 +44,7 @@ Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
 """Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
 
 RETRIES_AFTER_ROLLBACK = 20
+RETRIES_AFTER_DUPLICATE = 5
 ITEM_MEMORY = 1024
 """Bytes that an item takes in this process, about, besides what it carries."""
 
@@ -95,7 +100,7 @@ class Worker:
             Exception: whatever `work` raised, after a rollback.
         """
         deadline = time.monotonic() + self._patience
-        attempt = 0
+        attempt = duplicates = 0
         in_doubt: list[Outcome] = []
         while True:
             attempt += 1
@@ -110,6 +115,10 @@ class Worker:
                 trouble = trouble_of(error)
                 if answers and trouble is Trouble.LOST:
                     in_doubt = answers
+                if trouble is Trouble.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
+                    duplicates += 1
+                    self._roll_back()
+                    continue
                 if not is_database_error(error) or trouble in {Trouble.DUPLICATE, Trouble.OTHER}:
                     self._roll_back()
                     raise

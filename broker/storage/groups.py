@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,15 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.retry import dead_letter_topic
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.storage.leases import drop_of_groups
 from broker.storage.session import Session, Statement
-from broker.storage.topics import create_topic
+from broker.storage.topics import create_topic, holding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.filters import Filter
     from broker.domain.topic import Topic, TopicSettings
-    from broker.storage.directory import Directory
 
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
 _SELECT = (
@@ -54,6 +55,24 @@ def find_group(session: Session, name: str) -> ConsumerGroup | None:
     return _from_row(row) if row else None
 
 
+def has_group(session: Session, group: ConsumerGroup) -> bool:
+    """Whether this very group exists, not another one of its name.
+
+    Waits for whoever makes or deletes it at this time: that may be a COMMIT which got no answer and is still to come.
+    """
+    return bool(lock(session, [group.group_id]))
+
+
+def lock(session: Session, group_ids: Sequence[int]) -> set[int]:
+    """Locks groups, which get no leases made from others until the transaction ends; those that exist."""
+    found = session.fetch_in(
+        f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id",
+        sorted(group_ids),
+        " ORDER BY group_id" + session.dialect.for_update,
+    )
+    return {row[0] for row in found}
+
+
 def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
     """Consumer groups by name, from behind `after` on; members of broadcasting groups are not among them."""
     found = session.fetch(f"{_SELECT} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit))
@@ -66,7 +85,7 @@ def members(session: Session, group: ConsumerGroup) -> list[ConsumerGroup]:
 
 
 def create_group(
-    session: Session, name: str, settings: GroupSettings, dead_letters: TopicSettings, now: int, directory: Directory
+    session: Session, name: str, settings: GroupSettings, dead_letters: TopicSettings, now: int
 ) -> ConsumerGroup:
     """Creates a consumer group, and its dead letter topic.
 
@@ -86,8 +105,10 @@ def create_group(
     )
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
-    if directory.by_name(session, dead_letter_topic(name)) is None:
-        create_topic(session, dead_letter_topic(name), dead_letters, now)
+    # Not as it is remembered: another broker may have deleted it.
+    if not session.fetch("SELECT 1 FROM topic WHERE name = ?", (dead_letter_topic(name),)):
+        with suppress(AlreadyExists):  # Somebody was faster.
+            create_topic(session, dead_letter_topic(name), dead_letters, now)
     return _must_find(session, name)
 
 
@@ -98,8 +119,12 @@ def _encode_delays(delays: tuple[int, ...]) -> str | None:
 def _must_find(session: Session, name: str) -> ConsumerGroup:
     group = find_group(session, name)
     if group is None:
-        raise NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group")
+        raise _gone(name)
     return group
+
+
+def _gone(name: str) -> NotFound:
+    return NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group")
 
 
 def update_group(session: Session, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
@@ -130,9 +155,13 @@ def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Fil
     """Sets or takes away the group's filter of a topic.
 
     Raises:
-        NotFound: the group was deleted.
+        NotFound: the group or the topic was deleted.
     """
     changed = _change(session, group, {})
+    if not session.together([holding(session, [topic.topic_id])])[0].rows:
+        raise NotFound(
+            f"The topic {topic.name!r} was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="filter.topic"
+        )
     session.run("DELETE FROM group_filter WHERE group_id = ? AND topic_id = ?", (group.group_id, topic.topic_id))
     if wanted is not None:
         values = (group.group_id, topic.topic_id, int(wanted.kind), wanted.expression)
@@ -179,9 +208,10 @@ def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
 
 def _change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
     names = "".join(f"{name} = ?, " for name in values)
-    session.run(
-        f"UPDATE consumer_group SET {names}epoch = epoch + 1 WHERE group_id = ?", (*values.values(), group.group_id)
-    )
+    query = f"UPDATE consumer_group SET {names}epoch = epoch + 1 WHERE group_id = ?"
+    if not session.run(query, (*values.values(), group.group_id)):
+        # There may be another one of this name by now.
+        raise _gone(group.name)
     return _must_find(session, group.name)
 
 
@@ -213,7 +243,7 @@ def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
     """Deletes a consumer group with its members, progress and leases; its dead letter topic stays."""
     # First the group: who joins it holds it.
-    session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,))
+    lock(session, [group.group_id])
     for member in members(session, group):
         _delete(session, member.group_id)
     session.run("DELETE FROM group_filter WHERE group_id = ?", (group.group_id,))
@@ -221,7 +251,9 @@ def delete_group(session: Session, group: ConsumerGroup) -> None:
 
 
 def _delete(session: Session, group_id: int) -> None:
-    # First the progress: a pull holds it while it adds its lease.
+    # First the group: who makes a lease from another one holds it. Then the progress: a pull holds it while it adds its
+    # lease.
+    lock(session, [group_id])
     session.run("DELETE FROM group_progress WHERE group_id = ?", (group_id,))
     session.run("DELETE FROM lease WHERE group_id = ?", (group_id,))
     session.run("DELETE FROM consumer_group WHERE group_id = ?", (group_id,))
@@ -236,6 +268,17 @@ def forget_members(session: Session, before: int, limit: int) -> int:
     for (group_id,) in found:
         _delete(session, group_id)
     return len(found)
+
+
+def drop_orphans(session: Session) -> int:
+    """Deletes leases whose group is gone; how many. Brokers of earlier versions left some.
+
+    Reads the first entry of each group in an index of the leases.
+    """
+    leased = {row[0] for row in session.fetch("SELECT DISTINCT group_id FROM lease")}
+    known = session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased))
+    # A number is never given to another group: whoever is gone stays so.
+    return drop_of_groups(session, leased - {row[0] for row in known})
 
 
 def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, bool]]:

@@ -1,8 +1,10 @@
 """Half messages: storing them, and keeping a repetition of Prepare from doing harm.
 
 The fast path inserts the whole batch and counts: as many new rows as rows given means that nothing was there before.
-After the insert, the op records of the same transactions are looked up. A verdict that another broker committed in
-the meantime is seen then (READ COMMITTED), and the halves it left behind by a late repetition are taken out again.
+The topics are looked at in the same round trip and held until the COMMIT, so none that was deleted through another
+broker takes half messages. After the insert, the op records of the same transactions are looked up. A verdict that
+another broker committed in the meantime is seen then (READ COMMITTED), and the halves it left behind by a late
+repetition are taken out again.
 Ids begin with the time, so there are hardly any op records between the least and the greatest id of a batch: one short
 range is read in the place of many keys.
 """
@@ -14,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.keys import dedup_hash
 from broker.domain.limits import check_transaction_size
 from broker.domain.transaction import TransactionState
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Refused, VerdictConflict
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.services.work import PrepareWork, TransactionOutcome
-from broker.storage import deduplication, rows
+from broker.storage import deduplication, rows, topics
 from broker.storage.session import Answer, Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
@@ -46,35 +48,47 @@ def prepare(
     ]
     windows: dict[int, int] = {}
     if keyed:
-        topics = directory.by_ids(session, {half.topic_id for _, _, half in keyed})
-        windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
+        known = directory.by_ids(session, {half.topic_id for _, _, half in keyed})
+        windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
     ids = {item.transaction_id for item in work}
     plain = len(ids) == len(work) and not any(item.first_position for item in work)
     if plain and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed):
         refused, claims = deduplication.claim_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
-        stored = _prepare_together(session, fresh, now, policy, claims)
+        stored = _prepare_together(session, fresh, now, policy, claims, directory)
         if stored is not None:
             # What was refused may have been stored long ago, before somebody else took its key over.
             return [
-                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows) for item in work
+                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
+                for item in work
             ]
-        # Something was there before: start over and look at each transaction by itself.
+        # Something was there before, or a topic is gone: start over and look at each transaction by itself.
         session.rollback()
         session.begin()
-    return [_prepare_one(session, item, now, policy, windows) for item in work]
+    return [_prepare_one(session, item, now, policy, windows, directory) for item in work]
 
 
 def _prepare_together(
-    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy, claims: Sequence[deduplication.Claim]
+    session: Session,
+    work: Sequence[PrepareWork],
+    now: int,
+    policy: CheckPolicy,
+    claims: Sequence[deduplication.Claim],
+    directory: Directory,
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
-    """Stores transactions that nobody has seen; None when one of them is there already."""
+    """Stores transactions that nobody has seen; None when one of them is there already, or a topic is gone."""
     if not work:
         return {}
     new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
     ids = {item.transaction_id for item in work}
     inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
-    *inserted, between = session.together([*inserts, _look_between(min(ids), max(ids))])
+    wanted = {half.topic_id for item in work for half in item.halves}
+    held, *inserted, between = session.together(
+        [topics.holding(session, wanted), *inserts, _look_between(min(ids), max(ids))]
+    )
+    if len(held.rows) != len(wanted):
+        directory.forget_ids(wanted - {row[0] for row in held.rows})
+        return None
     if sum(answer.changed for answer in inserted) != len(new):
         return None
     decided = _decided(session, ids, between)
@@ -143,7 +157,12 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
 
 
 def _prepare_one(
-    session: Session, item: PrepareWork, now: int, policy: CheckPolicy, windows: Mapping[int, int]
+    session: Session,
+    item: PrepareWork,
+    now: int,
+    policy: CheckPolicy,
+    windows: Mapping[int, int],
+    directory: Directory,
 ) -> TransactionOutcome | BrokerError:
     existing = {
         row[0]: row[1:]
@@ -153,7 +172,9 @@ def _prepare_one(
             (item.transaction_id,),
         )
     }
-    if decided := _by_id(session.together(_look_up([item.transaction_id]))):
+    wanted = {half.topic_id for half in item.halves}
+    held, *found = session.together([topics.holding(session, wanted), *_look_up([item.transaction_id])])
+    if decided := _by_id(found):
         return _outcome(item, decided[item.transaction_id])
     if existing and existing[0][-1] == PARKED:
         return VerdictConflict(
@@ -167,6 +188,9 @@ def _prepare_one(
             field="transaction_id",
         )
     new = _not_stored(item, existing)
+    if (gone := wanted - {row[0] for row in held.rows}) and not isinstance(new, BrokerError):
+        directory.forget_ids(gone)
+        new = _on_topics(item, new, gone)
     if isinstance(new, BrokerError):
         return new
     keyed = [(item.transaction_id, position, half) for position, half in new.items() if half.message.dedup_key]
@@ -204,6 +228,18 @@ def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dic
                 " ever.",
                 reason="TRANSACTION_ID_REUSED",
                 field="transaction_id",
+            )
+    return new
+
+
+def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[int, Half] | BrokerError:
+    """The half messages to be stored, or why they cannot be: a topic is gone."""
+    for position, half in new.items():
+        if half.topic_id in gone:
+            return NotFound(
+                f"The topic {half.message.topic!r} was deleted a moment ago.",
+                reason="TOPIC_NOT_FOUND",
+                field=f"messages[{position - item.first_position}].topic",
             )
     return new
 

@@ -1,5 +1,6 @@
 """Leases as rows, and the turns of message groups.
 
+A lease that is made of what was given back or held needs its group: see `holding_groups`.
 The leases of a message group are made and ended while the progress of their consumer group in the queue is locked, so
 whoever ends one sees all that stand behind it.
 """
@@ -52,6 +53,27 @@ def values(lease: Lease) -> tuple[object, ...]:
 def insertion(lease: Lease) -> Statement:
     """Inserts a lease; the answer has its number."""
     return insertion_of_one("lease", INSERT_COLUMNS, values(lease))
+
+
+def holding_groups(session: Session, made: Iterable[Lease]) -> Statement:
+    """Asks which groups of some leases exist, and keeps those from being deleted or moved until the transaction ends.
+
+    Whoever takes leases away by group (a deletion, a seek) scans them in the order of their times, waits at one that is
+    locked, and would miss what is made of it for an earlier time. A lease of what was never handed out needs no such
+    care: who makes one holds the group's progress. Nor does the rest of one that was taken over in part: it lies ahead.
+    """
+    wanted = sorted({lease.group_id for lease in made})
+    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    query = (
+        f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id IN ({marks(wanted)})"
+        " ORDER BY group_id"
+    )
+    return Statement(query + session.dialect.for_share, wanted)
+
+
+def drop_of_groups(session: Session, group_ids: Iterable[int]) -> int:
+    """Deletes all leases of groups that are gone; how many."""
+    return sum(session.run("DELETE FROM lease WHERE group_id = ?", (group_id,)) for group_id in sorted(group_ids))
 
 
 def storing(lease: Lease) -> Statement:

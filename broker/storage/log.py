@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.work import SCHEDULED, Duplicate
-from broker.storage import deduplication, keys, repetition, rows
+from broker.storage import deduplication, keys, repetition, rows, topics
 from broker.storage.session import Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.services.work import Place, SendWork
     from broker.storage.directory import Directory
@@ -51,7 +51,9 @@ def send(
     id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
     that one.
     """
-    before, taken = _sent_before(session, [item.message_id for item in work])
+    # What goes into the log at once finds the queue's row gone with its topic.
+    scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
+    before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
     answers.update({i: repetition.reused() for i in taken})
     others = {
@@ -59,24 +61,29 @@ def send(
         for index, item in enumerate(work)
         if item.message_id in before and not repetition.is_repetition(session, item, directory)
     }
-    topics = directory.by_ids(session, {item.topic_id for item in work})
+    directory.forget_ids(gone)
+    known = directory.by_ids(session, {item.topic_id for item in work} - gone)
     new: dict[bytes, SendWork] = {}
     for index, item in enumerate(work):
-        if item.message_id not in answers and item.topic_id in topics:
+        if item.message_id not in answers and item.topic_id in known:
             first = new.setdefault(item.message_id, item)
             if first is not item and not repetition.same_message(item.message, first.message):
                 others.add(index)
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
-        windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
-        refused, owners = deduplication.claim_for_send(session, new.values(), now, windows)
+        windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
+        refused, owners, own = deduplication.claim_for_send(session, new.values(), now, windows)
         answers.update(refused)
-        new = {i: item for i, item in new.items() if i not in refused and i not in owners}
+        if own:
+            found, others_of_own = _stored_meanwhile(session, work, own, directory)
+            answers.update(found)
+            others |= others_of_own
+        new = {i: item for i, item in new.items() if i not in answers and i not in owners}
     if new:
         due = []
         for item in new.values():
             if item.message.deliver_at is None or item.message.deliver_at <= now:
-                topic = topics[item.topic_id]
+                topic = known[item.topic_id]
                 due.append((topic.choose_queue(item.queue_no, item.message.priority, turn), item))
         answers.update(_append(session, due, now))
         if len(due) < len(new):
@@ -85,15 +92,41 @@ def send(
     for own_id, owner in owners.items():
         place = answers[owner]
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
-    gone = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+    missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
     return [
-        repetition.reused() if index in others else answers.get(item.message_id, gone)
+        repetition.reused() if index in others else answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
 
 
-def _sent_before(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, Place], set[bytes]]:
-    """Where messages with these ids went; and the ids of transactions that released none."""
+def _stored_meanwhile(
+    session: Session, work: Sequence[SendWork], own: Sequence[bytes], directory: Directory
+) -> tuple[dict[bytes, Place | Duplicate | BrokerError], set[int]]:
+    """Answers to messages that own their dedup_key already, which nobody else can have taken in their name.
+
+    They were stored since their ids were looked up, by another broker or by a COMMIT that got no answer; or their op
+    records are past retention. Also tells which items have another content than what was stored.
+    """
+    before, taken, _ = _sent_before(session, own, ())
+    answers: dict[bytes, Place | Duplicate | BrokerError] = {i: Duplicate(i, 0, None) for i in own}
+    answers.update(before)
+    answers.update({i: repetition.reused() for i in taken})
+    others = {
+        index
+        for index, item in enumerate(work)
+        if item.message_id in before and not repetition.is_repetition(session, item, directory)
+    }
+    return answers, others
+
+
+def _sent_before(
+    session: Session, ids: Sequence[bytes], topic_ids: Collection[int]
+) -> tuple[dict[bytes, Place], set[bytes], set[int]]:
+    """Where messages with these ids went; the ids of transactions that released none; and which topics are gone.
+
+    The other topics stay until the transaction ends.
+    """
+    held = [topics.holding(session, topic_ids)] if topic_ids else []
     ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
     # With a column that the key lacks: see Dialect.by_index.
     halves = selection(
@@ -101,7 +134,8 @@ def _sent_before(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, Pl
         " WHERE position = 0 AND transaction_id",
         ids,
     )
-    answers = session.together([*ops, *halves])
+    answers = session.together([*ops, *halves, *held])
+    gone = set(topic_ids) - {row[0] for row in answers.pop().rows} if held else set()
     places: dict[bytes, Place] = {}
     taken = {own_id for own_id, _ in rows_of(answers[len(ops) :])}
     for own_id, released in rows_of(answers[: len(ops)]):
@@ -109,7 +143,7 @@ def _sent_before(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, Pl
             places[own_id] = rows.decode_released(released)[0]
         else:
             taken.add(own_id)
-    return places, taken - places.keys()
+    return places, taken - places.keys(), gone
 
 
 def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> dict[bytes, Place]:

@@ -10,6 +10,7 @@ from broker.errors import NotFound, Refused
 from broker.storage import groups, rows
 from broker.storage.reading import offset_at
 from broker.storage.session import Session, marks
+from broker.storage.topics import holding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -38,11 +39,8 @@ def join(session: Session, group: ConsumerGroup, topics: Collection[Topic], star
     locking = session.dialect.for_update
     if not session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + locking, (group.group_id,)):
         raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group")
-    topic_ids = sorted({topic.topic_id for topic in topics})
-    found = session.fetch_in(
-        "SELECT topic_id FROM topic WHERE deleted_at IS NULL AND topic_id", topic_ids, " ORDER BY topic_id" + locking
-    )
-    if len(found) != len(topic_ids):
+    topic_ids = {topic.topic_id for topic in topics}
+    if len(session.together([holding(session, topic_ids)])[0].rows) != len(topic_ids):
         raise NotFound("A topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topics")
     known = _joined(session, group, queue_ids)
     fresh = {topic.topic_id for topic in topics if not known & set(topic.queue_ids)}
@@ -93,7 +91,10 @@ def seek(
     Raises:
         Refused: the group never read a queue.
     """
+    # First the groups: who makes a lease from another one holds its group, and who becomes a member holds the parent.
+    groups.lock(session, [group.group_id])
     members = groups.members(session, group) or [group]
+    groups.lock(session, [member.group_id for member in members])
     for queue_id in sorted(queue_ids):
         row = session.fetch_one("SELECT min_offset, next_offset FROM queue WHERE queue_id = ?", (queue_id,))
         if row is None:

@@ -311,7 +311,10 @@ class _Settling:
         changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
         plain = sorted(lease.lease_id for lease in done if lease.message_group is None)
         insertions = [leases.insertion(lease) for lease in self.held.values()]
+        made = [*self.held.values(), *self.back]
+        guard = [leases.holding_groups(session, made)] if made else []
         statements = [
+            *guard,
             *insertions,
             *session.deletion("lease", "lease_id", plain),
             *[leases.storing(lease) for lease in changed],
@@ -321,14 +324,21 @@ class _Settling:
         if keep_history:
             statements += history.recording(session, self.events)
         answers = session.together(statements)
-        for made, (index, lease) in zip(answers[: len(insertions)], self.held.items(), strict=True):
+        there = {row[0] for answer in answers[: len(guard)] for row in answer.rows}
+        stored = answers[len(guard) : len(guard) + len(insertions)]
+        for answer, (index, lease) in zip(stored, self.held.items(), strict=True):
             held = self.outcomes[index]
-            if isinstance(held, ReceiptOutcome):
-                held.receipt = Receipt(made.last_id, lease.token, lease.first)
+            if lease.group_id not in there:
+                self.outcomes[index] = receipt_gone()
+            elif isinstance(held, ReceiptOutcome):
+                held.receipt = Receipt(answer.last_id, lease.token, lease.first)
+        # The group was deleted, and what is left of it is nobody's.
+        leases.drop_of_groups(session, {lease.group_id for lease in made} - there)
         ordered = [lease for lease in done if lease.message_group is not None]
         if ordered and leases.end(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)
         if self.freed:
             # Whoever asked for it: what matters is that this broker's consumers are woken after the COMMIT.
-            told = next(each for each in self.outcomes if not isinstance(each, BrokerError))
-            told.frees = tuple(self.freed)
+            told = next((each for each in self.outcomes if not isinstance(each, BrokerError)), None)
+            if told is not None:
+                told.frees = tuple(self.freed)

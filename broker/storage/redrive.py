@@ -53,17 +53,18 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
 
 
 def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tuple[Topic, int, int, int]:
-    topic = directory.by_name(session, dead_letter_topic(group.name))
-    row = None
-    if topic is not None:
-        row = session.fetch_one("SELECT min_offset, next_offset FROM queue WHERE queue_id = ?", (topic.queue_ids[0],))
-    if topic is None or row is None:
-        raise NotFound(
-            f"The group {group.name!r} has no dead letter topic: it was deleted.",
-            reason="TOPIC_NOT_FOUND",
-            field="group",
-        )
-    return topic, topic.queue_ids[0], row[0], row[1]
+    query = "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
+    while topic := directory.by_name(session, dead_letter_topic(group.name)):
+        row = session.fetch_one(query, (topic.queue_ids[0],))
+        if row is not None:
+            return topic, topic.queue_ids[0], row[0], row[1]
+        # Another broker deleted the one that this broker remembers; there may be another one by now.
+        directory.forget(topic)
+    raise NotFound(
+        f"The group {group.name!r} has no dead letter topic: it was deleted.",
+        reason="TOPIC_NOT_FOUND",
+        field="group",
+    )
 
 
 def _wanted(
@@ -129,9 +130,11 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         return Redriven(total=max(0, high - low))
     chosen = _wanted(session, topic, queue_id, first, count, search)
     before = _redriven_before(session, queue_id, [candidate.offset for candidate in chosen])
+    origins = [origin_of(candidate.properties) for candidate in chosen]
+    # Another broker may have deleted the topics that they came from.
+    directory.forget_names({origin.topic for origin in origins if origin})
     letters = []
-    for candidate in chosen:
-        origin = origin_of(candidate.properties)
+    for candidate, origin in zip(chosen, origins, strict=True):
         home = directory.by_name(session, origin.topic) if origin else None
         if origin and home and candidate.offset not in before and origin.queue_no < len(home.queue_ids):
             letters.append(_Letter(candidate, origin, home))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.errors import NotFound
 from broker.services.work import SCHEDULED
-from broker.storage import keys, rows
+from broker.storage import keys, rows, topics
 from broker.storage.log import SCHEDULED_COLUMNS, take_offsets
 from broker.storage.session import Answer, Session, Statement
 
@@ -72,7 +73,7 @@ class Release:
         turn: int,
     ) -> None:
         """Takes the offsets of all half messages of these transactions whose time has come."""
-        topics = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
+        known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
         queue_ids: dict[tuple[int, int | None, int | None], int] = {}
         wanted: dict[int, tuple[int, int]] = {}
         for transaction_id in committed:
@@ -81,7 +82,7 @@ class Release:
                     continue
                 queue_id = queue_ids.get(half[:3])
                 if queue_id is None:
-                    topic = topics[half.topic_id]
+                    topic = known[half.topic_id]
                     queue_id = queue_ids[half[:3]] = topic.choose_queue(half.queue_no, half.priority or 0, turn)
                 count, size = wanted.get(queue_id, (0, 0))
                 wanted[queue_id] = (count + 1, size + half.size)
@@ -107,6 +108,10 @@ class Release:
         self._count = len(copied) + len(waiting)
         self._copies = self._into_log(session, copied, now) + self._into_schedule(session, waiting)
         self.statements = self._copies + keys.insertion(session, entries)
+        # What goes into the log finds its queue gone with its topic; what waits has no queue yet.
+        self._later = {halves[i][position].topic_id for i, position in waiting}
+        if self._later:
+            self.statements.append(topics.asking(self._later))
 
     @staticmethod
     def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:
@@ -124,7 +129,18 @@ class Release:
         return session.insertion_with(_INTO_SCHEDULE, _WAITING, waiting, select)
 
     def check(self, answers: Sequence[Answer]) -> None:
-        """Raises RuntimeError unless all were copied; the database transaction is undone then."""
+        """Raises an error unless all were copied; the database transaction is undone then.
+
+        Raises:
+            NotFound: the topic of one that waits is gone: a broker of an earlier version took its half message in.
+            RuntimeError: some are missing.
+        """
+        if self._later and {row[0] for row in answers[-1].rows} != self._later:
+            raise NotFound(
+                "A topic of this transaction was deleted; roll the transaction back.",
+                reason="TOPIC_NOT_FOUND",
+                field="topic",
+            )
         count = sum(answer.changed for answer in answers[: len(self._copies)])
         if count != self._count:
             raise RuntimeError(f"released {count} of {self._count} half messages")

@@ -254,9 +254,9 @@ def delete(session: Session, name: str, now: int, directory: Directory) -> None:
     session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
 
 
-def exists(session: Session, name: str) -> bool:
-    """Whether there is a sink of this name."""
-    return session.fetch_one(_SINK, (name,)) is not None
+def exists(session: Session, name: str, *, surely: bool = False) -> bool:
+    """Whether there is a sink of this name; `surely`: waits for whoever makes or deletes it at this time."""
+    return session.fetch_one(_SINK + session.dialect.for_update if surely else _SINK, (name,)) is not None
 
 
 def _missing(name: str) -> NotFound:

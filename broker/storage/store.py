@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
-from broker.errors import BrokerError, NotFound
+from broker.errors import BrokerError
 from broker.services.work import Moved
 from broker.storage import checks, halves, inspection, log, recall, schedule, sinks, topics, verdicts
 from broker.storage.consumer_store import ConsumerStore
@@ -246,8 +245,7 @@ class Store(ConsumerStore, TopicStore):
         now = self.clock.now()
 
         def again(session: Session, _: None) -> None:
-            # Not asked for before: a COMMIT that is late would still hide that it is gone.
-            with contextlib.suppress(NotFound):
+            if sinks.exists(session, name, surely=True):
                 sinks.delete(session, name, now, self.directory)
 
         await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.errors import NotFound, Refused
+from broker.storage.leases import drop_of_groups
 from broker.storage.retention import CHUNK, drop_head, head_of
 from broker.storage.session import marks
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.directory import Directory
     from broker.storage.engine import Database
     from broker.storage.session import Session
 
 
-def delete_topic(session: Session, topic: Topic, now: int, directory: Directory) -> None:
+def delete_topic(session: Session, topic: Topic, now: int) -> None:
     """Makes a topic vanish; its name is free at once. `sweep` removes what it leaves.
 
     Raises:
@@ -42,17 +42,20 @@ def delete_topic(session: Session, topic: Topic, now: int, directory: Directory)
     queues = [row[0] for row in session.fetch("SELECT queue_id FROM queue WHERE topic_id = ?", (topic.topic_id,))]
     # First the progress: a pull holds it, and without it nobody hands out more.
     session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
-    if session.fetch(f"SELECT 1 FROM lease WHERE queue_id IN ({marks(queues)}) LIMIT 1", queues):
+    # Leases whose group is gone are nobody's: a broker of an earlier version left them.
+    found = session.fetch(f"SELECT DISTINCT group_id FROM lease WHERE queue_id IN ({marks(queues)})", queues)
+    leased = {row[0] for row in found}
+    if leased and session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased)):
         raise _in_use(
             f"Messages of {topic.name!r} were handed out, or given back, and are not handled yet;"
             " handle them, or delete their groups, first."
         )
+    drop_of_groups(session, leased)
     # Waits for those who are appending to its queues.
     session.run("UPDATE queue SET deleted_at = ? WHERE topic_id = ?", (now, topic.topic_id))
     session.run(
         "UPDATE topic SET deleted_at = ?, name = ? WHERE topic_id = ?", (now, f"~{topic.topic_id}", topic.topic_id)
     )
-    directory.forget(topic)
 
 
 def _in_use(text: str) -> Refused:

@@ -74,13 +74,17 @@ class TopicStore(Access):
         now = self.clock.now()
 
         def delete(session: Session) -> None:
-            topic_deletion.delete_topic(session, topic, now, self.directory)
+            topic_deletion.delete_topic(session, topic, now)
 
         def again(session: Session, _: None) -> None:
             if topics.has_topic(session, topic):
                 delete(session)
 
-        await self._write(delete, redo=again)
+        try:
+            await self._write(delete, redo=again)
+        finally:
+            # Not before the COMMIT: until then, whoever looks it up finds and remembers it.
+            self.directory.forget(topic)
 
     async def sweep_deleted_topic(self) -> bool:
         """Removes a piece of what deleted topics left; whether anything may be left."""

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 from broker.errors import AlreadyExists, InvalidArgument, NotFound
 from broker.storage.directory import TOPIC_COLUMNS, read_topics
+from broker.storage.session import Statement, marks
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from broker.domain.topic import Topic, TopicChange, TopicSettings
     from broker.storage.directory import Directory
     from broker.storage.session import Session
@@ -77,8 +80,32 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
 
 
 def has_topic(session: Session, topic: Topic) -> bool:
-    """Whether this very topic exists, not another one of its name."""
-    return bool(session.fetch("SELECT 1 FROM topic WHERE topic_id = ? AND deleted_at IS NULL", (topic.topic_id,)))
+    """Whether this very topic exists, not another one of its name.
+
+    Waits for whoever makes or deletes it at this time: that may be a COMMIT which got no answer and is still to come.
+    """
+    query = "SELECT 1 FROM topic WHERE topic_id = ? AND deleted_at IS NULL" + session.dialect.for_update
+    return bool(session.fetch(query, (topic.topic_id,)))
+
+
+def holding(session: Session, topic_ids: Collection[int]) -> Statement:
+    """Asks which of some topics exist, and keeps those from being deleted until the transaction ends.
+
+    What a broker remembers of a topic may be out of date. Whoever stores something that is to reach the log later asks
+    in the same transaction: the deletion either sees it, or is seen. Brokers do not wait for each other here.
+    """
+    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    return Statement(
+        f"SELECT topic_id FROM topic{session.dialect.by_key} WHERE topic_id IN ({marks(topic_ids)})"
+        f" AND deleted_at IS NULL ORDER BY topic_id{session.dialect.for_share}",
+        sorted(topic_ids),
+    )
+
+
+def asking(topic_ids: Collection[int]) -> Statement:
+    """Asks which of some topics exist; for what keeps them from being deleted already, as a half message does."""
+    query = f"SELECT topic_id FROM topic WHERE topic_id IN ({marks(topic_ids)}) AND deleted_at IS NULL"
+    return Statement(query, sorted(topic_ids))
 
 
 def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from acceptance.client import Client, Refusal, unique
-from halfmq.v1 import admin_pb2
+from acceptance.client import Client, Refusal, message, unique
+from halfmq.v1 import admin_pb2, producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,26 @@ async def _make_topic(client: Client, name: str) -> None:
 
 async def _delete_topic(client: Client, name: str) -> None:
     await client.call(client.admin.DeleteTopic, admin_pb2.DeleteTopicRequest(topic=name))
+
+
+async def test_what_a_broker_remembers_takes_nothing(two: tuple[Client, Client]) -> None:
+    """The second broker has just used the topic; what it takes in reaches the one that has the name now."""
+    first, second = two
+    topic, readers = unique("orders"), await first.make_group()
+    await _make_topic(second, topic)
+    await second.send(topic, "old")
+    await _delete_topic(first, topic)
+    await _make_topic(first, topic)
+    (one,) = await second.prepare(unique("shop"), topic, ["half"])
+    delayed = message(topic, "delayed")
+    delayed.delay.FromMilliseconds(1)
+    sent = await second.call(second.producer.Send, producer_pb2.SendRequest(messages=[delayed]))
+    assert sent.results[0].error.reason == ""
+    await second.commit([one])
+    got: list[str] = []
+    while len(got) < 2:
+        got += await first.consume_all(readers, topic)
+    assert sorted(got) == ["delayed", "half"]
 
 
 @pytest.mark.parametrize("maker", [0, 1])

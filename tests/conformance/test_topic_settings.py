@@ -235,13 +235,11 @@ async def test_all_that_a_topic_left_goes(world: World, store: Store, topic: Top
 async def test_a_broker_that_does_not_know_yet_appends_nothing(world: World, store: Store, topic: Topic) -> None:
     other = world.broker("b")
     assert await other.find_topic("orders") == topic
-    transaction_id = new_id()
     await store.delete_topic(topic)
     (outcome,) = await other.send([sending(topic)])
     assert isinstance(outcome, NotFound)
-    ok(await other.prepare([PrepareWork(transaction_id, await other.producer_group_id("shop"), [half(topic)])]))
-    (verdict,) = await other.decide([commit(transaction_id)])
-    assert isinstance(verdict, NotFound)
+    (outcome,) = await other.prepare([PrepareWork(new_id(), await other.producer_group_id("shop"), [half(topic)])])
+    assert isinstance(outcome, NotFound)
     with pytest.raises(NotFound):
         await other.read_queue(topic, 0, 0, 1, 1)
     assert world.count("message") == 0

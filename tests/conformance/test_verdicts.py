@@ -11,6 +11,7 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
 from broker.services.work import PrepareWork
+from broker.storage.directory import Directory
 from conformance.world import (
     HOUR,
     World,
@@ -24,6 +25,7 @@ from conformance.world import (
     ok,
     prepared,
     rollback,
+    vanished,
 )
 
 if TYPE_CHECKING:
@@ -163,21 +165,38 @@ async def test_an_operators_verdict_is_recorded(store: Store, topic: Topic) -> N
     of(VerdictConflict, (await store.decide([commit(transaction_id, VerdictSource.OPERATOR)]))[0])
 
 
-async def test_a_verdict_on_a_deleted_topic(world: World, store: Store, topic: Topic) -> None:
-    """A topic deleted between the producer's look-up and its Prepare: the transaction can be rolled back only."""
+@pytest.mark.parametrize("remembers", [False, True])
+async def test_a_verdict_on_a_deleted_topic(world: World, store: Store, topic: Topic, remembers: bool) -> None:
+    """A broker of an earlier version let half messages into a deleted topic: they can be rolled back only."""
     other = await store.create_topic("kept", TopicSettings(1, HOUR))
-    await store.delete_topic(topic)
     lost, both, fine = (
         await prepared(store, topic),
         await prepared(store, topic, other),
         await prepared(store, other, bodies=["fine"]),
     )
+    vanished(world, topic)
+    if not remembers:
+        store.directory.clear()
     outcomes = await store.decide([commit(lost), commit(both), commit(fine), rollback(lost)])
     assert [of(NotFound, outcome).reason for outcome in outcomes[:2]] == ["TOPIC_NOT_FOUND"] * 2
     ok(outcomes[2:])
     assert world.count("op_record") == 2
     assert [message.body for message in await everywhere(store, other)] == [b"fine"]
     await decided(store, rollback(both))
+
+
+async def test_a_delayed_verdict_on_a_deleted_topic(world: World, store: Store, topic: Topic) -> None:
+    """This broker remembers the topic; a message that waits would be dropped when its time comes."""
+    shop = await store.producer_group_id("shop")
+    store.directory = Directory(lambda: 0.0)
+    work = PrepareWork(new_id(), shop, [half(topic, deliver_at=world.clock.now() + HOUR)])
+    ok(await store.prepare([work]))
+    assert await store.find_topic(topic.name) == topic
+    vanished(world, topic)
+    (outcome,) = await store.decide([commit(work.transaction_id)])
+    assert of(NotFound, outcome).reason == "TOPIC_NOT_FOUND"
+    assert (world.count("scheduled_message"), world.count("op_record")) == (0, 0)
+    await decided(store, rollback(work.transaction_id))
 
 
 async def test_a_thousand_halves(store: Store, topic: Topic) -> None:

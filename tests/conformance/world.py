@@ -289,6 +289,15 @@ async def swept(store: Store) -> None:
         pass
 
 
+def vanished(world: World, topic: Topic) -> None:
+    """Deletes a topic as brokers did that let half messages and scheduled ones into deleted topics."""
+    session = world.session()
+    session.begin()
+    session.run("UPDATE queue SET deleted_at = 1 WHERE topic_id = ?", (topic.topic_id,))
+    session.run("UPDATE topic SET deleted_at = 1, name = ? WHERE topic_id = ?", (f"~{topic.topic_id}", topic.topic_id))
+    session.commit()
+
+
 def stored_bytes_are_exact(world: World) -> None:
     """The bytes that every queue claims to hold are those of its messages."""
     session = world.session()

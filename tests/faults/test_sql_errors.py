@@ -28,7 +28,12 @@ COMMIT = "^COMMIT"
 
 # The statements of each write, in their order.
 STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
-    Prepare: ("^INSERT INTO half_message", "^SELECT .* FROM op_record", COMMIT),
+    Prepare: (
+        "^SELECT topic_id FROM topic .* LOCK IN SHARE MODE",
+        "^INSERT INTO half_message",
+        "^SELECT .* FROM op_record",
+        COMMIT,
+    ),
     Commit: (
         "^SELECT .* FROM half_message .* FOR UPDATE",
         "^UPDATE queue SET stored_bytes",
@@ -61,7 +66,12 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
     ),
     Ack: ("^SELECT .* FROM lease .* FOR UPDATE", "^DELETE .*lease"),
     AckPart: ("^SELECT .* FROM lease .* FOR UPDATE", "^UPDATE lease"),
-    Nack: ("^SELECT .* FROM lease .* FOR UPDATE", "^INSERT INTO lease", "^DELETE .*lease"),
+    Nack: (
+        "^SELECT .* FROM lease .* FOR UPDATE",
+        "^SELECT group_id FROM consumer_group .* LOCK IN SHARE MODE",
+        "^INSERT INTO lease",
+        "^DELETE .*lease",
+    ),
     DeadLetter: ("^UPDATE queue SET stored_bytes", "^INSERT INTO message", "^DELETE .*lease"),
 }
 RETRIED = {1213: ("40001", "Deadlock found"), 1205: ("HY000", "Lock wait timeout exceeded")}

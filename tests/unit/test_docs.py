@@ -111,7 +111,7 @@ def test_the_tables_of_the_data_flow_exist() -> None:
     named = {name for row in _table(page, "step") for name in re.findall(r"`(\w+)`", row[1])}
     assert named <= set(metadata.tables)
     # Not in the flow of a transaction: names, and whose turn it is.
-    assert set(metadata.tables) - named == {"topic", "producer_group", "consumer_group", "maintenance_turn"}
+    assert set(metadata.tables) - named == {"producer_group", "maintenance_turn"}
 
 
 def test_the_diagram_is_that_of_the_transitions() -> None:

@@ -1,0 +1,116 @@
+"""Forced interleavings: seeing one transaction wait for another, stopping one half way, and COMMITs that come late."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pymysql
+import pytest
+
+from broker.storage.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from conformance.world import World
+
+Result = TypeVar("Result")
+
+PATIENCE = 60
+
+# Only of this test's own database: others may use the server at the same time.
+_WAITING = (
+    "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p"
+    " ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+)
+
+
+async def waits_or_ends(world: World, task: asyncio.Future[Any]) -> None:
+    """Returns when a transaction waits for a lock, or the task is done. SQLite lets nobody begin, and tells nothing."""
+    if world.kind == "sqlite":
+        await asyncio.wait([task], timeout=0.2)
+        return
+    session = world.session()
+    for _ in range(PATIENCE * 8):
+        if task.done():
+            return
+        session.begin(write=False)
+        waiting = session.fetch(_WAITING)[0][0]
+        session.rollback()
+        if waiting:
+            return
+        # The server looks at most every 0.1 s.
+        await asyncio.to_thread(session.fetch, "SELECT SLEEP(0.12)")
+    pytest.fail("neither waits for a lock nor ends")
+
+
+async def ending(task: asyncio.Future[Result]) -> Result:
+    """What a task gives, in reasonable time."""
+    return await asyncio.wait_for(task, PATIENCE)
+
+
+class Pause:
+    """Stops a function the first time that it is called, after it did its work, until the test lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
+        self._wrapped: Callable[..., Any] = getattr(module, name)
+        self._entered, self._go_on = threading.Event(), threading.Event()
+        self._met = False
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        result = self._wrapped(*values, **named)
+        if not self._met:
+            self._met = True
+            self._entered.set()
+            assert self._go_on.wait(PATIENCE)
+        return result
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._entered.wait, PATIENCE)
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+class LateCommit:
+    """A COMMIT whose connection breaks on the way: it takes effect, or is undone, when the test says so."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world = world
+        self._real = Session.commit
+        self._armed = False
+        self._met = threading.Event()
+        self._connection: Any = None
+        late = self
+
+        def commit(session: Session) -> None:
+            late._commit(session)
+
+        monkeypatch.setattr(Session, "commit", commit)
+
+    def _commit(self, session: Session) -> None:
+        if not self._armed or session.reading:
+            self._real(session)
+            return
+        self._armed = False
+        self._connection = session.connection.dbapi_connection
+        # The broker takes it for lost; the server goes on with it.
+        session.connection.detach()
+        self._world.clock.pass_time(1)
+        self._met.set()
+        raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+
+    async def during(self, call: Coroutine[Any, Any, Result], *, arrives: bool) -> Result:
+        """What a call answers whose COMMIT arrives, or is undone, only when the call looks for it again."""
+        self._armed = True
+        self._met.clear()
+        task = asyncio.ensure_future(call)
+        assert await asyncio.to_thread(self._met.wait, PATIENCE)
+        await waits_or_ends(self._world, task)
+        if arrives:
+            self._connection.commit()
+        self._connection.close()
+        return await ending(task)
