@@ -13,27 +13,31 @@ from broker.storage.reading import read_offsets
 from broker.storage.session import marks
 
 if TYPE_CHECKING:
-    from collections import deque
+    from collections.abc import Collection
 
     from broker.services.work import Claimed, ClaimWork
     from broker.storage.desk import Desk, Room
 
 
-def take_over(desk: Desk, item: ClaimWork, due: deque[int], room: Room, claimed: Claimed) -> None:
-    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up."""
+def take_over(desk: Desk, item: ClaimWork, due: Collection[int], room: Room, claimed: Claimed) -> Collection[int]:
+    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up.
+
+    Returns:
+        Those that are not due any more, or in the hands of another broker at the moment.
+    """
     found = desk.session.fetch(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{desk.session.dialect.by_key}"
         f" WHERE lease_id IN ({marks(due)}) AND available_at <= ?"
         " ORDER BY lease_id" + desk.session.dialect.skip_locked,
         (*sorted(due), desk.now),
     )
-    due.clear()
     ready = sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id))
     for index, lease in enumerate(ready):
         if not room.left:
-            due.extend(each.lease_id for each in ready[index:])
-            return
+            left = {each.lease_id for each in ready[index:]}
+            return [lease_id for lease_id in due if lease_id not in left]
         _take_over_one(desk, item, lease, room, claimed)
+    return due
 
 
 def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claimed: Claimed) -> None:
