@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -151,10 +152,18 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             wait = 0
             if not parts:
                 return
-            response = consumer_pb2.PullResponse()
-            deliveries.add_deliveries(response.deliveries, parts)
-            left -= len(response.deliveries)
-            yield response
+            handed_out = [part.handed_out() for part in parts]
+            sent = False
+            try:
+                response = consumer_pb2.PullResponse()
+                deliveries.add_deliveries(response.deliveries, parts)
+                left -= len(response.deliveries)
+                yield response
+                sent = True
+            finally:
+                if not sent:
+                    # What never left, the next consumer gets at once.
+                    await asyncio.shield(subscription.give_back(handed_out))
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""

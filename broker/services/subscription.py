@@ -102,11 +102,12 @@ class Subscription:
         """
         lease_time = self.lease_time / 1_000_000
         while self._silent_since is not None and time.monotonic() - self._silent_since >= SILENT * lease_time:
+            # Before the look: it may speak meanwhile.
+            self._spoken.clear()
             if not await self._store.has_leases(self._given):
                 # It settled them by other calls than on its stream.
                 self.spoke()
                 return
-            self._spoken.clear()
             await signal(self._spoken, asyncio.get_running_loop().time() + lease_time)
 
     async def take(self, limit: int) -> Claimed:
@@ -177,22 +178,27 @@ class Subscription:
                     now = asyncio.get_running_loop().time()
                     if now >= until:
                         return []
+                    if not self._listens():
+                        break
                     await signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
 
     async def batches(self) -> AsyncGenerator[list[Delivered]]:
         """The messages of this consumer, each time as many as the credits allow; waits as long as it takes.
 
-        While a batch is on its way to a consumer that reads quickly, the next one is taken already.
+        While a batch is on its way to a consumer that reads quickly, the next one is taken already. Wake-ups are
+        cleared before each look, never between a look and what is made of it: what comes meanwhile is to be found.
         """
         ahead: asyncio.Task[Claimed] | None = None
         quick = False
         try:
             while True:
                 with self._listen() as event:
+                    # Nobody was woken for what came since a read-ahead looked.
+                    event.set()
                     while self._listens():
                         if ahead is None:
                             await self._credited()
-                        event.clear()
+                            event.clear()
                         try:
                             if ahead is None:
                                 await self._awake()
@@ -210,12 +216,15 @@ class Subscription:
                             self._given += [part.lease_id for part in claimed.parts]
                             self._credits -= sum(len(part.messages) for part in claimed.parts)
                             if quick and claimed.more and self._credits > 0:
+                                event.clear()
                                 ahead = asyncio.create_task(self.take(self._credits))
                             started = time.monotonic()
                             yield claimed.hand_over()
                             quick = time.monotonic() - started < QUICK
                             if claimed.more:
                                 continue
+                        if not self._listens():
+                            break
                         pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
                         await signal(event, asyncio.get_running_loop().time() + pause)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
@@ -29,7 +29,7 @@ LARGEST_HAND_OUT = 8 * 1024 * 1024
 
 # Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
 DUE_LEASES = (
-    "SELECT lease_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
+    "SELECT lease_id, queue_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
     " ORDER BY available_at LIMIT ?"
 )
 
@@ -51,31 +51,45 @@ def claim(
     *,
     keep_history: bool = True,
 ) -> list[Claimed | BrokerError]:
-    """Hands out messages to each consumer: first what expired or was given back, then new ones."""
-    counters: dict[tuple[int, tuple[int, ...]], _Counter] = {}
+    """Hands out messages to each consumer: first what expired or was given back, then new ones.
+
+    Raises:
+        NotFound: something was deleted while a consumer was served. Nothing may be committed then: what it had been
+            handed would be nobody's until its lease ends.
+    """
+    wishes: dict[int, list[ClaimWork]] = defaultdict(list)
+    for item in work:
+        if item.topics and not item.abandoned:
+            wishes[item.group.group_id].append(item)
+    counters: dict[int, _Counter | NotFound] = {}
     outcomes: list[Claimed | BrokerError] = []
     size = 0
     for item in work:
+        # Who gave up since the batch began gets nothing either.
         if item.abandoned or not item.topics:
             outcomes.append(Claimed([]))
             continue
         if size >= LARGEST_HAND_OUT:
             outcomes.append(Claimed([], more=True))
             continue
-        key = (item.group.group_id, tuple(topic.topic_id for topic in item.topics))
-        counter = counters.get(key)
-        try:
-            if counter is None:
+        group_id = item.group.group_id
+        counter = counters.get(group_id)
+        if counter is None:
+            try:
                 counter = _Counter(
-                    session, key[0], item.topics, now, directory, groups, turn, keep_history=keep_history
+                    session, group_id, wishes[group_id], now, directory, groups, turn, keep_history=keep_history
                 )
-                counters[key] = counter
-            served = counter.serve(item)
+            except NotFound as error:
+                counter = error
+            counters[group_id] = counter
+        if isinstance(counter, NotFound):
+            outcomes.append(counter)
+            continue
+        served = counter.serve(item)
+        if isinstance(served, Claimed):
             size += served.size
-            outcomes.append(served)
-        except NotFound as error:
-            outcomes.append(error)
-    events = [event for counter in counters.values() for event in counter.desk.events]
+        outcomes.append(served)
+    events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.desk.events]
     session.together(history.recording(session, events))
     return outcomes
 
@@ -133,13 +147,16 @@ def _places(topics: Mapping[int, Topic]) -> dict[int, Place]:
 
 
 class _Counter:
-    """Where the consumers of one group that read the same topics are served, one after the other."""
+    """Where the consumers of one group are served, one after the other, whatever topics each of them reads.
+
+    There is one for a group in a database transaction: what it knows of a queue is what the consumers before left.
+    """
 
     def __init__(
         self,
         session: Session,
         group_id: int,
-        topics: Sequence[Topic],
+        wishes: Sequence[ClaimWork],
         now: int,
         directory: Directory,
         groups: GroupMemory,
@@ -147,26 +164,40 @@ class _Counter:
         *,
         keep_history: bool,
     ) -> None:
-        known = directory.by_ids(session, [topic.topic_id for topic in topics])
-        if len(known) != len(topics):
-            raise NotFound("A topic was deleted.", reason="TOPIC_NOT_FOUND", field="topics")
+        lists = {_topics_of(item) for item in wishes}
+        known = directory.by_ids(session, frozenset().union(*lists))
         places = _places(known)
-        seen, due, behind = session.together(
+        # Of each list its own look, for one would be filled by what most of them do not read.
+        self._lists: dict[frozenset[int], _TopicList] = {
+            topic_ids: _TopicList([queue_id for i in topic_ids for queue_id in known[i].queue_ids])
+            for topic_ids in lists
+            if topic_ids <= known.keys()
+        }
+        if not self._lists:
+            raise _topic_deleted()
+        seen, behind, *due = session.together(
             [
                 groups.look(group_id),
-                # The rows are locked by primary key, later.
-                _looking_for_due(session, group_id, now, places, TAKE_OVERS_AT_ONCE),
                 Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
+                # The rows are locked by primary key, later.
+                *[
+                    _looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE)
+                    for each in self._lists.values()
+                ],
             ]
         )
         view = groups.view(session, group_id, seen.rows, now)
         if view is None:
             raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
         self.desk = Desk(session, view, places, directory, now, keep_history)
-        paused = view.group.paused_at is not None
-        self._due = deque([] if paused else [row[0] for row in due.rows])
-        self._more_due = len(self._due) == TAKE_OVERS_AT_ONCE
-        self._backlogs = [] if paused else self._behind(session, view, behind.rows, turn, list(known.values()))
+        self._due: dict[int, int] = {}
+        self._backlogs: list[Backlog] = []
+        if view.group.paused_at is not None:
+            return
+        for each, found in zip(self._lists.values(), due, strict=True):
+            self._due.update(found.rows)
+            each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
+        self._backlogs = self._behind(session, view, behind.rows, turn, list(known.values()))
 
     @staticmethod
     def _behind(
@@ -181,14 +212,40 @@ class _Counter:
         start = turn % len(backlogs) if backlogs else 0
         return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
 
-    def serve(self, item: ClaimWork) -> Claimed:
+    def serve(self, item: ClaimWork) -> Claimed | BrokerError:
+        topics = self._lists.get(_topics_of(item))
+        if topics is None:
+            return _topic_deleted()
         room = Room(item.limit, item.max_bytes)
         claimed = Claimed([])
-        if self._due:
-            take_over(self.desk, item, self._due, room, claimed)
-        for backlog in self._backlogs:
+        if due := [lease_id for lease_id, queue_id in self._due.items() if queue_id in topics.queue_ids]:
+            for lease in take_over(self.desk, item, due, room, claimed):
+                del self._due[lease]
+        backlogs = [backlog for backlog in self._backlogs if backlog.queue_id in topics.queue_ids]
+        for backlog in backlogs:
             if not room.left:
                 break
             hand_out(self.desk, item, backlog, room, claimed)
-        claimed.more = self._more_due or self.desk.freed or bool(self._due) or any(b.left for b in self._backlogs)
+        claimed.more = (
+            topics.more_due
+            or self.desk.freed
+            or any(queue_id in topics.queue_ids for queue_id in self._due.values())
+            or any(backlog.left for backlog in backlogs)
+        )
         return claimed
+
+
+class _TopicList:
+    """Topics that some consumers of a group read; `more_due`: more leases of them are due than one look finds."""
+
+    def __init__(self, queue_ids: Sequence[int]) -> None:
+        self.queue_ids = dict.fromkeys(queue_ids)
+        self.more_due = False
+
+
+def _topics_of(item: ClaimWork) -> frozenset[int]:
+    return frozenset([topic.topic_id for topic in item.topics])
+
+
+def _topic_deleted() -> NotFound:
+    return NotFound("A topic was deleted.", reason="TOPIC_NOT_FOUND", field="topics")

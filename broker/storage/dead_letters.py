@@ -11,7 +11,7 @@ from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound
 from broker.storage import copies, topics
-from broker.storage.reading import read_offsets
+from broker.storage.reading import pieces_of, read_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dead letter lies."""
+    """Where a dead letter lies; `size`: bytes of its body."""
 
     queue_id: int
     offset: int
     message_id: str
+    size: int
 
 
 def move(
@@ -51,25 +52,25 @@ def move(
     topic, queue_no = place
     name = dead_letter_topic(group.name)
     target = _target(session, name, topic.retention, now, directory)
-    found = read_offsets(session, topic.name, queue_no, lease.queue_id, sorted(offsets))
-    if not found:
-        return {}
-    copied = []
-    for message in found:
-        origin = Origin(topic.name, queue_no, message.offset, lease.attempt, reason, group.client_id)
-        copied.append((message, origin.added_to(message.properties)))
-    try:
-        first = copies.append(session, target, target.queue_ids[0], copied, now)
-    except NotFound:
-        # Another broker deleted the one that this broker remembers.
-        directory.forget(target)
-        target = _target(session, name, topic.retention, now, directory)
-        first = copies.append(session, target, target.queue_ids[0], copied, now)
-    queue_id = target.queue_ids[0]
-    return {
-        message.offset: Place(queue_id, offset, message_id(message.transaction_id, message.position))
-        for offset, message in enumerate(found, first)
-    }
+    places = {}
+    for piece in pieces_of(session, lease.queue_id, sorted(offsets)):
+        copied = []
+        for message in read_offsets(session, topic.name, queue_no, lease.queue_id, piece):
+            origin = Origin(topic.name, queue_no, message.offset, lease.attempt, reason, group.client_id)
+            copied.append((message, origin.added_to(message.properties)))
+        if not copied:
+            continue
+        try:
+            first = copies.append(session, target, target.queue_ids[0], copied, now)
+        except NotFound:
+            # Another broker deleted the one that this broker remembers.
+            directory.forget(target)
+            target = _target(session, name, topic.retention, now, directory)
+            first = copies.append(session, target, target.queue_ids[0], copied, now)
+        for offset, (message, _) in enumerate(copied, first):
+            identity = message_id(message.transaction_id, message.position)
+            places[message.offset] = Place(target.queue_ids[0], offset, identity, message.size)
+    return places
 
 
 def _target(session: Session, name: str, retention: int, now: int, directory: Directory) -> Topic:

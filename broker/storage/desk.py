@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,6 +31,7 @@ class Desk:
     Attributes:
         freed: a lease can be taken that was not among those that were due: a message group's next one, or the rest of
             one that was split.
+        given_up: bytes of bodies that were moved to the dead letters.
     """
 
     session: Session
@@ -42,6 +42,7 @@ class Desk:
     keeps_history: bool = True
     events: list[Event] = field(default_factory=list)
     freed: bool = False
+    given_up: int = 0
 
     def deliver(self, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
         """Hands messages of a lease to a consumer, and notes it for the history."""
@@ -94,11 +95,6 @@ class Room:
         """Takes the room of what is delivered."""
         self.messages -= len(delivered.messages)
         self.size -= sum([len(message.body) for message in delivered.messages])
-
-    def fitting(self, messages: Sequence[LogMessage]) -> int:
-        """How many of these there is room for; at least one."""
-        sizes = itertools.accumulate(len(message.body) for message in messages[: self.messages])
-        return max(1, sum(1 for size in sizes if size <= self.size))
 
     def close(self) -> None:
         """Takes no more: the next message does not fit."""

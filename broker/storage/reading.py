@@ -27,6 +27,8 @@ EXAMINED_AT_ONCE = 1024
 # Messages that may have any size, where more small ones are read at a time.
 LARGE_AT_ONCE = 512
 _EXAMINED_PER_CALL = 16
+COPIED_AT_ONCE = 2 * 1024 * 1024
+"""Bytes of bodies that are in memory at a time where messages are copied; as literals they take some times of that."""
 _SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
 _BOUNDS = "SELECT min_offset, next_offset, stored_bytes FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
 _CANDIDATE_COLUMNS = (
@@ -61,11 +63,16 @@ def small_in(queue_id: int, first: int, count: int, largest: int) -> Statement:
 
 def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
     """The messages at some ascending offsets that are still kept, by offset. By primary key."""
+    return _at(queue_id, offsets, rows.READ_COLUMNS)
+
+
+def _at(queue_id: int, offsets: Sequence[int], columns: str) -> Statement:
     if offsets[-1] - offsets[0] + 1 == len(offsets):
-        return range_of(queue_id, offsets[0], len(offsets))
+        return Statement(
+            f"SELECT {columns} {_SPAN} ORDER BY log_offset", (queue_id, offsets[0], offsets[0] + len(offsets))
+        )
     return Statement(
-        f"SELECT {rows.READ_COLUMNS} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)})"
-        " ORDER BY log_offset",
+        f"SELECT {columns} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)}) ORDER BY log_offset",
         (queue_id, *offsets),
     )
 
@@ -132,6 +139,55 @@ def read_offsets(
 ) -> list[LogMessage]:
     """The messages at some ascending offsets that are still kept, by offset."""
     return log_messages(topic, queue_no, session.together([messages_at(queue_id, offsets)])[0].rows)
+
+
+def read_fitting(
+    session: Session, topic: str, queue_no: int, queue_id: int, offsets: Sequence[int], most: int, max_bytes: int
+) -> tuple[list[LogMessage], int | None]:
+    """The first messages at some ascending offsets that are still kept, as far as there is room; at least one.
+
+    Mostly they are read at once. Bodies that are large for the room, and those behind `most` messages, are left out
+    then, so that it never costs more than twice of what there is room for.
+
+    Returns:
+        The messages, and the offset of the first one that there is no room for.
+    """
+    if len(offsets) == 1:
+        return read_offsets(session, topic, queue_no, queue_id, offsets), None
+    most = min(most, len(offsets))
+    body = f"CASE WHEN size <= {2 * max_bytes // most} AND log_offset <= {offsets[most - 1]} THEN body END"
+    columns = f"size, {rows.READ_COLUMNS.replace('body', body)}"
+    found = session.together([_at(queue_id, offsets, columns)])[0].rows
+    count, size = 0, 0
+    for row in found[:most]:
+        size += row[0]
+        if count and size > max_bytes:
+            break
+        count += 1
+    following = found[count][1] if count < len(found) else None
+    if any(row[-1] is None for row in found[:count]):
+        # Not all of them were read, but all of them fit.
+        return read_offsets(session, topic, queue_no, queue_id, [row[1] for row in found[:count]]), following
+    return log_messages(topic, queue_no, [row[1:] for row in found[:count]]), following
+
+
+def pieces_of(
+    session: Session, queue_id: int, offsets: Sequence[int], max_bytes: int = COPIED_AT_ONCE
+) -> list[Sequence[int]]:
+    """Ascending offsets in pieces whose messages have at most `max_bytes` together, or are one."""
+    if len(offsets) <= 1:
+        return [offsets] if offsets else []
+    sizes = dict(session.together([_at(queue_id, offsets, "log_offset, size")])[0].rows)
+    pieces: list[list[int]] = [[]]
+    total = 0
+    for offset in offsets:
+        size = sizes.get(offset, 0)
+        total += size
+        if pieces[-1] and total > max_bytes:
+            pieces.append([])
+            total = size
+        pieces[-1].append(offset)
+    return list(pieces)
 
 
 class _Room(NamedTuple):

@@ -18,7 +18,7 @@ from broker.services.timeline import TimelineKind
 from broker.services.work import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.storage import copies, groups, history, leases
 from broker.storage.history import Event
-from broker.storage.reading import candidates, candidates_in, read_offsets
+from broker.storage.reading import candidates, candidates_in, pieces_of, read_offsets
 from broker.storage.session import Session, marks
 
 if TYPE_CHECKING:
@@ -273,8 +273,9 @@ def _republish(
         by_queue[letter.topic.queue_ids[letter.origin.queue_no]].append(letter)
     for target, some in sorted(by_queue.items()):
         offsets = sorted(letter.candidate.offset for letter in some)
-        messages = read_offsets(session, dead_letters.name, 0, queue_id, offsets)
-        copied = [(message, without_origin(message.properties)) for message in messages]
-        if copied:
-            copies.append(session, some[0].topic, target, copied, now)
+        for piece in pieces_of(session, queue_id, offsets):
+            messages = read_offsets(session, dead_letters.name, 0, queue_id, piece)
+            copied = [(message, without_origin(message.properties)) for message in messages]
+            if copied:
+                copies.append(session, some[0].topic, target, copied, now)
     return list(letters)

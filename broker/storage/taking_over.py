@@ -9,50 +9,58 @@ from broker.domain.lease import NEVER, Lease
 from broker.services.timeline import TimelineKind
 from broker.storage import dead_letters, leases, rows
 from broker.storage.history import Event
-from broker.storage.reading import read_offsets
+from broker.storage.reading import pieces_of, read_fitting
 from broker.storage.session import marks
 
 if TYPE_CHECKING:
-    from collections import deque
+    from collections.abc import Collection
 
     from broker.services.work import Claimed, ClaimWork
     from broker.storage.desk import Desk, Room
 
+GIVEN_UP_AT_ONCE = 8 * 1024 * 1024
+"""Bytes of bodies, about, that a group's claims move to the dead letters in one database transaction."""
 
-def take_over(desk: Desk, item: ClaimWork, due: deque[int], room: Room, claimed: Claimed) -> None:
-    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up."""
+
+def take_over(desk: Desk, item: ClaimWork, due: Collection[int], room: Room, claimed: Claimed) -> Collection[int]:
+    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up.
+
+    Returns:
+        Those that are not due any more, or in the hands of another broker at the moment.
+    """
     found = desk.session.fetch(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{desk.session.dialect.by_key}"
         f" WHERE lease_id IN ({marks(due)}) AND available_at <= ?"
         " ORDER BY lease_id" + desk.session.dialect.skip_locked,
         (*sorted(due), desk.now),
     )
-    due.clear()
     ready = sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id))
     for index, lease in enumerate(ready):
         if not room.left:
-            due.extend(each.lease_id for each in ready[index:])
-            return
+            left = {each.lease_id for each in ready[index:]}
+            return [lease_id for lease_id in due if lease_id not in left]
         _take_over_one(desk, item, lease, room, claimed)
+    return due
 
 
 def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claimed: Claimed) -> None:
     if desk.view.group.retry_policy.exhausted(lease.attempt):
+        if desk.given_up >= GIVEN_UP_AT_ONCE:
+            desk.freed = True
+            return
         remaining = _give_up(desk, lease)
         if remaining is None:
             return
         lease = remaining
     topic, queue_no = desk.places[lease.queue_id]
-    offsets = lease.open_offsets()
-    kept = read_offsets(desk.session, topic.name, queue_no, lease.queue_id, offsets)
+    most = 1 if item.one_by_one and lease.message_group is not None else room.messages
+    kept, rest = read_fitting(desk.session, topic.name, queue_no, lease.queue_id, lease.open_offsets(), most, room.size)
     if not kept:
         desk.freed |= leases.end(desk.session, [lease], desk.now)
         return
-    taking = 1 if item.one_by_one and lease.message_group is not None else room.fitting(kept)
     taken = lease.take_over(owner=item.owner, token=leases.new_token(), until=desk.now + item.lease_time)
-    if taking < len(kept):
-        taken = _leave_rest(desk, lease, taken, kept[taking].offset)
-        kept = kept[:taking]
+    if rest is not None:
+        taken = _leave_rest(desk, lease, taken, rest)
     if taken.lease_id:
         desk.session.together([leases.storing(taken)])
     else:
@@ -80,13 +88,17 @@ def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
 def _give_up(desk: Desk, lease: Lease) -> Lease | None:
     """Moves to the dead letters what was tried often enough; what is left of the lease, to be tried for the first time.
 
-    Of a message group that is the head; those behind it were not tried.
+    Of a message group that is the head; those behind it were not tried. Of others it is as much as a piece: the rest
+    stays due, for whoever claims next, so that nobody waits for all of them to be copied.
     """
     offsets = lease.open_offsets()
     if lease.message_group is not None:
         offsets = offsets[:1]
+    elif offsets:
+        offsets = pieces_of(desk.session, lease.queue_id, offsets, GIVEN_UP_AT_ONCE)[0]
     reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
     places = dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
+    desk.given_up += sum([place.size for place in places.values()])
     if places:
         kept = sorted(places)
         desk.events.append(
@@ -102,8 +114,12 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
                 dead_letter=places[kept[0]].offset,
             )
         )
-    left = replace(lease.settle(offsets), attempt=0, last_error=None)
+    left = lease.move_out(offsets)
     if left.done:
         desk.freed |= leases.end(desk.session, [left], desk.now)
         return None
-    return left
+    if lease.message_group is None:
+        desk.session.together([leases.storing(left)])
+        desk.freed = True
+        return None
+    return replace(lease.settle(offsets), attempt=0, last_error=None)

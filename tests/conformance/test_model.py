@@ -102,12 +102,13 @@ def _releases_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
 def _takes_leases_too_early(patch: pytest.MonkeyPatch) -> None:
     real = claims.take_over
 
-    def take_over(desk: Desk, item: ClaimWork, due: object, room: object, claimed: Claimed) -> None:
+    def take_over(desk: Desk, item: ClaimWork, due: object, room: object, claimed: Claimed) -> object:
         desk.now += LEASE
-        real(desk, item, due, room, claimed)  # type: ignore[arg-type]
+        taken = real(desk, item, due, room, claimed)  # type: ignore[arg-type]
         desk.now -= LEASE
         # Deliveries with the lease time they should have: only the double delivery is wrong.
         claimed.parts[:] = [replace(each, expires_at=desk.now + LEASE) for each in claimed.parts]
+        return taken
 
     patch.setattr(claims, "take_over", take_over)
     patch.setattr(claims, "DUE_LEASES", claims.DUE_LEASES.replace("available_at <= ?", f"available_at <= ? + {LEASE}"))
