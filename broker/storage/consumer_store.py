@@ -209,12 +209,12 @@ class ConsumerStore(Access):
     async def forget_members(self, unseen: int, limit: int) -> int:
         """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
         before = self.clock.now() - unseen
-        return await self._write(lambda session: groups.forget_members(session, before, limit))
+        return await self._clean(lambda session: groups.forget_members(session, before, limit))
 
     async def trim_events(self, kept: int) -> int:
         """Deletes some records of deliveries older than `kept` microseconds; how many."""
         before = self.clock.now() - kept
-        return await self._write(lambda session: history.trim_events(session, before))
+        return await self._clean(lambda session: history.trim_events(session, before))
 
     def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         return claims.claim(

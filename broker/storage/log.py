@@ -8,6 +8,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.work import SCHEDULED, Duplicate
 from broker.storage import deduplication, keys, repetition, rows
+from broker.storage.free_queues import held
 from broker.storage.session import Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from broker.services.work import Place, SendWork
     from broker.storage.directory import Directory
+    from broker.storage.free_queues import FreeQueues
 
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
 SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
@@ -43,13 +45,18 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
 
 
 def send(
-    session: Session, work: Sequence[SendWork], now: int, directory: Directory, turn: int
+    session: Session,
+    work: Sequence[SendWork],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends ordinary messages, or puts them among the scheduled ones; where each is.
 
     Ids that were sent before answer with their old place; another content under such an id is refused, and so is the
     id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
-    that one.
+    that one. With `free`, no queue is waited for: messages whose queues are held by others are answered RowsHeld.
     """
     before, taken = _sent_before(session, [item.message_id for item in work])
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
@@ -66,6 +73,17 @@ def send(
             first = new.setdefault(item.message_id, item)
             if first is not item and not repetition.same_message(item.message, first.message):
                 others.add(index)
+    queues: dict[bytes, int] = {}
+    for item in new.values():
+        if item.message.deliver_at is None or item.message.deliver_at <= now:
+            which = (item.queue_no, item.message.priority, turn)
+            topic = topics[item.topic_id]
+            queue_id = free.choose(topic, *which) if free else topic.choose_queue(*which)
+            if queue_id is None:
+                answers[item.message_id] = held(topic)
+            else:
+                queues[item.message_id] = queue_id
+    new = {i: item for i, item in new.items() if i not in answers}
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
@@ -73,14 +91,10 @@ def send(
         answers.update(refused)
         new = {i: item for i, item in new.items() if i not in refused and i not in owners}
     if new:
-        due = []
-        for item in new.values():
-            if item.message.deliver_at is None or item.message.deliver_at <= now:
-                topic = topics[item.topic_id]
-                due.append((topic.choose_queue(item.queue_no, item.message.priority, turn), item))
+        due = [(queues[i], item) for i, item in new.items() if i in queues]
         answers.update(_append(session, due, now))
         if len(due) < len(new):
-            waiting = [item for item in new.values() if item.message.deliver_at and item.message.deliver_at > now]
+            waiting = [item for i, item in new.items() if i not in queues]
             answers.update(_schedule(session, waiting, now))
     for own_id, owner in owners.items():
         place = answers[owner]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.services.work import SCHEDULED
 from broker.storage import keys, rows
+from broker.storage.free_queues import held
 from broker.storage.log import SCHEDULED_COLUMNS, take_offsets
 from broker.storage.session import Answer, Session, Statement
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from broker.services.work import Place
     from broker.storage.directory import Directory
+    from broker.storage.free_queues import FreeQueues
 
 _CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
 _JOINED = (
@@ -70,8 +72,12 @@ class Release:
         now: int,
         directory: Directory,
         turn: int,
+        free: FreeQueues | None = None,
     ) -> None:
-        """Takes the offsets of all half messages of these transactions whose time has come."""
+        """Takes the offsets of all half messages of these transactions whose time has come.
+
+        With `free`, in queues of it; there is one for each of them.
+        """
         topics = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
         queue_ids: dict[tuple[int, int | None, int | None], int] = {}
         wanted: dict[int, tuple[int, int]] = {}
@@ -82,7 +88,11 @@ class Release:
                 queue_id = queue_ids.get(half[:3])
                 if queue_id is None:
                     topic = topics[half.topic_id]
-                    queue_id = queue_ids[half[:3]] = topic.choose_queue(half.queue_no, half.priority or 0, turn)
+                    which = (half.queue_no, half.priority or 0, turn)
+                    chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
+                    if chosen is None:
+                        raise held(topic)
+                    queue_id = queue_ids[half[:3]] = chosen
                 count, size = wanted.get(queue_id, (0, 0))
                 wanted[queue_id] = (count + 1, size + half.size)
         following = take_offsets(session, wanted) if wanted else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -24,6 +25,7 @@ class PrivateServer:
     def __init__(self, kind: Kind, folder: Path) -> None:
         """Takes where its data goes; it is as durable as it was shipped."""
         self.kind = kind
+        self._folder = folder
         self.url = ""
         self._environment = {**os.environ, "HALFMQ_DB_DIR": str(folder)}
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -42,6 +44,18 @@ class PrivateServer:
     def stop(self) -> None:
         """Shuts it down."""
         self._run("stop")
+
+    def freeze(self) -> None:
+        """SIGSTOP: it takes connections, as its kernel does, and answers nothing."""
+        os.kill(self._process, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self._process, signal.SIGCONT)
+
+    @property
+    def _process(self) -> int:
+        return int((self._folder / self.kind / "pid").read_text().split()[0])
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
