@@ -95,6 +95,11 @@ class StorageUnavailable(BrokerError):
 class RowsHeld(StorageUnavailable):
     """Somebody else holds rows that this needs; the database is there, and takes other work."""
 
+    def __init__(self, message: str, *, waited: bool = False) -> None:
+        """Takes whether it waited for them, in vain; otherwise it only asked."""
+        super().__init__(message)
+        self.waited = waited
+
 
 class StorageRejected(BrokerError):
     """The database refused an item for a reason nobody foresaw."""

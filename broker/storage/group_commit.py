@@ -82,7 +82,7 @@ class LaneConfig:
     patience: float = 10.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item, Outcome]):
     items: Sequence[Item]
     size: int
@@ -95,10 +95,6 @@ class _Waiting(Generic[Item, Outcome]):
 
 
 _HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
-
-
-class _Waited(RowsHeld):
-    """An item's outcome: it waited for a lock by itself, in vain."""
 
 
 def _answer(answer: asyncio.Future[list[Outcome | BrokerError]], outcomes: list[Outcome | BrokerError]) -> None:
@@ -379,7 +375,10 @@ class Lane(Generic[Item, Outcome]):
     def _settle(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
         """Answers an entry, unless some of its items are held: those are tried again."""
         held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsHeld)]
-        apart = any(isinstance(outcomes[index], _Waited) for index in held)
+        if not held and entry.outcomes is None:
+            entry.answer.set_result(outcomes)
+            return
+        apart = any(outcome.waited for outcome in outcomes if isinstance(outcome, RowsHeld))
         pause = PAUSE_IF_WAITED if apart else PAUSE_IF_HELD
         places = entry.places or range(len(outcomes))
         if entry.outcomes is None:
@@ -408,16 +407,21 @@ class Lane(Generic[Item, Outcome]):
         """Answers those whose patience has ended, wherever their items are; their work may still take effect."""
         loop = asyncio.get_running_loop()
         now, following = loop.time(), None
-        for entry in itertools.chain(self._running, self._held, self._apart, self._waiting):
+        begun = len(self._running) + len(self._held) + len(self._apart)
+        for number, entry in enumerate(itertools.chain(self._running, self._held, self._apart, self._waiting)):
             if entry.answer.done():
                 continue
             if (late := entry.until + self._grace) > now:
                 following = late if following is None else min(following, late)
                 continue
-            what = "The database does not answer" if self._availability.away else "The database has too much to do"
-            entry.answer.set_exception(
-                StorageUnavailable(f"{what} ({self._name}); nothing was acknowledged, try again.")
+            error: BrokerError = StorageUnavailable(
+                f"The database does not answer in time ({self._name}); nothing was acknowledged, try again."
             )
+            if number >= begun and not self._availability.away:
+                error = Overloaded(
+                    f"Too much waited for the database ({self._name}); send less, or later.", retry_after=0.5
+                )
+            entry.answer.set_exception(error)
         self._timer = None if following is None else loop.call_at(following, self._answer_late_ones)
 
     def _run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
@@ -485,7 +489,7 @@ class Lane(Generic[Item, Outcome]):
             if isinstance(outcome, RowsHeld):
                 break
             outcomes.append(outcome)
-        return outcomes + [_Waited(_HELD) for _ in piece[len(outcomes) :]]
+        return outcomes + [RowsHeld(_HELD, waited=True) for _ in piece[len(outcomes) :]]
 
     def _run_alone(self, item: Item) -> Outcome | BrokerError:
         try:

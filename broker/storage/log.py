@@ -83,7 +83,8 @@ def send(
                 answers[item.message_id] = held(topic)
             else:
                 queues[item.message_id] = queue_id
-    new = {i: item for i, item in new.items() if i not in answers}
+    if free:
+        new = {i: item for i, item in new.items() if i not in answers}
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in topics.items()}
