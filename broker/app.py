@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("halfmq.broker")
 
+CLOSING = 2.0
+"""Seconds after the drain that giving the database's connections back may take."""
 LARGEST_REQUEST = 32 * 1024 * 1024
 
 # Unread streams must not grow the broker: no bandwidth probing, so flow-control windows keep their size.
@@ -116,8 +118,12 @@ class Broker:
         await self._health.serve()
         logger.info("broker %s serves on %s, database %s", self.config.name, self.endpoint, self._database.shown_url)
 
-    async def stop(self) -> None:
-        """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable."""
+    async def stop(self) -> bool:
+        """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable.
+
+        Returns:
+            Whether all ended. If not, threads wait for a database that does not answer, for nobody any more.
+        """
         logger.info("broker %s drains", self.config.name)
         await self._health.drain()
         if self._gateway is not None:
@@ -127,9 +133,18 @@ class Broker:
         for loop in self._loops:
             await loop.stop()
         await self._server.stop(self.config.drain)
-        await self.store.close()
+        try:
+            async with asyncio.timeout(CLOSING):
+                await self.store.close()
+        except TimeoutError:
+            logger.warning(
+                "broker %s ends, though the database has not answered: what was not acknowledged may have taken effect",
+                self.config.name,
+            )
+            return False
         self._database.close()
         logger.info("broker %s stopped", self.config.name)
+        return True
 
     def _open_database(self) -> None:
         config = self.config

@@ -9,6 +9,7 @@ BrokerError
 │   └── StaleReceipt         the lease behind a receipt handle ended
 ├── Overloaded               too much is waiting; come back after `retry_after`
 ├── StorageUnavailable       the database cannot be reached or cannot write; come back later
+│   └── RowsHeld             somebody else holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); its batch mates are fine
 └── ConfigurationError       the broker cannot start like this
 
@@ -89,6 +90,15 @@ class StorageUnavailable(BrokerError):
         """Takes the seconds after which a retry has a chance."""
         super().__init__(message, reason="STORAGE_UNAVAILABLE")
         self.retry_after = retry_after
+
+
+class RowsHeld(StorageUnavailable):
+    """Somebody else holds rows that this needs; the database is there, and takes other work."""
+
+    def __init__(self, message: str, *, waited: bool = False) -> None:
+        """Takes whether it waited for them, in vain; otherwise it only asked."""
+        super().__init__(message)
+        self.waited = waited
 
 
 class StorageRejected(BrokerError):

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from broker.app import Broker
+from broker.app import CLOSING, Broker
 from broker.cli import logs
 from broker.cli.memory import give_back_large_blocks
 from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
 from broker.storage.durability import open_database
 from broker.storage.migrations import current, migrate
+
+BACKSTOP = 5.0
+"""Seconds after the end of the drain when the process ends in any case."""
 
 Database = Annotated[
     str | None, typer.Option(help="Database URL: mysql://user:password@host:3306/name, or sqlite:///file.")
@@ -102,12 +108,33 @@ async def _serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    await broker.start()
+    starting = asyncio.ensure_future(broker.start())
+    ended = asyncio.ensure_future(ending.wait())
+    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        await asyncio.wait({starting}, timeout=config.drain)
+    if not starting.done():
+        _end_at_once()  # A thread waits for the database, and would hold the process.
+    starting.result()
     # One line on standard output, for whoever started this process: where it serves.
     sys.stdout.write(f"{broker.endpoint}\n")
     sys.stdout.flush()
-    await ending.wait()
-    await broker.stop()
+    await ended
+    # Should the loop itself be held up, this thread is not.
+    backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
+    backstop.daemon = True
+    backstop.start()
+    if not await broker.stop():
+        _end_at_once()
+    backstop.cancel()
+
+
+def _end_at_once() -> NoReturn:
+    """Ends the process, whatever its threads wait for; the kernel closes its connections."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def migrate_tables(database: Database = None, config_file: ConfigFile = None) -> None:

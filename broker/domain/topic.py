@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.domain.message import queue_for_group
 from broker.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DAY = 24 * 3600 * 1_000_000
 MAX_QUEUES = 1024
@@ -126,8 +130,19 @@ class Topic:
             return self.queue_ids[queue_no]
         if not self.priorities:
             return self.queue_ids[turn % len(self.queue_ids)]
-        fitting = [i for i, own in zip(self.queue_ids, self.priorities, strict=True) if own == priority]
+        fitting = self._of_priority(priority)
         return fitting[turn % len(fitting)]
+
+    def fitting_queues(self, queue_no: int | None, priority: int, turn: int) -> Sequence[int]:
+        """All queues that a message may go to; `choose_queue`'s is the first."""
+        if queue_no is not None:
+            return [self.queue_ids[queue_no]]
+        fitting = self._of_priority(priority) if self.priorities else self.queue_ids
+        first = turn % len(fitting)
+        return [*fitting[first:], *fitting[:first]]
+
+    def _of_priority(self, priority: int) -> list[int]:
+        return [i for i, own in zip(self.queue_ids, self.priorities, strict=True) if own == priority]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, RowsHeld, StorageUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 logger = logging.getLogger("halfmq.maintenance")
 
@@ -37,6 +41,30 @@ class Loop(ABC):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    async def go_on(self, what: str, piece: Callable[[], Awaitable[object]]) -> None:
+        """Does a piece of a round, which ends neither the round nor the loop when it fails.
+
+        Raises:
+            StorageUnavailable: the database is away, so that no other piece would go better.
+        """
+        try:
+            await piece()
+        except Exception as error:
+            if isinstance(error, StorageUnavailable) and not isinstance(error, RowsHeld):
+                raise
+            self._tell(f"{self.name}, {what}", error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if isinstance(error, RowsHeld) or (
+            isinstance(error, BrokerError) and not isinstance(error, StorageUnavailable)
+        ):
+            logger.warning("%s: %s", what, error.message)
+        elif isinstance(error, StorageUnavailable):
+            # The storage tells when the database goes and comes back, once for all who need it.
+            logger.debug("%s: %s", what, error.message)
+        else:
+            logger.error("%s failed; it goes on with the next round", what, exc_info=error)
+
     def poke(self) -> None:
         """Has the next round begin now."""
         self._poked.set()
@@ -46,10 +74,8 @@ class Loop(ABC):
             self._poked.clear()
             try:
                 await self.run_once()
-            except BrokerError as error:
-                logger.warning("%s: %s", self.name, error.message)
-            except Exception:
-                logger.exception("%s failed; it goes on with the next round", self.name)
+            except Exception as error:
+                self._tell(self.name, error)
             try:
                 async with asyncio.timeout(self.interval):
                     await self._poked.wait()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from broker.domain.topic import Topic
 
 INTERVAL = 30.0
@@ -34,8 +37,12 @@ class RetentionStore(Protocol):
         """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
         ...
 
-    async def sweep_deleted_topic(self) -> bool:
-        """Removes a piece of what deleted topics left; whether anything may be left."""
+    async def deleted_topics(self, after: int, limit: int) -> list[int]:
+        """The numbers of topics that are deleted and not all gone, in their order."""
+        ...
+
+    async def sweep_deleted_topic(self, topic_id: int) -> bool:
+        """Removes a piece of what a deleted topic left; whether anything is left."""
         ...
 
     async def trim_dedup_keys(self) -> int:
@@ -83,28 +90,47 @@ class RetentionSweeper(Loop):
         self._keep_leftovers = keep_leftovers
 
     async def run_once(self) -> None:
-        """One round over all topics, op records and dedup keys, if it is this broker's turn."""
+        """One round over all topics, op records and dedup keys, if it is this broker's turn.
+
+        What fails in one place is told and comes again with the next round; all others have their turn in this one.
+        """
         if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
             return
+        await self.go_on("the topics", self._trim_topics)
+        await self.go_on("deleted topics", self._sweep_deleted_topics)
+        store = self._store
+        await self._all_of("op records", lambda: store.trim_ops(self._keep_ops))
+        await self._all_of("dedup keys", store.trim_dedup_keys)
+        await self._all_of("records of deliveries", lambda: store.trim_events(self._keep_events))
+        await self._all_of("half messages of sinks", lambda: store.drop_sink_leftovers(self._keep_leftovers))
+        # Whoever is here notes it every hour.
+        unseen = max(self._keep_ops, 2 * SEEN_EVERY)
+        await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))
+
+    async def _trim_topics(self) -> None:
         after = ""
         while topics := await self._store.list_topics(after, PAGE):
             for topic in topics:
                 for queue_id in topic.queue_ids:
-                    while await self._store.trim_queue(topic, queue_id):
-                        pass
-                while topic.retention_bytes and await self._store.trim_topic(topic):
-                    pass
+                    await self._all_of(
+                        f"topic {topic.name!r}, queue {queue_id}", partial(self._store.trim_queue, topic, queue_id)
+                    )
+                if topic.retention_bytes:
+                    await self._all_of(f"size of topic {topic.name!r}", partial(self._store.trim_topic, topic))
             after = topics[-1].name
-        while await self._store.sweep_deleted_topic():
-            pass
-        while await self._store.trim_ops(self._keep_ops):
-            pass
-        while await self._store.trim_dedup_keys():
-            pass
-        while await self._store.trim_events(self._keep_events):
-            pass
-        while await self._store.drop_sink_leftovers(self._keep_leftovers):
-            pass
-        # Whoever is here notes it every hour.
-        while await self._store.forget_members(max(self._keep_ops, 2 * SEEN_EVERY), PAGE):
-            pass
+
+    async def _sweep_deleted_topics(self) -> None:
+        after = 0
+        while topic_ids := await self._store.deleted_topics(after, PAGE):
+            for topic_id in topic_ids:
+                await self._all_of(f"deleted topic {topic_id}", partial(self._store.sweep_deleted_topic, topic_id))
+            after = topic_ids[-1]
+
+    async def _all_of(self, what: str, one_piece: Callable[[], Awaitable[object]]) -> None:
+        """Does pieces of one kind until nothing is left of it."""
+
+        async def all_pieces() -> None:
+            while await one_piece():
+                pass
+
+        await self.go_on(what, all_pieces)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import format_id
+from broker.errors import StorageUnavailable
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
@@ -50,6 +52,17 @@ class TransactionChecker(Loop):
 
     async def run_once(self) -> None:
         """One pass: park, check everything that is due, and now and then sweep and warn."""
+        await self.go_on("parking", self._park)
+        await self.go_on("checks", self._check_all)
+        now = time.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + WARN_EVERY
+            await self.go_on("decided half messages", self._store.sweep_decided_halves)
+        if now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY
+            await self.go_on("what is overdue", self._warn)
+
+    async def _park(self) -> None:
         for transaction_id, group in await self._store.park_exhausted(BATCH):
             logger.warning(
                 "transaction %s of group %s is parked: its last check brought no verdict; "
@@ -57,21 +70,23 @@ class TransactionChecker(Loop):
                 format_id(transaction_id),
                 group,
             )
-        await self.check_due()
-        now = time.monotonic()
-        if now >= self._sweep_at:
-            self._sweep_at = now + WARN_EVERY
-            await self._store.sweep_decided_halves()
-        if now >= self._warn_at:
-            self._warn_at = now + WARN_EVERY
-            await self._warn()
 
-    async def check_due(self) -> int:
-        """Sends every check that is due to a producer connected here; how many went out."""
+    async def _check_all(self) -> None:
+        try:
+            await self.check_due()
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            self._tell("checks", error)
+            for group_id in self._sessions.group_ids():
+                await self.go_on(f"checks of producer group {group_id}", partial(self.check_due, group_id))
+
+    async def check_due(self, only: int | None = None) -> int:
+        """Sends every check that is due, or those of one group, to a producer connected here; how many went out."""
         sent = 0
         # What becomes due again while this goes on waits for the next pass: each transaction is asked about once.
         due_by = self._clock.now()
-        while group_ids := self._sessions.group_ids():
+        while group_ids := self._sessions.group_ids() if only is None else [only]:
             claimed = await self._store.claim_checks(group_ids, self._policy, BATCH, due_by)
             results = await asyncio.gather(*[self._send(check) for check in claimed])
             sent += sum(results)

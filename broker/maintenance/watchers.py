@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from broker.errors import StorageUnavailable
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from broker.services.ports import LeaseStore, LogStore
     from broker.services.wakeups import Wakeups
 
@@ -56,8 +60,19 @@ class LeaseWatcher(Loop):
     async def run_once(self) -> None:
         """One look at the groups whose consumers wait here."""
         groups = self._wakeups.waiting_groups
-        if groups:
-            self._wakeups.told(await self._store.look_at_groups(groups))
+        if not groups:
+            return
+        try:
+            await self._look(groups)
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            self._tell(self.name, error)
+            for group_id, topic_ids in groups.items():
+                await self.go_on(f"group {group_id}", partial(self._look, {group_id: topic_ids}))
+
+    async def _look(self, groups: Mapping[int, Collection[int]]) -> None:
+        self._wakeups.told(await self._store.look_at_groups(groups))
 
 
 class ClockStore(Protocol):

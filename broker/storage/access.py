@@ -7,9 +7,10 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from broker.errors import StorageUnavailable
 from broker.storage.clock import DatabaseClock
 from broker.storage.directory import Directory
-from broker.storage.group_commit import LaneConfig, Redo, Worker
+from broker.storage.group_commit import LATE, LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, LaneConfig, Redo, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,9 @@ class Access:
         # What wakes those who wait must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.patience, 1)
         # A large epoch takes minutes; a second thread lets small ones pass.
-        self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS)
+        self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
+        # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
+        self._chores = _LookUps(database, self._lanes.patience, 1, impatient=False, lock_wait=1, lock_waits=1)
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
@@ -57,6 +60,14 @@ class Access:
     async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
         return await self._look_ups.run(work, write=True, redo=redo)
 
+    async def _clean(self, work: Callable[[Session], Result]) -> Result:
+        """Changes what nobody waits for.
+
+        Raises:
+            RowsHeld: somebody else holds a row of it; the next round finds it again.
+        """
+        return await self._chores.run(work, write=True)
+
     async def _decide_epoch(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
         """Changes as much as an epoch has, while look-ups go on."""
         return await self._epochs.run(work, write=True, redo=redo)
@@ -65,14 +76,40 @@ class Access:
 class _LookUps:
     """A few threads, each with a connection of its own, for work that is not merged."""
 
-    def __init__(self, database: Database, patience: float, threads: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        patience: float,
+        threads: int,
+        *,
+        impatient: bool = True,
+        lock_wait: int | None = None,
+        lock_waits: int = RETRIES_AFTER_ROLLBACK,
+    ) -> None:
         self._database = database
         self._patience = patience
+        self._impatient = impatient
+        self._lock_wait = lock_wait
+        self._lock_waits = lock_waits
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
         self._free: dict[bool, list[Worker]] = {True: [], False: []}
 
     async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._transact, work, write, redo)
+        loop = asyncio.get_running_loop()
+        waiting = self._executor.submit(self._transact, work, write, redo)
+        if not self._impatient:
+            return await asyncio.wrap_future(waiting, loop=loop)
+        # Behind others that wait for the database its patience ends as well. What runs ends by itself.
+        timer = loop.call_later(max(self._patience + LATE, LEAST_PATIENCE), waiting.cancel)
+        answer = asyncio.wrap_future(waiting, loop=loop)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if waiting.cancelled() and not _is_cancelled():
+                raise StorageUnavailable("The database does not answer; nothing was changed, try again.") from None
+            raise
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         await asyncio.to_thread(self._executor.shutdown)
@@ -84,8 +121,23 @@ class _LookUps:
     def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
         # What only reads has connections of its own, where no transaction has to be ended.
         free = self._free[write]
-        worker = free.pop() if free else Worker(self._database, patience=self._patience, reading=not write)
+        worker = free.pop() if free else self._worker(reading=not write)
         try:
-            return worker.transact(work, write=write, redo=redo)
+            return worker.transact(work, write=write, redo=redo, lock_waits=self._lock_waits)
         finally:
             free.append(worker)
+
+    def _worker(self, *, reading: bool) -> Worker:
+        return Worker(
+            self._database,
+            patience=self._patience,
+            reading=reading,
+            impatient=self._impatient,
+            lock_wait=self._lock_wait,
+        )
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs was told to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

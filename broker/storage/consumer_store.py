@@ -222,12 +222,12 @@ class ConsumerStore(Access):
             groups.drop_orphans(session)
             return groups.forget_members(session, before, limit)
 
-        return await self._write(forget)
+        return await self._clean(forget)
 
     async def trim_events(self, kept: int) -> int:
         """Deletes some records of deliveries older than `kept` microseconds; how many."""
         before = self.clock.now() - kept
-        return await self._write(lambda session: history.trim_events(session, before))
+        return await self._clean(lambda session: history.trim_events(session, before))
 
     def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         return claims.claim(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from broker.errors import ConfigurationError
-from broker.storage.engine import Database, trouble_of
+from broker.storage.engine import HOLD_LIMIT, Database, trouble_of
 
 if TYPE_CHECKING:
     from broker.storage.session import Session
@@ -28,7 +28,7 @@ def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False
             acknowledged commits could be lost (unless `allow_unsafe`, which turns those into warnings).
     """
     try:
-        database = Database(url, answer_timeout=answer_timeout)
+        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT)
         try:
             unsafe, warnings = _check(database)
             if unsafe and not allow_unsafe:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
+import threading
 import time
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,23 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from broker.errors import ConfigurationError
+from broker.storage.availability import Availability
 from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
 from broker.storage.driver import QuickConnection
 from broker.storage.session import Session
 
 CONNECT_TIMEOUT = 5.0
+LONGEST_IDLE = 600.0
+_SHORTEST = 1.0
+_USED_AT = "used_at"
 LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
 DEFAULT_ANSWER_TIMEOUT = 30.0
+HOLD_LIMIT = 5
+"""Seconds that a session may leave a database transaction open without a word, before the server ends it.
+
+A broker that is stopped, or cut off, holds others up for as long. One that is well and needs longer between two
+statements does its work again.
+"""
 
 # One round trip at connect; the same words on MySQL and MariaDB.
 _SERVER_SESSION = (
@@ -31,6 +44,10 @@ _SERVER_SESSION = (
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION innodb_lock_wait_timeout = 5",
 )
+# What ends the session of a broker that fell silent: in the middle of sending, of reading, or between two statements.
+# MySQL knows no limit for idle transactions, so there a session that writes may not be idle at all for longer.
+_SILENCE = "SET SESSION net_read_timeout = {0}, net_write_timeout = {0}"
+_IDLE_TRANSACTION = {"mariadb": "idle_transaction_timeout", "mysql": "wait_timeout"}
 
 
 class Trouble(Enum):
@@ -59,6 +76,7 @@ _SERVER_TROUBLE = {
     **dict.fromkeys((1021, 1026, 1114, 3019), Trouble.FULL),
     1062: Trouble.DUPLICATE,
 }
+_LOCK_WAITS = {1205, 3572}
 _SQLITE_TROUBLE = {
     "SQLITE_BUSY": Trouble.RETRY,
     "SQLITE_LOCKED": Trouble.RETRY,
@@ -84,6 +102,11 @@ def trouble_of(error: BaseException) -> Trouble:
     if isinstance(error, sa.exc.TimeoutError):
         return Trouble.LOST
     return Trouble.OTHER
+
+
+def waited_in_vain(error: BaseException) -> bool:
+    """Whether somebody else kept a row locked for longer than one waits."""
+    return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LOCK_WAITS
 
 
 def is_database_error(error: BaseException) -> bool:
@@ -115,6 +138,21 @@ def parse_url(text: str) -> URL:
     return url
 
 
+def _notice_silence(connection: Any, seconds: int) -> None:
+    """Has the kernel end a connection whose other end does not even take notice of what is sent; it is gone."""
+    own = connection._sock
+    if own.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for name, value in (
+        ("TCP_USER_TIMEOUT", seconds * 1000),
+        ("TCP_KEEPIDLE", seconds),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):  # Not all systems have all of them.
+            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def _keep_a_log(connection: sqlite3.Connection, wait: float) -> None:
     """Switches to the write-ahead log. Two that do so with a new file do not wait for each other by themselves."""
     until = time.monotonic() + wait
@@ -139,6 +177,7 @@ class Database:
         answer_timeout: float = DEFAULT_ANSWER_TIMEOUT,
         pool_size: int = 16,
         quick: bool = True,
+        hold_limit: int = 0,
     ) -> None:
         """Connects once to learn which database it is.
 
@@ -147,6 +186,8 @@ class Database:
             answer_timeout: seconds to wait for the server's answer to one statement.
             pool_size: connections kept open for use by several threads.
             quick: take rows apart in the quicker way; otherwise as the driver does by itself.
+            hold_limit: seconds that a session may keep a database transaction open in silence before the server ends
+                it; 0 for as long as the server allows by itself.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
@@ -155,8 +196,11 @@ class Database:
         self.url = parse_url(url) if isinstance(url, str) else url
         self._answer_timeout = answer_timeout
         self._quick = quick
+        self._hold_limit = hold_limit
+        self._connecting = threading.local()
+        self.availability = Availability()
         embedded = self.url.get_backend_name() == "sqlite"
-        creator = self._connect_embedded if embedded else self._connect_server
+        creator = self._connect_embedded if embedded else partial(self._connect_server, hold_limit=hold_limit)
         self._pool = QueuePool(creator, pool_size=pool_size, max_overflow=pool_size, timeout=10, reset_on_return=None)
         self.version = ""
         self.dialect: Dialect = SQLITE if embedded else self._recognise_server()
@@ -166,15 +210,46 @@ class Database:
         """The URL without its password."""
         return self.url.render_as_string(hide_password=True)
 
-    def session(self, *, reading: bool = False) -> Session:
+    def idle_limit(self, *, reading: bool = False) -> float:
+        """Seconds after which a session that was not used is not used again: the server may be about to end it."""
+        return self._hold_limit / 2 if self._hold_limit and self.dialect is MYSQL and not reading else LONGEST_IDLE
+
+    def session(
+        self,
+        *,
+        reading: bool = False,
+        within: float = CONNECT_TIMEOUT,
+        answer_timeout: float | None = None,
+        lock_wait: int | None = None,
+    ) -> Session:
         """A session of its own; give it back with `release` or `discard`.
 
         Args:
             reading: every statement stands for itself, so there is nothing to commit. Under READ COMMITTED, which all
                 sessions have, statements that only read see the same either way.
+            within: seconds that connecting may take.
+            answer_timeout: seconds to wait for the answer to a statement, if not those of the database.
+            lock_wait: seconds to wait for a row that somebody else holds.
         """
-        session = Session(self._pool.connect(), self.dialect)
-        if reading and not self.dialect.embedded:
+        self._connecting.within = within
+        try:
+            connection = self._pool.connect()
+            while time.monotonic() - connection.info.get(_USED_AT, float("inf")) > self.idle_limit():
+                connection.invalidate()
+                connection = self._pool.connect()
+        finally:
+            del self._connecting.within
+        session = Session(connection, self.dialect)
+        if self.dialect.embedded:
+            return session
+        if answer_timeout is not None:
+            driver: Any = connection.dbapi_connection
+            driver._read_timeout = driver._write_timeout = min(answer_timeout, self._answer_timeout)
+        if lock_wait is not None:
+            session.run(f"SET SESSION innodb_lock_wait_timeout = {lock_wait:d}")
+        if reading:
+            if self._hold_limit and self.dialect is MYSQL:
+                session.run("SET SESSION wait_timeout = DEFAULT")  # It holds nothing, and may be idle.
             session.connection.autocommit(True)
             session.reading = True
         return session
@@ -187,7 +262,12 @@ class Database:
             except pymysql.err.MySQLError:
                 self.discard(session)
                 return
+        session.connection.info[_USED_AT] = time.monotonic()
         session.connection.close()
+
+    def renew(self, session: Session) -> None:
+        """Drops a session that was idle for so long that the server may have ended it."""
+        session.connection.invalidate()
 
     def discard(self, session: Session) -> None:
         """Drops a session whose connection cannot be trusted, and all idle ones, which have met the same fate."""
@@ -200,13 +280,14 @@ class Database:
         self._pool.dispose()
 
     def sqlalchemy_engine(self) -> sa.Engine:
-        """An engine over the same connections, for migrations."""
-        creator = self._connect_embedded if self.dialect.embedded else self._connect_server
+        """An engine for migrations; what they do between two statements may take its time."""
+        creator = self._connect_embedded if self.dialect.embedded else partial(self._connect_server, hold_limit=0)
         name = "sqlite" if self.dialect.embedded else "mysql+pymysql"
         return sa.create_engine(f"{name}://", creator=creator, poolclass=sa.NullPool)
 
-    def _connect_server(self) -> Any:
+    def _connect_server(self, *, hold_limit: int) -> Any:
         url = self.url
+        within = max(_SHORTEST, min(CONNECT_TIMEOUT, getattr(self._connecting, "within", CONNECT_TIMEOUT)))
         connection = (QuickConnection if self._quick else pymysql.Connection)(
             host=url.host or "127.0.0.1",
             port=url.port or 3306,
@@ -214,16 +295,23 @@ class Database:
             password=str(url.password or ""),
             database=url.database,
             charset="utf8mb4",
-            connect_timeout=CONNECT_TIMEOUT,
-            read_timeout=self._answer_timeout,
-            write_timeout=self._answer_timeout,
+            connect_timeout=within,
+            # A server that is stopped takes connections, and says nothing.
+            read_timeout=within,
+            write_timeout=within,
             autocommit=False,
             client_flag=CLIENT.MULTI_STATEMENTS,
             **self._server_options(),
         )
+        statements = list(_SERVER_SESSION)
+        if hold_limit:
+            kind = "mariadb" if "mariadb" in connection.get_server_info().lower() else "mysql"
+            statements.append(_SILENCE.format(hold_limit) + f", {_IDLE_TRANSACTION[kind]} = {hold_limit}")
+            _notice_silence(connection, hold_limit)
         with connection.cursor() as cursor:
-            for statement in _SERVER_SESSION:
+            for statement in statements:
                 cursor.execute(statement)
+        connection._read_timeout = connection._write_timeout = self._answer_timeout
         return connection
 
     def _server_options(self) -> dict[str, Any]:

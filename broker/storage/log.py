@@ -8,13 +8,17 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.services.work import SCHEDULED, Duplicate
 from broker.storage import deduplication, keys, repetition, rows, topics
+from broker.storage.free_queues import held
 from broker.storage.session import Session, Statement, rows_of, selection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from broker.domain.topic import Topic
+    from broker.errors import RowsHeld
     from broker.services.work import Place, SendWork
     from broker.storage.directory import Directory
+    from broker.storage.free_queues import FreeQueues
 
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
 SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
@@ -43,13 +47,18 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
 
 
 def send(
-    session: Session, work: Sequence[SendWork], now: int, directory: Directory, turn: int
+    session: Session,
+    work: Sequence[SendWork],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends ordinary messages, or puts them among the scheduled ones; where each is.
 
     Ids that were sent before answer with their old place; another content under such an id is refused, and so is the
     id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
-    that one.
+    that one. With `free`, no queue is waited for: messages whose queues are held by others are answered RowsHeld.
     """
     # What goes into the log at once finds the queue's row gone with its topic.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
@@ -69,6 +78,9 @@ def send(
             first = new.setdefault(item.message_id, item)
             if first is not item and not repetition.same_message(item.message, first.message):
                 others.add(index)
+    queues, waiting = _choose_queues(new.values(), known, now, turn, free)
+    answers.update(waiting)
+    new = {i: item for i, item in new.items() if i not in waiting} if waiting else new
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
@@ -80,15 +92,11 @@ def send(
             others |= others_of_own
         new = {i: item for i, item in new.items() if i not in answers and i not in owners}
     if new:
-        due = []
-        for item in new.values():
-            if item.message.deliver_at is None or item.message.deliver_at <= now:
-                topic = known[item.topic_id]
-                due.append((topic.choose_queue(item.queue_no, item.message.priority, turn), item))
+        due = [(queues[i], item) for i, item in new.items() if i in queues]
         answers.update(_append(session, due, now))
         if len(due) < len(new):
-            waiting = [item for item in new.values() if item.message.deliver_at and item.message.deliver_at > now]
-            answers.update(_schedule(session, waiting, now))
+            later_ones = [item for i, item in new.items() if i not in queues]
+            answers.update(_schedule(session, later_ones, now))
     for own_id, owner in owners.items():
         place = answers[owner]
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
@@ -97,6 +105,25 @@ def send(
         repetition.reused() if index in others else answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
+
+
+def _choose_queues(
+    work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, turn: int, free: FreeQueues | None
+) -> tuple[dict[bytes, int], dict[bytes, RowsHeld]]:
+    """Queues of the messages that go into the log at once; and which of them all fitting queues are held for."""
+    queues: dict[bytes, int] = {}
+    waiting: dict[bytes, RowsHeld] = {}
+    for item in work:
+        if item.message.deliver_at is not None and item.message.deliver_at > now:
+            continue
+        which = (item.queue_no, item.message.priority, turn)
+        topic = topics[item.topic_id]
+        queue_id = free.choose(topic, *which) if free else topic.choose_queue(*which)
+        if queue_id is None:
+            waiting[item.message_id] = held(topic)
+        else:
+            queues[item.message_id] = queue_id
+    return queues, waiting
 
 
 def _stored_meanwhile(

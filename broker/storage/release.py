@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.errors import NotFound
 from broker.services.work import SCHEDULED
 from broker.storage import keys, rows, topics
+from broker.storage.free_queues import held
 from broker.storage.log import SCHEDULED_COLUMNS, take_offsets
 from broker.storage.session import Answer, Session, Statement
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from broker.services.work import Place
     from broker.storage.directory import Directory
+    from broker.storage.free_queues import FreeQueues
 
 _CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
 _JOINED = (
@@ -71,8 +73,12 @@ class Release:
         now: int,
         directory: Directory,
         turn: int,
+        free: FreeQueues | None = None,
     ) -> None:
-        """Takes the offsets of all half messages of these transactions whose time has come."""
+        """Takes the offsets of all half messages of these transactions whose time has come.
+
+        With `free`, in queues of it; there is one for each of them.
+        """
         known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
         queue_ids: dict[tuple[int, int | None, int | None], int] = {}
         wanted: dict[int, tuple[int, int]] = {}
@@ -83,7 +89,11 @@ class Release:
                 queue_id = queue_ids.get(half[:3])
                 if queue_id is None:
                     topic = known[half.topic_id]
-                    queue_id = queue_ids[half[:3]] = topic.choose_queue(half.queue_no, half.priority or 0, turn)
+                    which = (half.queue_no, half.priority or 0, turn)
+                    chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
+                    if chosen is None:
+                        raise held(topic)
+                    queue_id = queue_ids[half[:3]] = chosen
                 count, size = wanted.get(queue_id, (0, 0))
                 wanted[queue_id] = (count + 1, size + half.size)
         following = take_offsets(session, wanted) if wanted else {}

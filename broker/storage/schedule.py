@@ -7,20 +7,25 @@ transaction, holds up nobody. A move that is repeated finds the rows gone.
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
 from broker.services.work import Moved, Place
-from broker.storage import keys, rows
+from broker.storage import free_queues, keys, rows
 from broker.storage.log import take_offsets
 from broker.storage.release import INTO_LOG
-from broker.storage.session import Session, Statement
+from broker.storage.session import Session, Statement, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from broker.domain.topic import Topic
     from broker.storage.directory import Directory
+    from broker.storage.free_queues import FreeQueues
+
+logger = logging.getLogger("halfmq.storage")
 
 TURN = "scheduler"
 AT_ONCE = 1000
@@ -35,6 +40,10 @@ _MOVE = (
 )
 _EARLIEST = "SELECT MIN(deliver_at) FROM scheduled_message"
 
+LATER = 500_000
+"""Microseconds until what could not be moved is looked at again."""
+SET_APART_FOR = 30.0
+
 
 class _Due(NamedTuple):
     """A scheduled message without its content."""
@@ -47,6 +56,29 @@ class _Due(NamedTuple):
     priority: int
     size: int
     message_keys: str | None
+
+
+class SetApart:
+    """Topics whose messages cannot be moved: they are left out for some time, so that the others' can."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes a clock that tells seconds."""
+        self._clock = clock
+        self._until: dict[int, float] = {}
+
+    def add(self, topic_id: int) -> None:
+        """Leaves a topic out from now on."""
+        self._until[topic_id] = self._clock() + SET_APART_FOR
+        logger.warning(
+            "the delayed messages of topic %d cannot be moved; they are tried again in %.0f s", topic_id, SET_APART_FOR
+        )
+
+    def topics(self) -> set[int]:
+        """Those that are left out now."""
+        if self._until:
+            now = self._clock()
+            self._until = {topic_id: until for topic_id, until in self._until.items() if until > now}
+        return set(self._until)
 
 
 def earliest(session: Session) -> int | None:
@@ -63,15 +95,41 @@ def move_due(
     *,
     at_once: int = AT_ONCE,
     bytes_at_once: int = BYTES_AT_ONCE,
+    only: int | None = None,
+    without: Collection[int] = (),
+    free: FreeQueues | None = None,
 ) -> Moved:
-    """Moves messages that are due into the log, in the order of their times, as many as go in one transaction."""
+    """Moves messages that are due into the log, in the order of their times, as many as go in one transaction.
+
+    Args:
+        session: in whose transaction.
+        now: the database's time.
+        directory: the topics.
+        turn: chooses among queues.
+        at_once: the most messages.
+        bytes_at_once: the most bytes of bodies, if it is more than one message.
+        only: moves those of this topic.
+        without: leaves out those of these topics.
+        free: waits for no row: messages that others hold, or whose queues they hold, are left for later.
+    """
     if not _take_turn(session):
         return Moved(busy=True)
-    due = _due(session, now, at_once, bytes_at_once)
+    left = set(without)
+    while True:
+        due = _due(session, now, at_once, bytes_at_once, only, left, skip=free is not None)
+        if free is None or not due:
+            break
+        held = _held(session, due, directory, turn, free)
+        if not held:
+            break
+        left |= held
     if not due:
-        return Moved(next_due=earliest(session))
+        following = earliest(session)
+        if following is not None and following <= now:
+            following = now + LATER  # What is due had to be left.
+        return Moved(next_due=following)
     try:
-        return _move(session, due, now, directory, turn)
+        return _move(session, due, now, directory, turn, free)
     except NotFound:
         # A topic was deleted that this broker still remembers.
         session.rollback()
@@ -90,12 +148,38 @@ def _take_turn(session: Session) -> bool:
     return True
 
 
-def _due(session: Session, now: int, at_once: int, bytes_at_once: int) -> list[_Due]:
+def due_topics(session: Session, now: int) -> list[int]:
+    """The topics of all messages that are due. Reads them."""
+    query = f"SELECT DISTINCT topic_id FROM scheduled_message{session.dialect.by_key} WHERE deliver_at <= ?"
+    return sorted(row[0] for row in session.fetch(query, (now,)))
+
+
+def _held(session: Session, due: Sequence[_Due], directory: Directory, turn: int, free: FreeQueues) -> set[int]:
+    """The topics that have a message whose queues are all held by others."""
+    topics = directory.by_ids(session, {message.topic_id for message in due})
+    wanted = {(message.topic_id, message.queue_no, message.priority) for message in due if message.topic_id in topics}
+    return {which[0] for which in wanted if free.choose(topics[which[0]], *which[1:], turn) is None}
+
+
+def _due(
+    session: Session,
+    now: int,
+    at_once: int,
+    bytes_at_once: int,
+    only: int | None,
+    without: Collection[int],
+    *,
+    skip: bool,
+) -> list[_Due]:
+    of_topics = "" if only is None else " AND topic_id = ?"
+    if without:
+        of_topics += f" AND topic_id NOT IN ({marks(without)})"
     # Range of the primary key, in its order.
     found = session.fetch(
         f"SELECT {', '.join(_Due._fields)} FROM scheduled_message{session.dialect.by_key} WHERE deliver_at <= ?"
-        " ORDER BY deliver_at, transaction_id, position LIMIT ?" + session.dialect.for_update,
-        (now, at_once),
+        f"{of_topics} ORDER BY deliver_at, transaction_id, position LIMIT ?"
+        + (session.dialect.skip_locked if skip else session.dialect.for_update),
+        (now, *([] if only is None else [only]), *sorted(without), at_once),
     )
     due: list[_Due] = []
     size = 0
@@ -108,10 +192,12 @@ def _due(session: Session, now: int, at_once: int, bytes_at_once: int) -> list[_
     return due
 
 
-def _move(session: Session, due: Sequence[_Due], now: int, directory: Directory, turn: int) -> Moved:
+def _move(
+    session: Session, due: Sequence[_Due], now: int, directory: Directory, turn: int, free: FreeQueues | None
+) -> Moved:
     topics = directory.by_ids(session, {message.topic_id for message in due})
     kept = [message for message in due if message.topic_id in topics]
-    placed = _place(session, kept, topics, turn)
+    placed = _place(session, kept, topics, turn, free)
     lone = _lone(kept, placed)
     recorded = session.update_each(
         "op_record", "transaction_id", "released", sorted(lone.items()), where="half_count = 1"
@@ -151,7 +237,9 @@ def _move(session: Session, due: Sequence[_Due], now: int, directory: Directory,
     return Moved(len(kept), len(due) - len(kept), heads, answers[-1].rows[0][0])
 
 
-def _place(session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], turn: int) -> list[Place]:
+def _place(
+    session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], turn: int, free: FreeQueues | None
+) -> list[Place]:
     """Chooses queues, one for each topic and priority, and takes offsets; the places."""
     queue_ids: list[int] = []
     chosen: dict[tuple[int, int | None, int], int] = {}
@@ -160,7 +248,11 @@ def _place(session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], t
         which = (message.topic_id, message.queue_no, message.priority)
         queue_id = chosen.get(which)
         if queue_id is None:
-            queue_id = chosen[which] = topics[message.topic_id].choose_queue(message.queue_no, message.priority, turn)
+            topic = topics[message.topic_id]
+            found = free.choose(topic, *which[1:], turn) if free else topic.choose_queue(*which[1:], turn)
+            if found is None:
+                raise free_queues.held(topic)
+            queue_id = chosen[which] = found
         queue_ids.append(queue_id)
         count, size = wanted.get(queue_id, (0, 0))
         wanted[queue_id] = (count + 1, size + message.size)

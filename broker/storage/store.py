@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
-from broker.errors import BrokerError
+from broker.errors import BrokerError, StorageRejected
 from broker.services.work import Moved
 from broker.storage import checks, halves, inspection, log, recall, schedule, sinks, topics, verdicts
 from broker.storage.consumer_store import ConsumerStore
+from broker.storage.free_queues import FreeQueues
 from broker.storage.group_commit import Lane
+from broker.storage.schedule import SetApart
 from broker.storage.topic_store import TopicStore
 
 if TYPE_CHECKING:
@@ -68,15 +70,20 @@ class Store(ConsumerStore, TopicStore):
         self._prepares: Lane[PrepareWork, TransactionOutcome] = Lane(
             "prepare", database, self._prepare, size_of=lambda item: item.size, config=lanes
         )
-        self._verdicts: Lane[VerdictWork, TransactionOutcome] = Lane("verdict", database, self._decide, config=lanes)
+        self._verdicts: Lane[VerdictWork, TransactionOutcome] = Lane(
+            "verdict", database, self._decide, wary=self._decide_what_is_free, config=lanes
+        )
         self._sends: Lane[SendWork, Place | Duplicate] = Lane(
-            "send", database, self._send, size_of=lambda item: item.size, config=lanes
+            "send", database, self._send, wary=self._send_what_is_free, size_of=lambda item: item.size, config=lanes
         )
         self._sinks: Lane[SinkWork, bool] = Lane(
             "sink", database, self._prepare_epochs, size_of=lambda item: item.halves.size, config=lanes
         )
         self._notes: Lane[Callable[[Session], None], None] = Lane("note", database, _apply_notes, config=lanes)
-        self._moves: Lane[None, Moved] = Lane("schedule", database, self._move_due, config=lanes)
+        self._moves: Lane[int | None, Moved] = Lane(
+            "schedule", database, self._move_due, wary=self._move_what_is_free, config=lanes
+        )
+        self._set_apart = SetApart()
 
     async def start(self) -> None:
         """Reads the database's time."""
@@ -98,6 +105,7 @@ class Store(ConsumerStore, TopicStore):
         await self._look_ups.close()
         await self._watches.close()
         await self._epochs.close()
+        await self._chores.close()
 
     async def synchronise_clock(self) -> None:
         """Reads the database's time again."""
@@ -127,6 +135,9 @@ class Store(ConsumerStore, TopicStore):
     async def move_due(self, *, known: bool = False) -> Moved:
         """Moves scheduled messages whose time has come into the log, as many as go in one transaction.
 
+        When that fails, the messages of each topic are moved by themselves; a topic that fails then is left out for
+        some time.
+
         Args:
             known: some are due, and need not be looked for first.
         """
@@ -135,9 +146,28 @@ class Store(ConsumerStore, TopicStore):
             if earliest is None or earliest > self.clock.now():
                 return Moved(next_due=earliest)
         moved = (await self._moves.submit([None]))[0]
+        if isinstance(moved, StorageRejected):
+            return await self._move_apart()
         if isinstance(moved, BrokerError):
             raise moved
         return moved
+
+    async def _move_apart(self) -> Moved:
+        """Moves what is due of each topic by itself."""
+        now = self.clock.now()
+        heads: dict[tuple[int, int], int] = {}
+        count = dropped = 0
+        for topic_id in await self._read(lambda session: schedule.due_topics(session, now)):
+            if topic_id in self._set_apart.topics():
+                continue
+            moved = (await self._moves.submit([topic_id]))[0]
+            if isinstance(moved, Moved):
+                count, dropped, heads = count + moved.count, dropped + moved.dropped, heads | moved.heads
+            elif isinstance(moved, StorageRejected):
+                self._set_apart.add(topic_id)
+            else:
+                raise moved
+        return Moved(count, dropped, heads, now + schedule.LATER)
 
     async def producer_group_id(self, name: str) -> int:
         """The number of a producer group; it is made when new."""
@@ -182,7 +212,7 @@ class Store(ConsumerStore, TopicStore):
         swept, after = 0, b""
         while True:
             start = after
-            count, after = await self._write(lambda session: halves.sweep_decided(session, start, 1000))  # noqa: B023
+            count, after = await self._clean(lambda session: halves.sweep_decided(session, start, 1000))  # noqa: B023
             swept += count
             if not after:
                 return swept
@@ -253,7 +283,7 @@ class Store(ConsumerStore, TopicStore):
     async def drop_sink_leftovers(self, kept: int) -> int:
         """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
         now = self.clock.now()
-        return await self._write(lambda session: sinks.drop_leftovers(session, now - kept, now, self.directory))
+        return await self._clean(lambda session: sinks.drop_leftovers(session, now - kept, now, self.directory))
 
     async def _note(self, note: Callable[[Session], None]) -> None:
         outcome = (await self._notes.submit([note]))[0]
@@ -272,9 +302,30 @@ class Store(ConsumerStore, TopicStore):
     def _send(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
         return log.send(session, work, self.clock.now(), self.directory, next(self._turns))
 
-    def _move_due(self, session: Session, calls: Sequence[None]) -> list[Moved | BrokerError]:
-        moved = schedule.move_due(session, self.clock.now(), self.directory, next(self._turns))
-        return [moved] * len(calls)
+    def _decide_what_is_free(
+        self, session: Session, work: Sequence[VerdictWork]
+    ) -> list[TransactionOutcome | BrokerError]:
+        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))
+
+    def _send_what_is_free(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        return log.send(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))
+
+    def _move_due(self, session: Session, calls: Sequence[int | None]) -> list[Moved | BrokerError]:
+        return [self._moved(session, topic_id) for topic_id in calls]
+
+    def _move_what_is_free(self, session: Session, calls: Sequence[int | None]) -> list[Moved | BrokerError]:
+        return [self._moved(session, topic_id, FreeQueues(session)) for topic_id in calls]
+
+    def _moved(self, session: Session, topic_id: int | None, free: FreeQueues | None = None) -> Moved:
+        return schedule.move_due(
+            session,
+            self.clock.now(),
+            self.directory,
+            next(self._turns),
+            only=topic_id,
+            without=self._set_apart.topics(),
+            free=free,
+        )
 
 
 def _apply_notes(session: Session, notes: Sequence[Callable[[Session], None]]) -> list[BrokerError | None]:

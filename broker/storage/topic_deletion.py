@@ -62,12 +62,13 @@ def _in_use(text: str) -> Refused:
     return Refused(text, reason="TOPIC_IN_USE", field="topic")
 
 
-def deleted_topics(session: Session, limit: int) -> list[int]:
-    """Topics that are deleted and not all gone. Reads the small table `topic`."""
+def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:
+    """Topics that are deleted and not all gone, from a number on. Reads the small table `topic`."""
     return [
         row[0]
         for row in session.fetch(
-            "SELECT topic_id FROM topic WHERE deleted_at IS NOT NULL ORDER BY topic_id LIMIT ?", (limit,)
+            "SELECT topic_id FROM topic WHERE topic_id > ? AND deleted_at IS NOT NULL ORDER BY topic_id LIMIT ?",
+            (after, limit),
         )
     ]
 

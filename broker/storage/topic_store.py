@@ -86,38 +86,37 @@ class TopicStore(Access):
             # Not before the COMMIT: until then, whoever looks it up finds and remembers it.
             self.directory.forget(topic)
 
-    async def sweep_deleted_topic(self) -> bool:
-        """Removes a piece of what deleted topics left; whether anything may be left."""
+    async def deleted_topics(self, after: int, limit: int) -> list[int]:
+        """The numbers of topics that are deleted and not all gone, in their order."""
+        return await self._read(lambda session: topic_deletion.deleted_topics(session, limit, after))
 
-        def sweep(session: Session) -> bool:
-            deleted = topic_deletion.deleted_topics(session, 2)
-            return bool(deleted) and (topic_deletion.sweep(session, deleted[0]) or len(deleted) > 1)
-
-        return await self._write(sweep)
+    async def sweep_deleted_topic(self, topic_id: int) -> bool:
+        """Removes a piece of what a deleted topic left; whether anything is left."""
+        return await self._clean(lambda session: topic_deletion.sweep(session, topic_id))
 
     async def take_turn(self, task: str, hold: int) -> bool:
         """Whether this broker may do a maintenance task now; it keeps the turn for `hold` microseconds."""
         now = self.clock.now()
-        return await self._write(lambda session: retention.take_turn(session, task, self._broker_id, now, hold))
+        return await self._clean(lambda session: retention.take_turn(session, task, self._broker_id, now, hold))
 
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
         """Deletes some messages past retention from the head of a queue; how many."""
         now = self.clock.now()
-        return await self._write(lambda session: retention.trim_queue(session, topic, queue_id, now))
+        return await self._clean(lambda session: retention.trim_queue(session, topic, queue_id, now))
 
     async def trim_topic(self, topic: Topic) -> int:
         """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
-        return await self._write(lambda session: retention.trim_topic(session, topic))
+        return await self._clean(lambda session: retention.trim_topic(session, topic))
 
     async def trim_ops(self, kept: int) -> int:
         """Deletes some op records older than `kept` microseconds; how many."""
         before = self.clock.now() - kept
-        return await self._write(lambda session: retention.trim_ops(session, before))
+        return await self._clean(lambda session: retention.trim_ops(session, before))
 
     async def trim_dedup_keys(self) -> int:
         """Deletes some dedup keys that keep nothing out any more; how many."""
         now = self.clock.now()
-        return await self._write(lambda session: retention.trim_dedup_keys(session, now))
+        return await self._clean(lambda session: retention.trim_dedup_keys(session, now))
 
     async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
         """A message by its identity, wherever it is."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
-from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
+from broker.errors import BrokerError, NotFound, Refused, RowsHeld, VerdictConflict
 from broker.services.work import TransactionOutcome, VerdictWork
 from broker.storage import deduplication, rows
+from broker.storage.free_queues import FreeQueues, held
 from broker.storage.halves import NO_CHECKS, PARKED
 from broker.storage.release import HALF_COLUMNS, HalfRow, Release
 
@@ -41,17 +42,26 @@ class _Open:
 
 
 def decide(
-    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
+    session: Session,
+    work: Sequence[VerdictWork],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
 ) -> list[TransactionOutcome | BrokerError]:
-    """Records verdicts, releases and drops half messages; one outcome per item, in their order."""
+    """Records verdicts, releases and drops half messages; one outcome per item, in their order.
+
+    With `free`, no queue is waited for: transactions with messages whose queues are held by others are answered
+    RowsHeld.
+    """
     ids = sorted({item.transaction_id for item in work})
     pending = _lock_halves(session, ids)
-    outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn)
+    outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn, free)
     if outcomes is None:
         session.rollback()
         session.begin()
         pending = _lock_halves(session, ids)
-        outcomes = _decide(session, work, pending, ids, now, directory, turn)
+        outcomes = _decide(session, work, pending, ids, now, directory, turn, free and FreeQueues(session))
     if outcomes is None:
         raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
     return outcomes
@@ -76,10 +86,12 @@ def _decide(
     now: int,
     directory: Directory,
     turn: int,
+    free: FreeQueues | None = None,
 ) -> list[TransactionOutcome | BrokerError] | None:
     """One outcome per item; None when a transaction that was not looked up has an op record already."""
     recorded = _recorded(session, looked_up) if looked_up else {}
     homeless = _without_topic(session, work, pending, directory)
+    waiting = _without_queue(session, work, pending, now, directory, turn, free) if free else {}
     decided: dict[bytes, VerdictWork] = {}
     outcomes: list[TransactionOutcome | BrokerError] = []
     for item in work:
@@ -91,12 +103,14 @@ def _decide(
                     reason="TOPIC_NOT_FOUND",
                     field="topic",
                 )
+            elif item.commit and item.transaction_id in waiting:
+                outcome = waiting[item.transaction_id]
             else:
                 # Further verdicts on it in this batch see this one as recorded.
                 recorded[item.transaction_id] = outcome
                 decided[item.transaction_id] = item
         outcomes.append(outcome)
-    if decided and not _apply(session, decided, pending, recorded, now, directory, turn):
+    if decided and not _apply(session, decided, pending, recorded, now, directory, turn, free):
         return None
     return outcomes
 
@@ -158,10 +172,11 @@ def _apply(
     now: int,
     directory: Directory,
     turn: int,
+    free: FreeQueues | None = None,
 ) -> bool:
     """Writes verdicts; whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
-    release = Release(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn)
+    release = Release(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn, free)
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]
@@ -217,3 +232,27 @@ def _without_topic(
     if not missing:
         return set()
     return {i for i in committing if any(half.topic_id in missing for half in pending[i].halves)}
+
+
+def _without_queue(
+    session: Session,
+    work: Sequence[VerdictWork],
+    pending: dict[bytes, _Open],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues,
+) -> dict[bytes, RowsHeld]:
+    """Transactions to be committed that have a message whose queues are all held by others."""
+    committing = sorted({item.transaction_id for item in work if item.commit} & pending.keys())
+    topics = directory.by_ids(session, {half.topic_id for i in committing for half in pending[i].halves})
+    waiting: dict[bytes, RowsHeld] = {}
+    for transaction_id in committing:
+        for half in pending[transaction_id].halves:
+            topic = topics.get(half.topic_id)
+            if topic is None or (half.deliver_at is not None and half.deliver_at > now):
+                continue
+            if free.choose(topic, half.queue_no, half.priority or 0, turn) is None:
+                waiting[transaction_id] = held(topic)
+                break
+    return waiting

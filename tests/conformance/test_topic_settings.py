@@ -223,7 +223,7 @@ async def test_all_that_a_topic_left_goes(world: World, store: Store, topic: Top
     again = await store.create_topic("orders", TopicSettings(1, HOUR))
     ok(await store.send([sending(again, "new", dedup_key="k")]))
     assert [topic.name for topic in await store.list_topics("", 10)] == ["kept", "orders"]
-    assert await store.sweep_deleted_topic()
+    assert await store.sweep_deleted_topic(topic.topic_id)
     # As after a crash: another broker goes on.
     await swept(world.broker("b"))
     rows = {name: world.count(name) for name in ("message", "message_key", "dedup_key", "queue", "topic")}

@@ -285,8 +285,9 @@ async def everywhere(store: Store, topic: Topic) -> list[LogMessage]:
 
 async def swept(store: Store) -> None:
     """Removes all that deleted topics left."""
-    while await store.sweep_deleted_topic():
-        pass
+    for topic_id in await store.deleted_topics(0, 100):
+        while await store.sweep_deleted_topic(topic_id):
+            pass
 
 
 def vanished(world: World, topic: Topic) -> None:

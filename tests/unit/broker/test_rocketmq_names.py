@@ -146,6 +146,7 @@ CODES = [
     (errors.AlreadyExists("x", reason="MESSAGE_ID_REUSED"), Code.PRECONDITION_FAILED),
     (errors.Overloaded("x", retry_after=1.0), Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
+    (errors.RowsHeld("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.BrokerError("x", reason="NEW"), Code.INTERNAL_SERVER_ERROR),
     (BadRequest("x", Code.ILLEGAL_ACCESS_POINT, "endpoints"), Code.ILLEGAL_ACCESS_POINT),

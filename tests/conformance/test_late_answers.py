@@ -1,0 +1,99 @@
+"""A caller's patience ends, wherever what it handed in is by then."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.domain.topic import TopicSettings
+from broker.errors import Overloaded, StorageUnavailable
+from broker.storage import access, group_commit, log
+from broker.storage.access import LOOK_UP_THREADS
+from broker.storage.group_commit import LaneConfig
+from conformance.world import HOUR, World, log_of, ok, sending
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.topic import Topic
+    from broker.services.work import SendWork
+    from broker.storage.session import Session
+    from broker.storage.store import Store
+
+ENOUGH = 60.0
+
+
+class Blocked:
+    """Work in a thread that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.entered.set()
+        assert self.go.wait(ENOUGH)
+
+
+@pytest.fixture
+def impatient(world: World, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for module in (group_commit, access):
+        monkeypatch.setattr(module, "LATE", 0.1)
+        monkeypatch.setattr(module, "LEAST_PATIENCE", 0.1)
+    return world.broker("b", lanes=LaneConfig(patience=0.2))
+
+
+async def test_in_a_lane(impatient: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = Blocked()
+
+    def work(session: Session, items: Sequence[SendWork]) -> object:
+        blocked.wait()
+        return log.send(session, items, impatient.clock.now(), impatient.directory, 0)
+
+    monkeypatch.setattr(impatient._sends, "_work", work)
+    async with asyncio.timeout(ENOUGH):
+        running = asyncio.ensure_future(impatient.send([sending(topic, "runs")]))
+        await asyncio.to_thread(blocked.entered.wait, ENOUGH)
+        waiting = asyncio.ensure_future(impatient.send([sending(topic, "waits")]))
+        # Nobody lets the thread go on, so only the caller's patience can end this.
+        with pytest.raises(StorageUnavailable):
+            await running
+        with pytest.raises(Overloaded):
+            await waiting
+        blocked.go.set()
+        ok(await impatient.send([sending(topic, "later")]))
+    # What had begun took effect; what waited did not.
+    assert [message.body for message in await log_of(impatient, topic)] == [b"runs", b"later"]
+
+
+async def test_behind_other_look_ups(impatient: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = Blocked()
+    async with asyncio.timeout(ENOUGH):
+        running = [
+            asyncio.ensure_future(impatient._read(lambda session: blocked.wait())) for _ in range(LOOK_UP_THREADS)
+        ]
+        await asyncio.to_thread(blocked.entered.wait, ENOUGH)
+        with pytest.raises(StorageUnavailable):
+            await impatient.find_topic("orders")
+        cancelled = asyncio.ensure_future(impatient.find_topic("orders"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        blocked.go.set()
+        await asyncio.gather(*running)
+        assert await impatient.find_topic("orders") is not None
+
+
+async def test_clean_up_takes_no_thread_of_those_who_wait(world: World, store: Store, topic: Topic) -> None:
+    blocked = Blocked()
+    async with asyncio.timeout(ENOUGH):
+        chores = [asyncio.ensure_future(store._clean(lambda session: blocked.wait())) for _ in range(5)]
+        if world.kind != "sqlite":  # There one writer goes at a time.
+            await asyncio.to_thread(blocked.entered.wait, ENOUGH)
+            await store.create_topic("another", TopicSettings(1, HOUR))
+        assert await store.find_topic("orders") is not None
+        blocked.go.set()
+        await asyncio.gather(*chores)

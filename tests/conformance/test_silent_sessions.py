@@ -1,0 +1,88 @@
+"""The server ends a session that keeps a transaction open in silence; idle ones are renewed before anybody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.storage.engine import Database
+from broker.storage.group_commit import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.domain.topic import Topic
+    from broker.storage.session import Session
+    from conformance.world import World
+
+pytestmark = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+ENOUGH = 60.0
+
+
+@pytest.fixture
+def limited(world: World) -> Iterator[Database]:
+    database = Database(world.url, hold_limit=1)
+    yield database
+    database.close()
+
+
+def own_id(session: Session) -> int:
+    return int(session.fetch("SELECT CONNECTION_ID()")[0][0])
+
+
+async def gone(session: Session, connection: int) -> None:
+    """Returns when the server has ended a connection."""
+    async with asyncio.timeout(ENOUGH):
+        query = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?"
+        while session.fetch(query, (connection,))[0][0]:
+            await asyncio.to_thread(session.fetch, "SELECT SLEEP(0.1)")
+
+
+async def test_a_silent_transaction_is_ended(world: World, topic: Topic, limited: Database) -> None:
+    silent, other = limited.session(), world.session()
+    silent.begin()
+    silent.fetch("SELECT queue_id FROM queue WHERE queue_id = ? FOR UPDATE", (topic.queue_ids[0],))
+    other.begin()
+    async with asyncio.timeout(ENOUGH):
+        while not other.fetch(
+            "SELECT queue_id FROM queue WHERE queue_id = ? FOR UPDATE SKIP LOCKED", (topic.queue_ids[0],)
+        ):
+            await asyncio.to_thread(other.fetch, "SELECT SLEEP(0.1)")
+    other.rollback()
+    limited.discard(silent)
+
+
+@pytest.mark.parametrize("reading", [False, True], ids=["writing", "reading"])
+async def test_nobody_notices_that_a_session_was_idle(
+    world: World, limited: Database, caplog: pytest.LogCaptureFixture, reading: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    worker = Worker(limited, patience=ENOUGH, reading=reading)
+    first = worker.transact(own_id, write=not reading)
+    other = world.session()
+    if limited.idle_limit(reading=reading) < ENOUGH:
+        await gone(other, first)
+        assert worker.transact(own_id, write=not reading) != first
+    else:
+        await asyncio.to_thread(other.fetch, "SELECT SLEEP(2)")  # The server would have ended it by now.
+        assert worker.transact(own_id, write=not reading) == first
+    worker.close()
+    assert not caplog.records
+
+
+async def test_a_pooled_session_that_was_idle_is_not_given_out(world: World, limited: Database) -> None:
+    session = limited.session()
+    first = own_id(session)
+    session.rollback()
+    limited.release(session)
+    if limited.idle_limit() < ENOUGH:
+        await gone(world.session(), first)
+        session = limited.session()
+        assert own_id(session) != first
+    else:
+        session = limited.session()
+        assert own_id(session) == first
+    limited.release(session)

@@ -1,0 +1,132 @@
+"""A round of retention goes on behind what fails; a round of checks as well."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.domain.check_policy import CheckPolicy
+from broker.errors import RowsHeld, StorageRejected, StorageUnavailable
+from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.transaction_checker import TransactionChecker
+from broker.maintenance.watchers import LeaseWatcher
+from broker.services.check_sessions import CheckSessions
+
+FAILURES = [RowsHeld("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
+
+
+class FakeStore:
+    """Every piece of work can be told to fail; what was begun is noted."""
+
+    def __init__(self, failing: dict[object, Exception]) -> None:
+        self.failing = failing
+        self.done: list[object] = []
+
+    def _do(self, what: object) -> int:
+        self.done.append(what)
+        if what in self.failing:
+            raise self.failing[what]
+        return 0
+
+    async def take_turn(self, task: str, hold: int) -> bool:
+        return True
+
+    async def list_topics(self, after: str, limit: int) -> list[Any]:
+        names = [name for name in ("a", "b", "c") if name > after]
+        return [SimpleNamespace(name=name, queue_ids=(f"{name}0", f"{name}1"), retention_bytes=1) for name in names]
+
+    async def trim_queue(self, topic: Any, queue_id: object) -> int:
+        return self._do(queue_id)
+
+    async def trim_topic(self, topic: Any) -> int:
+        return self._do(topic.name)
+
+    async def deleted_topics(self, after: int, limit: int) -> list[int]:
+        return [number for number in (1, 2, 3) if number > after]
+
+    async def sweep_deleted_topic(self, topic_id: int) -> bool:
+        return bool(self._do(topic_id))
+
+    async def trim_dedup_keys(self) -> int:
+        return self._do("dedup keys")
+
+    async def trim_ops(self, kept: int) -> int:
+        return self._do("ops")
+
+    async def drop_sink_leftovers(self, kept: int) -> int:
+        return self._do("leftovers")
+
+    async def trim_events(self, kept: int) -> int:
+        return self._do("events")
+
+    async def forget_members(self, unseen: int, limit: int) -> int:
+        return self._do("members")
+
+
+EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 1, 2, 3]
+EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "members"]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("failing", [["a0"], ["a"], [1], ["ops"], ["leftovers"], EVERYTHING], ids=str)
+async def test_what_fails_starves_nothing(
+    failing: list[object], failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore(dict.fromkeys(failing, failure))
+    await RetentionSweeper(store, keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
+    assert store.done == EVERYTHING
+    assert len(caplog.records) == len(failing)
+
+
+async def test_a_round_ends_when_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    store = FakeStore({"a0": StorageUnavailable("away")})
+    with pytest.raises(StorageUnavailable):
+        await RetentionSweeper(store, keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
+    assert store.done == ["a0"]
+    assert not caplog.records
+
+
+class CheckStore:
+    """Parking fails, and so do the checks of one group."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.swept = 0
+
+    async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
+        raise RuntimeError("a damaged row")
+
+    async def claim_checks(self, group_ids: list[int], *_: object) -> list[Any]:
+        self.asked.append(list(group_ids))
+        if 1 in group_ids:
+            raise RuntimeError("a damaged row")
+        return []
+
+    async def sweep_decided_halves(self) -> int:
+        self.swept += 1
+        return 0
+
+
+async def test_a_group_whose_checks_fail_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, sessions = CheckStore(), CheckSessions()
+    monkeypatch.setattr(sessions, "group_ids", lambda: [1, 2, 3])
+    clock = SimpleNamespace(now=lambda: 0)
+    await TransactionChecker(store, sessions, CheckPolicy(), clock).run_once()  # type: ignore[arg-type]
+    assert store.asked == [[1, 2, 3], [1], [2], [3]]
+    assert store.swept == 1
+
+
+async def test_a_group_that_cannot_be_looked_at_holds_up_no_other() -> None:
+    asked: list[list[int]] = []
+
+    async def look_at_groups(groups: dict[int, Any]) -> dict[int, Any]:
+        asked.append(list(groups))
+        if 1 in groups:
+            raise RuntimeError("a damaged row")
+        return {}
+
+    wakeups: Any = SimpleNamespace(waiting_groups={1: {7}, 2: {8}}, told=lambda news: None)
+    await LeaseWatcher(SimpleNamespace(look_at_groups=look_at_groups), wakeups).run_once()  # type: ignore[arg-type]
+    assert asked == [[1, 2], [1], [2]]
