@@ -1,6 +1,6 @@
 """Leases as rows, and the turns of message groups.
 
-A lease that is made of what was given back or held needs its group: see `holding_groups`.
+A lease that is made of what was given back or held, or ends earlier than before, needs its group: see `holding_groups`.
 The leases of a message group are made and ended while the progress of their consumer group in the queue is locked, so
 whoever ends one sees all that stand behind it.
 """
@@ -55,14 +55,14 @@ def insertion(lease: Lease) -> Statement:
     return insertion_of_one("lease", INSERT_COLUMNS, values(lease))
 
 
-def holding_groups(session: Session, made: Iterable[Lease]) -> Statement:
+def holding_groups(session: Session, moved: Iterable[Lease]) -> Statement:
     """Asks which groups of some leases exist, and keeps those from being deleted or moved until the transaction ends.
 
     Whoever takes leases away by group (a deletion, a seek) scans them in the order of their times, waits at one that is
-    locked, and would miss what is made of it for an earlier time. A lease of what was never handed out needs no such
-    care: who makes one holds the group's progress. Nor does the rest of one that was taken over in part: it lies ahead.
+    locked, and would miss what is made, or moved there, for an earlier time. A lease of what was never handed out needs
+    no such care: who makes one holds the group's progress. Nor does one that is taken over: it lies ahead then.
     """
-    wanted = sorted({lease.group_id for lease in made})
+    wanted = sorted({lease.group_id for lease in moved})
     # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
     query = (
         f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id IN ({marks(wanted)})"

@@ -311,8 +311,9 @@ class _Settling:
         changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
         plain = sorted(lease.lease_id for lease in done if lease.message_group is None)
         insertions = [leases.insertion(lease) for lease in self.held.values()]
-        made = [*self.held.values(), *self.back]
-        guard = [leases.holding_groups(session, made)] if made else []
+        earlier = [lease for lease in changed if lease.available_at < before[lease.lease_id].available_at]
+        moved = [*self.held.values(), *self.back, *earlier]
+        guard = [leases.holding_groups(session, moved)] if moved else []
         statements = [
             *guard,
             *insertions,
@@ -333,7 +334,7 @@ class _Settling:
             elif isinstance(held, ReceiptOutcome):
                 held.receipt = Receipt(answer.last_id, lease.token, lease.first)
         # The group was deleted, and what is left of it is nobody's.
-        leases.drop_of_groups(session, {lease.group_id for lease in made} - there)
+        leases.drop_of_groups(session, {lease.group_id for lease in moved} - there)
         ordered = [lease for lease in done if lease.message_group is not None]
         if ordered and leases.end(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)

@@ -7,13 +7,14 @@ what is true then, and there is one effect.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pymysql
 import pytest
 
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.errors import AlreadyExists, NotFound
+from broker.errors import AlreadyExists, NotFound, StorageRejected
 from broker.services.work import SCHEDULED, Duplicate, Epoch, PrepareWork, RecallWork, SinkWork, TransactionOutcome
 from broker.storage import log
 from broker.storage.directory import Directory
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import SendWork
+    from broker.storage.session import Session
     from broker.storage.store import Store
 
 ONE_QUEUE = TopicSettings(1, HOUR)
@@ -103,6 +105,25 @@ class TestOneIdAtTwoBrokers:
         first, second = sending(topic, dedup_key="k"), sending(topic, dedup_key="k")
         found = await self._both(world, store, first, second)
         assert found == Duplicate(first.message_id, 0, (topic.queue_ids[0], 0))
+
+
+@pytest.mark.parametrize(("times", "works"), [(1, True), (5, True), (6, False)])
+async def test_a_key_that_exists_is_met_a_few_times(
+    store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch, times: int, works: bool
+) -> None:
+    real, left = log.send, [times]
+
+    def meets(session: Session, *rest: Any) -> Any:
+        answers = real(session, *rest)
+        if left[0]:
+            left[0] -= 1
+            raise pymysql.err.IntegrityError(1062, "Duplicate entry")
+        return answers
+
+    monkeypatch.setattr(log, "send", meets)
+    (outcome,) = await store.send([sending(topic)])
+    assert (outcome == (topic.queue_ids[0], 0), isinstance(outcome, StorageRejected)) == (works, not works)
+    assert len(await log_of(store, topic)) == works
 
 
 @SERVERS

@@ -18,6 +18,7 @@ from conformance.world import (
     HOUR,
     LEASE,
     World,
+    ack,
     acks,
     bodies,
     nacks,
@@ -94,6 +95,33 @@ async def test_a_lease_that_is_split(
     held = await pull(store, group, topic)
     pause = Pause(monkeypatch, leases, "lock")
     settling = asyncio.ensure_future(store.settle(splitting(held)))
+    await pause.reached()
+    gone = asyncio.ensure_future(removing(other, group, topic))
+    await waits_or_ends(world, gone)
+    pause.go_on()
+    await ending(settling)
+    await ending(gone)
+    await _is_clean(world, store, group, topic, removing)
+
+
+@REMOVING
+async def test_a_lease_that_ends_earlier_now(
+    world: World,
+    store: Store,
+    topic: Topic,
+    group: ConsumerGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    removing: Callable[..., Awaitable[None]],
+) -> None:
+    """The scan waits at the first lease, and the second one moves to a place before it."""
+    other = world.broker("b")
+    ok(await store.send([sending(topic, f"{n}") for n in range(5)]))
+    first = await pull(store, group, topic, limit=4)
+    world.clock.pass_time(SECOND)
+    second = await pull(store, group, topic)
+    pause = Pause(monkeypatch, leases, "lock")
+    work = [ack(receipts(first)[0]), HoldWork(receipts(second)[0], SECOND)]
+    settling = asyncio.ensure_future(store.settle(work))
     await pause.reached()
     gone = asyncio.ensure_future(removing(other, group, topic))
     await waits_or_ends(world, gone)
