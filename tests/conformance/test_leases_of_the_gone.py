@@ -144,7 +144,7 @@ async def test_a_lease_that_is_taken_over_in_part(
     ok(await store.send([sending(topic, f"{n}") for n in range(5)]))
     await pull(store, group, topic)
     world.clock.pass_time(LEASE)
-    pause = Pause(monkeypatch, taking_over, "read_offsets")
+    pause = Pause(monkeypatch, taking_over, "read_fitting")
     pulling = asyncio.ensure_future(store.claim([ClaimWork(group, [topic], "consumer", 2, 1 << 20, LEASE)]))
     await pause.reached()
     gone = asyncio.ensure_future(removing(other, group, topic))

@@ -218,7 +218,8 @@ async def test_queue_heads_grow_with_releases_only(store: Store, topic: Topic) -
 
 async def test_queue_states_with_and_without_a_group(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic) for _ in range(10)]))
-    assert await store.queue_states(topic, None) == [QueueState("orders", 0, 0, 10, stored_bytes=50)]
+    known = QueueState("orders", 0, 0, 10, stored_bytes=50, topic_identity=topic.identity)
+    assert await store.queue_states(topic, None) == [known]
     held = await pull(store, group, topic, limit=4)
     (state,) = await store.queue_states(topic, group)
     assert (state.next_offset, state.committed_offset, state.in_flight, state.lag) == (4, 0, 4, 10)
