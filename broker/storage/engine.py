@@ -72,6 +72,8 @@ _SERVER_TROUBLE = {
     **dict.fromkeys((1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), Trouble.LOST),
     **dict.fromkeys((2002, 2003, 2006, 2012, 2013, 2014, 2055), Trouble.LOST),
     **dict.fromkeys((1040, 1203, 1226), Trouble.LOST),
+    # A log-in that is refused while the broker runs: an administrator is at work, and may be done in a moment.
+    **dict.fromkeys((1044, 1045, 1049, 1129, 1130, 1698, 1820, 1862, 3118, 4151), Trouble.LOST),
     **dict.fromkeys((1290, 1792, 1836), Trouble.READ_ONLY),
     **dict.fromkeys((1021, 1026, 1114, 3019), Trouble.FULL),
     1062: Trouble.DUPLICATE,
