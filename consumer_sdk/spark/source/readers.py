@@ -77,10 +77,11 @@ class BatchReader(_Reading, DataSourceReader):
         try:
             while True:
                 start = brokers.place(self.options.start or "earliest", "startingOffsets")
-                topic_ids = brokers.topic_ids
+                before = brokers.topic_ids
                 end = brokers.place(self.options.end, "endingOffsets")
+                topic_ids = brokers.topic_ids
                 # One that was made anew between the two begins where it begins.
-                if brokers.topic_ids == topic_ids:
+                if not replaced(before, topic_ids):
                     break
         finally:
             brokers.close()
