@@ -29,11 +29,12 @@ behind others in the lane, or behind a lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -286,6 +287,7 @@ class Lane(Generic[Item, Outcome]):
         self._redo = redo
         self._wary = wary
         self._wary_until = 0.0
+        self._warnings = 0
         self._size_of = size_of
         self._config = config or LaneConfig()
         self._worker = Worker(database, patience=self._config.patience, lock_wait=LOCK_WAIT)
@@ -460,8 +462,17 @@ class Lane(Generic[Item, Outcome]):
             lock_waits=2 if may_turn_wary else 1,
         )
 
+    @contextlib.contextmanager
+    def beware(self) -> Iterator[None]:
+        """Has it ask for locks before it waits for them: somebody is about to hold some for long."""
+        self._warnings += 1
+        try:
+            yield
+        finally:
+            self._warnings -= 1
+
     def _is_wary(self) -> bool:
-        return time.monotonic() < self._wary_until
+        return self._warnings > 0 or time.monotonic() < self._wary_until
 
     def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         if self._wary is not None and self._is_wary():

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from broker.storage.session import Session
 
 
+LARGE_EPOCH = 5000
+"""Messages of an epoch that takes so long that others should not wait for its queues unawares."""
+
+
 class Store(ConsumerStore, TopicStore):
     """Implements TransactionStore, LogStore, LeaseStore and CatalogStore on a database."""
 
@@ -259,7 +263,12 @@ class Store(ConsumerStore, TopicStore):
         def again(session: Session, before: EpochCommitted) -> EpochCommitted:
             return before if sinks.was_committed(session, epoch, now) else commit(session)
 
-        return await self._decide_epoch(commit, redo=again)
+        with contextlib.ExitStack() as warned:
+            if sum(attempts.values()) >= LARGE_EPOCH:
+                # It holds its topics' queues for long.
+                for lane in (self._sends, self._verdicts, self._moves):
+                    warned.enter_context(lane.beware())
+            return await self._decide_epoch(commit, redo=again)
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; whether it is committed, and was left alone."""

@@ -12,7 +12,9 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.services.work import Epoch, EpochCommitted, Half, PrepareWork, SinkWork
 from broker.storage import bulk_release
+from broker.storage import store as store_module
 from broker.storage.dialect import SERVER_TAKE, SQLITE_TAKE
+from broker.storage.group_commit import LaneConfig
 from broker.storage.session import Session, Statement
 from conformance.world import HOUR, World, everywhere, half, log_of, new_id, ok, sending, stored_bytes_are_exact
 
@@ -119,12 +121,13 @@ async def test_little_is_done_while_queues_are_locked(store: Store, monkeypatch:
 
 
 @SERVERS
-async def test_others_go_on_while_an_epoch_is_committed(
-    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_others_go_on_while_an_epoch_is_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is in the log, and nobody sees it; what does not need its queues does not wait."""
+    # What waits for the epoch's queues is not given up before the test lets it go.
+    patient = LaneConfig(patience=100)
+    store, second = [world.broker(name, lanes=patient) for name in ("b", "c")]
     topic, other = [await store.create_topic(name, TopicSettings(2, HOUR)) for name in ("epoch", "other")]
-    attempt, second = new_id(), world.broker("b")
+    attempt = new_id()
     for number in range(40):
         await written(store, [half(topic, f"{number}")], attempt)
     reached, go = threading.Event(), threading.Event()
@@ -141,6 +144,8 @@ async def test_others_go_on_while_an_epoch_is_committed(
     committing = asyncio.create_task(store.commit_epoch(EPOCH, {attempt: 40}))
     try:
         assert await asyncio.to_thread(reached.wait, 60)
+        # A message for its topic comes first, and must not keep others waiting.
+        blocked = [asyncio.create_task(broker.send([sending(topic, "100")])) for broker in (store, second)]
         for broker in (store, second):
             for _ in range(20):
                 # Only a hang takes as long.
@@ -153,5 +158,29 @@ async def test_others_go_on_while_an_epoch_is_committed(
         go.set()
     done: EpochCommitted = await committing
     assert done.messages == 40
-    assert sorted(int(m.body) for m in await everywhere(second, topic)) == list(range(40))
+    for each in blocked:
+        ok(await each)
+    assert sorted(int(m.body) for m in await everywhere(second, topic)) == [*range(40), 100, 100]
     assert len(await everywhere(store, other)) == 40
+
+
+@SERVERS
+async def test_no_lane_waits_for_a_large_epoch_unawares(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for the second after which it would ask before it waits."""
+    monkeypatch.setattr(store_module, "LARGE_EPOCH", 40)
+    topic = await store.create_topic("epoch", TopicSettings(1, HOUR))
+    attempt = new_id()
+    await written(store, [half(topic, f"{number}") for number in range(40)], attempt)
+    seen: list[bool] = []
+    real = bulk_release.release
+
+    def looked_at(*given: Any) -> bool:
+        seen.extend(lane._is_wary() for lane in (store._sends, store._verdicts, store._moves))
+        return real(*given)
+
+    monkeypatch.setattr(bulk_release, "release", looked_at)
+    assert (await store.commit_epoch(EPOCH, {attempt: 40})).messages == 40
+    assert seen == [True] * 3
+    assert not any(lane._is_wary() for lane in (store._sends, store._verdicts, store._moves))
