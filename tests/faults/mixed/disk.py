@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -25,20 +24,13 @@ class SmallDisk:
     def fill(self) -> None:
         """Takes all that is left, to the last block."""
         assert self.small, "this disk would be the machine's own"
-        with self._filling.open("ab") as file:
+        file = os.open(self._filling, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
             for size in (1 << 20, 1 << 12):
-                with contextlib.suppress(OSError):
-                    while True:
-                        file.write(bytes(size))
-                        file.flush()
-        with self._filling.open("ab") as file:
-            try:
-                file.write(bytes(1 << 12))
-                file.flush()
-            except OSError as error:
-                assert error.errno == errno.ENOSPC, error
-                return
-        raise AssertionError("the disk is not full")
+                while _takes(file, size):
+                    pass
+        finally:
+            os.close(file)
 
     def free(self) -> None:
         """Gives it back."""
@@ -57,3 +49,12 @@ class SmallDisk:
     ) -> None:
         if self.small:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+
+def _takes(file: int, size: int) -> bool:
+    try:
+        return os.write(file, bytes(size)) > 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
