@@ -25,6 +25,8 @@ from broker.storage.driver import QuickConnection
 from broker.storage.session import Session
 
 CONNECT_TIMEOUT = 5.0
+LOGIN_TIMEOUT = 10.0
+"""Seconds to wait for each answer of a server that took a connection, until its session is ready."""
 LONGEST_IDLE = 600.0
 _SHORTEST = 1.0
 _USED_AT = "used_at"
@@ -220,7 +222,7 @@ class Database:
         self,
         *,
         reading: bool = False,
-        within: float = CONNECT_TIMEOUT,
+        within: float = LOGIN_TIMEOUT,
         answer_timeout: float | None = None,
         lock_wait: int | None = None,
     ) -> Session:
@@ -289,7 +291,7 @@ class Database:
 
     def _connect_server(self, *, hold_limit: int) -> Any:
         url = self.url
-        within = max(_SHORTEST, min(CONNECT_TIMEOUT, getattr(self._connecting, "within", CONNECT_TIMEOUT)))
+        within = max(_SHORTEST, min(LOGIN_TIMEOUT, getattr(self._connecting, "within", LOGIN_TIMEOUT)))
         connection = (QuickConnection if self._quick else pymysql.Connection)(
             host=url.host or "127.0.0.1",
             port=url.port or 3306,
@@ -297,7 +299,7 @@ class Database:
             password=str(url.password or ""),
             database=url.database,
             charset="utf8mb4",
-            connect_timeout=within,
+            connect_timeout=min(CONNECT_TIMEOUT, within),
             # A server that is stopped takes connections, and says nothing.
             read_timeout=within,
             write_timeout=within,
