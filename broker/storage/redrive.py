@@ -232,7 +232,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
     busy = leases.groups_with_leases(session, group_id, queue_id, ordered) if ordered else set()
     new = [
         Lease(
-            0, group_id, queue_id, first, count, leases.new_token(), 0, now, last_error=passed[first].origin.reason
+            0, group_id, queue_id, first, count, leases.new_token(now), 0, now, last_error=passed[first].origin.reason
         )
         for first, count in runs(loose)
     ]
@@ -247,7 +247,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
                     queue_id,
                     offset,
                     1,
-                    leases.new_token(),
+                    leases.new_token(now),
                     0,
                     NEVER if waits else now,
                     last_error=passed[offset].origin.reason,
