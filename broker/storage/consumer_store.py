@@ -80,17 +80,22 @@ class ConsumerStore(Access):
 
         What filters have to judge for it is judged before, elsewhere: other claims do not wait for that.
         """
-        await asyncio.gather(*[self._judge(item) for item in work if self.groups.wants_judging(item.group.group_id)])
-        outcomes = await self._claims.submit(work)
-        unjudged = [
-            n for n, each in enumerate(outcomes) if isinstance(each, Claimed) and each.unjudged and not each.parts
-        ]
-        if unjudged:
-            # The filter is new here, or another broker was at it meanwhile.
-            await asyncio.gather(*[self._judge(work[n]) for n in unjudged])
-            for n, again in zip(unjudged, await self._claims.submit([work[n] for n in unjudged]), strict=True):
-                outcomes[n] = again
+        for item in work:
+            if self.groups.wants_judging(item.group.group_id):
+                await self._judge(item)
+        outcomes = await self._hand_out(work)
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, Claimed) and outcome.unjudged and not outcome.parts:
+                # The filter is new here, or another broker was at it meanwhile.
+                await self._judge(work[index])
+                outcomes[index] = (await self._hand_out([work[index]]))[0]
         return outcomes
+
+    async def _hand_out(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        if all(item.abandoned for item in work):
+            # The broker may be closing: nothing is begun then that nobody waits for.
+            return [Claimed([]) for _ in work]
+        return await self._claims.submit(work)
 
     async def _judge(self, item: ClaimWork) -> None:
         """Has filters judge what comes next for a consumer; those of one group share what is found."""
