@@ -19,13 +19,34 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from broker.errors import InvalidArgument, StaleReceipt
+from broker.errors import InvalidArgument, Refused, StaleReceipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
 NEVER = 1 << 62
+
+LONGEST_HOLD = 24 * 3600 * 1_000_000
+"""Microseconds after which one delivery is extended no more; its last extension lasts as long as it was to."""
+_LEFT_ALONE = 30 * 24 * 3600 * 1_000_000
+_MINUTE = 60 * 1_000_000
+_RANDOM_BITS = 36
+
+
+def token_of(time: int, chance: int) -> int:
+    """A fencing token that tells, to the minute, when its delivery began; `chance` is what cannot be guessed of it."""
+    return (-(-time // _MINUTE) << _RANDOM_BITS | chance & (1 << _RANDOM_BITS) - 1) & (1 << 62) - 1
+
+
+def extended_until_at_most(token: int, now: int) -> int:
+    """The time from which on the delivery of a token is extended no more; NEVER for a token that does not tell.
+
+    Older brokers made tokens of chance alone. What they seem to tell is no time of late, but for one in a thousand.
+    """
+    until = (token >> _RANDOM_BITS) * _MINUTE + LONGEST_HOLD
+    return until if now - _LEFT_ALONE <= until <= now + LONGEST_HOLD + _MINUTE else NEVER
+
 
 # One text for each number: what is not as it was handed out is not a handle.
 _NUMBER = "(?:0|[1-7][0-9a-f]{15}|[1-9a-f][0-9a-f]{0,14})"
@@ -230,6 +251,16 @@ def offsets_of(bits: int, first: int) -> Sequence[int]:
     if bits >> low == (1 << end - low) - 1:
         return range(first + low, first + end)
     return [first + i for i in range(low, end) if bits >> i & 1]
+
+
+def held_too_long() -> Refused:
+    """What is said when a delivery is to be extended that is too old for it."""
+    return Refused(
+        f"This delivery is {LONGEST_HOLD // 3_600_000_000} h old and extended no more: settle it before its lease ends,"
+        " or it is delivered again. Acknowledge longer work when it is taken on, not when it is done.",
+        reason="LEASE_HELD_TOO_LONG",
+        field="receipt_handle",
+    )
 
 
 def receipt_gone() -> StaleReceipt:

@@ -386,10 +386,15 @@ class HandedOut:
 
 @dataclass(slots=True)
 class Claimed:
-    """What a consumer got. `more`: there may be more at once, which it had no room for or another broker held."""
+    """What a consumer got. `more`: there may be more at once, which it had no room for or another broker held.
+
+    Attributes:
+        unjudged: there may be more once its group's filter has judged what comes next.
+    """
 
     parts: list[Delivered]
     more: bool = False
+    unjudged: bool = False
 
     @property
     def size(self) -> int:
@@ -481,7 +486,11 @@ class ReceiptOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSearch:
-    """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets."""
+    """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets.
+
+    Attributes:
+        until: where a redrive stops, because nothing behind was judged.
+    """
 
     group: ConsumerGroup
     first: int = 0
@@ -489,6 +498,7 @@ class DeadLetterSearch:
     offsets: frozenset[int] | None = None
     limit: int = 100
     max_bytes: int = 4 * 1024 * 1024
+    until: int | None = None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 LOOK_UP_THREADS = 3
 EPOCH_THREADS = 2
+JUDGING_THREADS = 2
 
 
 class Access:
@@ -45,6 +46,8 @@ class Access:
         self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
         # What wakes those who wait must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.patience, 1)
+        # Filters judge there: one that is slow holds up others of its kind, and nobody else.
+        self._judgements = _LookUps(database, self._lanes.patience, JUDGING_THREADS)
         # A large epoch takes minutes; a second thread lets small ones pass.
         self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
         # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
@@ -52,6 +55,10 @@ class Access:
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
+
+    async def _judged(self, work: Callable[[Session], Result]) -> Result:
+        """Reads what a filter has to judge."""
+        return await self._judgements.run(work, write=False)
 
     async def _watch(self, work: Callable[[Session], Result]) -> Result:
         """Reads what somebody is to be woken for."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from broker.services.work import AckWork
-from broker.storage import claims, groups, history, joining, progress, reading, receipts, redrive
+from broker.services.work import AckWork, Claimed
+from broker.storage import claims, groups, history, joining, judging, progress, reading, receipts, redrive
 from broker.storage.access import Access
 from broker.storage.group_commit import Lane, LaneConfig
 from broker.storage.groups import GroupMemory
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
-        Claimed,
         ClaimWork,
         DeadLetterPage,
         DeadLetterSearch,
@@ -62,6 +62,7 @@ class ConsumerStore(Access):
         super().__init__(database, broker_id=broker_id, lanes=lanes, clock=clock)
         self.groups = GroupMemory()
         self._keep_history = keep_history
+        self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
         self._claims: Lane[ClaimWork, Claimed] = Lane(
             "claim", database, self._claim, redo=self._claim_again, config=self._lanes
         )
@@ -75,8 +76,38 @@ class ConsumerStore(Access):
         )
 
     async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
-        """Hands out messages; what each consumer got."""
+        """Hands out messages; what each consumer got.
+
+        What filters have to judge for it is judged before, elsewhere: other claims do not wait for that.
+        """
+        for item in work:
+            if self.groups.wants_judging(item.group.group_id):
+                await self._judge(item)
+        outcomes = await self._hand_out(work)
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, Claimed) and outcome.unjudged and not outcome.parts:
+                # The filter is new here, or another broker was at it meanwhile.
+                await self._judge(work[index])
+                outcomes[index] = (await self._hand_out([work[index]]))[0]
+        return outcomes
+
+    async def _hand_out(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        if all(item.abandoned for item in work):
+            # The broker may be closing: nothing is begun then that nobody waits for.
+            return [Claimed([]) for _ in work]
         return await self._claims.submit(work)
+
+    async def _judge(self, item: ClaimWork) -> None:
+        """Has filters judge what comes next for a consumer; those of one group share what is found."""
+        key = (item.group.group_id, frozenset([topic.topic_id for topic in item.topics]))
+        under_way = self._judging.get(key)
+        if under_way is None:
+            turn = next(self._turns)
+            under_way = self._judging[key] = asyncio.ensure_future(
+                self._judged(lambda session: judging.judge(session, item, self.directory, self.groups, turn))
+            )
+            under_way.add_done_callback(lambda _: self._judging.pop(key))
+        await asyncio.shield(under_way)
 
     async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         """Applies acks, nacks and extensions; one outcome per item."""
@@ -102,7 +133,8 @@ class ConsumerStore(Access):
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
         """Reads messages from an offset; what a filter does not want is passed over."""
-        return await self._read(
+        reads = self._read if wanted is None else self._judged
+        return await reads(
             lambda session: reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
         )
 
@@ -110,7 +142,8 @@ class ConsumerStore(Access):
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[LogColumns]:
         """Reads the same messages by columns."""
-        return await self._read(
+        reads = self._read if wanted is None else self._judged
+        return await reads(
             lambda session: reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
         )
 
@@ -179,10 +212,15 @@ class ConsumerStore(Access):
 
     async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
         """Dead letters of a group, oldest first."""
-        return await self._read(lambda session: redrive.find(session, search, self.directory))
+        reads = self._read if search.wanted is None else self._judged
+        return await reads(lambda session: redrive.find(session, search, self.directory))
 
     async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
         """Delivers some dead letters to their group again."""
+        if search.wanted is not None:
+            # What holds locks judges nothing.
+            unjudged = search
+            search = await self._judged(lambda session: redrive.judged(session, unjudged, self.directory))
         now = self.clock.now()
 
         def deliver(session: Session) -> Redriven:

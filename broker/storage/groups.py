@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from broker.domain.filters import Filter
     from broker.domain.topic import Topic, TopicSettings
+    from broker.storage.judging import Judged
 
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
 _SELECT = (
@@ -203,7 +204,10 @@ def agree_on_filters(
 def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
     """The filters of a group (of a member, of the group it belongs to) by topic id."""
     found = session.fetch(_FILTERS, (group.parent_id or group.group_id,))
-    return {topic_id: compile_filter(FilterKind(kind), expression) for topic_id, kind, expression in found}
+    # Whatever they cost: it is looked at when they are named, and an older broker may have taken them.
+    return {
+        topic_id: compile_filter(FilterKind(kind), expression, max_cost=None) for topic_id, kind, expression in found
+    }
 
 
 def _change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
@@ -299,11 +303,13 @@ class GroupView:
         filters: by topic id.
         looks_first: queues where some of the last messages could not go out as they were read: large ones, or of
             message groups. There, they are looked at before.
+        judged: what the filters said of messages, by queue id.
     """
 
     group: ConsumerGroup
     filters: dict[int, Filter] = field(default_factory=dict)
     looks_first: set[int] = field(default_factory=set)
+    judged: dict[int, Judged] = field(default_factory=dict)
 
 
 class GroupMemory:
@@ -338,6 +344,11 @@ class GroupMemory:
         return self.view(
             session, group_id, [(row[0], None) for row in session.together([self.look(group_id)])[0].rows], 0
         )
+
+    def wants_judging(self, group_id: int) -> bool:
+        """Whether a group has filters and nothing judged is left to hand out, as far as is known."""
+        view = self._views.get(group_id)
+        return view is not None and bool(view.filters) and not any(each.wanted for each in list(view.judged.values()))
 
     def _load(self, session: Session, group_id: int) -> GroupView | None:
         row = session.fetch_one(f"{_SELECT} WHERE m.group_id = ?", (group_id,))

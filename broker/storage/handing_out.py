@@ -2,8 +2,9 @@
 
 Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Mostly it is
 read at once; where some of the last ones did not fit, sizes are looked at before. Else messages are looked at first,
-without their bodies: what the filter does not want is passed over; those without a message group get a lease together,
-those of each message group one of their own, which waits where the group's turn is not over.
+without their bodies: those without a message group get a lease together, those of each message group one of their own,
+which waits where the group's turn is not over. Of a group with a filter, what was judged before (see judging.py) goes
+out the same way; what the filter does not want is passed over.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.storage import history, leases
+from broker.storage.judging import Judged
 from broker.storage.reading import (
     candidates,
     candidates_in,
@@ -29,14 +31,14 @@ from broker.storage.session import Answer, Statement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.domain.filters import Filter
     from broker.domain.message import Candidate
     from broker.services.work import Claimed, ClaimWork
     from broker.storage.desk import Desk, Room
+    from broker.storage.judging import Wanted
 
 LARGEST_RANGE = 1024
 _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
-_FEWEST_JUDGED = 64
+_NOTHING = Answer((), 0, 0)
 
 
 @dataclass(slots=True)
@@ -62,71 +64,94 @@ def hand_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed:
     topic, _ = desk.places[backlog.queue_id]
     wanted = desk.view.filters.get(topic.topic_id)
     examined = 0
-    span = max(room.messages, _FEWEST_JUDGED) if wanted else room.messages
+    span = room.messages
     while room.left and backlog.left and not backlog.busy and examined < _EXAMINED_PER_CLAIM:
         before, taken = backlog.first, room.messages
-        if wanted is None and backlog.queue_id not in desk.view.looks_first:
+        if wanted is not None:
+            going_on = _hand_out_judged(desk, item, backlog, room, claimed)
+        elif backlog.queue_id not in desk.view.looks_first:
             going_on = _hand_out_as_read(desk, item, backlog, room, claimed)
         else:
-            going_on = _hand_out_some(desk, item, backlog, room, claimed, wanted, span)
+            going_on = _hand_out_some(desk, item, backlog, room, claimed, span)
         if not going_on:
             return
         examined += backlog.first - before
         # Where little goes out, one looks further at a time.
-        span = room.messages if room.messages < taken and wanted is None else 2 * span
+        span = room.messages if room.messages < taken else 2 * span
 
 
-def _hand_out_some(
-    desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, wanted: Filter | None, span: int
-) -> bool:
+def _hand_out_judged(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+    """Hands out some of what the group's filter wants, where it has judged; whether it makes sense to go on."""
+    judged = desk.view.judged.get(backlog.queue_id)
+    if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
+        claimed.unjudged = True
+        return False
+    _look(desk, backlog)
+    if backlog.busy:
+        return False
+    wanted = judged.since(max(backlog.first, backlog.min_offset))
+    if wanted is None:
+        claimed.unjudged = True
+        return False
+    # What goes out under one lease is a bitmap.
+    end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
+    plan = _plan(desk, item, backlog, room, [each for each in wanted if each.offset < end], end)
+    _carry_out(desk, item, backlog, room, claimed, plan)
+    left = [each for each in wanted if each.offset >= plan.following]
+    desk.view.judged[backlog.queue_id] = Judged(plan.following, judged.end, left)
+    if plan.following < end:
+        room.close()
+    return True
+
+
+def _hand_out_some(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, span: int) -> bool:
     """Hands out some of the next `span` messages; whether it makes sense to go on."""
     first = max(backlog.first, backlog.min_offset)
     most = min(backlog.head - first, LARGEST_RANGE, span)
-    looking = candidates_in(backlog.queue_id, first, most) if wanted else sizes_of(backlog.queue_id, first, most)
-    found = _look(desk, backlog, looking)
+    found = _look(desk, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
         return True  # Another broker handed some out in the meantime; look again from there.
-    if wanted is None:
-        size, with_group = found.rows[0]
-        if size is None:
-            return _skip_expired(desk, backlog)
-        if not with_group:
-            most = min(most, room.messages)
-            fits = most if size <= room.size else fitting(desk.session, backlog.queue_id, first, most, room.size)
-            _hand_out_range(desk, item, backlog, room, claimed, first, fits)
-            if fits < most:
-                room.close()
-            else:
-                desk.view.looks_first.discard(backlog.queue_id)
-            return True
-        found = desk.session.together([candidates_in(backlog.queue_id, first, most)])[0]
+    size, with_group = found.rows[0]
+    if size is None:
+        return _skip_expired(desk, backlog)
+    if not with_group:
+        most = min(most, room.messages)
+        fits = most if size <= room.size else fitting(desk.session, backlog.queue_id, first, most, room.size)
+        _hand_out_range(desk, item, backlog, room, claimed, first, fits)
+        if fits < most:
+            room.close()
+        else:
+            desk.view.looks_first.discard(backlog.queue_id)
+        return True
+    found = desk.session.together([candidates_in(backlog.queue_id, first, most)])[0]
     topic, queue_no = desk.places[backlog.queue_id]
     examined = candidates(topic.name, queue_no, found.rows)
     if not examined:
         return _skip_expired(desk, backlog)
-    plan = _plan(desk, item, backlog, room, examined, wanted, first + most)
+    plan = _plan(desk, item, backlog, room, examined, first + most)
     _carry_out(desk, item, backlog, room, claimed, plan)
     if plan.following < first + most:
         room.close()
     return True
 
 
-def _look(desk: Desk, backlog: Backlog, looking: Statement) -> Answer:
-    """Locks the group's progress, the first time, and looks at messages."""
+def _look(desk: Desk, backlog: Backlog, looking: Statement | None = None) -> Answer:
+    """Locks the group's progress, the first time, and looks at messages, if at any."""
     if backlog.locked:
-        return desk.session.together([looking])[0]
-    locked, found = desk.session.together(
+        return desk.session.together([looking])[0] if looking else _NOTHING
+    locked, *others = desk.session.together(
         [
             Statement(
                 "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
                 + desk.session.dialect.skip_locked,
                 (desk.view.group.group_id, backlog.queue_id),
             ),
-            looking,
+            *([looking] if looking else []),
         ]
     )
+    found = others[0] if others else _NOTHING
     if not locked.rows:
         backlog.busy = True  # Another broker hands out this queue at the moment.
         return found
@@ -188,7 +213,7 @@ def _leasing_range(
         backlog.queue_id,
         first,
         count,
-        leases.new_token(),
+        leases.new_token(desk.now),
         1,
         desk.now + item.lease_time,
         item.owner,
@@ -235,14 +260,9 @@ def _plan(
     item: ClaimWork,
     backlog: Backlog,
     room: Room,
-    examined: Sequence[Candidate],
-    wanted: Filter | None,
+    passed: Sequence[Candidate | Wanted],
     end: int,
 ) -> _Plan:
-    if wanted is not None:
-        passed = [candidate for candidate in examined if wanted.matches(candidate)]
-    else:
-        passed = list(examined)
     named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
     group_id = desk.view.group.group_id
     taken = leases.groups_with_leases(desk.session, group_id, backlog.queue_id, named) if named else set()
@@ -276,7 +296,7 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
             group_id,
             queue_id,
             offsets,
-            token=leases.new_token(),
+            token=leases.new_token(desk.now),
             attempt=1,
             available_at=until,
             owner=item.owner,
@@ -289,7 +309,7 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
             group_id,
             queue_id,
             offsets,
-            token=leases.new_token(),
+            token=leases.new_token(desk.now),
             attempt=0,
             available_at=NEVER,
             message_group=group,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import NEVER
+from broker.domain.lease import NEVER, token_of
 from broker.storage import rows
 from broker.storage.session import Session, Statement, insertion_of_one, marks
 
@@ -27,9 +27,9 @@ INSERT_COLUMNS = (
 _random = random.SystemRandom()
 
 
-def new_token() -> int:
-    """A fencing token; it cannot be guessed."""
-    return _random.getrandbits(62)
+def new_token(now: int) -> int:
+    """A fencing token of a delivery that begins now; it cannot be guessed."""
+    return token_of(now, _random.getrandbits(62))
 
 
 def values(lease: Lease) -> tuple[object, ...]:

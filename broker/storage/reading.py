@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from broker.domain.filters.cost import Steps
 from broker.domain.message import Candidate
 from broker.errors import NotFound
 from broker.services.queue_slice import QueueSlice
@@ -283,17 +284,20 @@ def _wanted(
     """The rows that a filter wants, from `first` on, and where to go on."""
     queue_id = topic.queue_ids[queue_no]
     limit, max_bytes = room.messages, room.bytes
-    # Bounded, so that a filter that nothing passes does not hold up the others for long.
+    # Bounded, so that a filter that nothing passes, or that is slow, does not hold up the others for long.
+    steps = Steps()
     end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
     chosen: list[int] = []
     size = 0
     following = first
-    while following < end and len(chosen) < limit:
+    while following < end and len(chosen) < limit and not steps.spent:
         count = min(EXAMINED_AT_ONCE, end - following)
         found = session.together([candidates_in(queue_id, following, count)])[0].rows
         following += count
         for candidate in candidates(topic.name, queue_no, found):
-            if not wanted.matches(candidate):
+            if steps.spent:
+                return _rows_at(session, queue_id, chosen), candidate.offset
+            if not steps.judge(wanted, candidate):
                 continue
             size += candidate.size
             if chosen and (size > max_bytes or len(chosen) == limit):

@@ -11,10 +11,20 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import Lease, bits_of, offsets_of, receipt_gone, runs
+from broker.domain.lease import (
+    LONGEST_HOLD,
+    NEVER,
+    Lease,
+    bits_of,
+    extended_until_at_most,
+    held_too_long,
+    offsets_of,
+    receipt_gone,
+    runs,
+)
 from broker.errors import BrokerError, StaleReceipt
 from broker.services.timeline import TimelineKind
-from broker.services.work import AckOutcome, AckWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.services.work import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
 from broker.storage import dead_letters, history, leases
 from broker.storage.history import Event
 
@@ -63,9 +73,7 @@ def settle(
         elif isinstance(item, HoldWork):
             holds.append((index, item))
         else:
-            until = now + item.lease_time
-            settling.leases[lease.lease_id] = replace(lease, available_at=until)
-            settling.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
+            settling.extend(index, item)
     for lease_id, bits in acked.items():
         settling.ack(lease_id, bits)
     for lease_id, items in nacks.items():
@@ -164,6 +172,15 @@ class _Settling:
             self._note(TimelineKind.ACKED, lease, offsets_of(new, lease.first))
         self.leases[lease_id] = lease.acked(bits)
 
+    def extend(self, index: int, item: ExtendWork) -> None:
+        lease = self.leases[item.receipt.lease_id]
+        if extended_until_at_most(lease.token, self.now) <= self.now:
+            self.outcomes[index] = held_too_long()
+            return
+        until = self.now + item.lease_time
+        self.leases[lease.lease_id] = replace(lease, available_at=until)
+        self.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
+
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
         lease = self.leases[lease_id]
         if lease.group_id not in self.views:
@@ -182,20 +199,27 @@ class _Settling:
 
     def hold(self, index: int, item: HoldWork) -> None:
         """Keeps a message for a time; after what else was done to it in this batch."""
-        receipt, until = item.receipt, self.now + item.time
+        receipt = item.receipt
         lease = self.leases[receipt.lease_id]
+        most = extended_until_at_most(lease.token, self.now)
+        until = self.now + item.time
         refusal = _refusal(lease, receipt)
         if refusal is not None or lease.settled >> receipt.offset - lease.first & 1:
             self.outcomes[index] = refusal or receipt_gone()
             return
+        if item.time and most <= self.now:
+            self.outcomes[index] = held_too_long()
+            return
+        # Under another token, the delivery is the same one: it began when it did.
+        began = self.now if most == NEVER else most - LONGEST_HOLD
         if lease.message_group is not None:
             self.leases[lease.lease_id] = replace(lease, available_at=until)
         elif lease.count == 1:
-            receipt = Receipt(lease.lease_id, leases.new_token(), receipt.offset)
+            receipt = Receipt(lease.lease_id, leases.new_token(began), receipt.offset)
             self.leases[lease.lease_id] = replace(lease, token=receipt.token, available_at=until)
         else:
             own = lease.cut(receipt.offset, receipt.offset + 1)
-            self.held[index] = replace(own, token=leases.new_token(), available_at=until)
+            self.held[index] = replace(own, token=leases.new_token(began), available_at=until)
             self.leases[lease.lease_id] = lease.move_out([receipt.offset])
         self.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at, receipt=receipt)
         if not item.time:
@@ -234,7 +258,7 @@ class _Settling:
                     lease.queue_id,
                     first,
                     count,
-                    leases.new_token(),
+                    leases.new_token(self.now),
                     attempt,
                     available_at,
                     last_error=last_error,
@@ -263,7 +287,7 @@ class _Settling:
             if not delay:
                 self.freed.add(lease.group_id)
             return lease.back(
-                token=leases.new_token(), available_at=self.now + delay, untried=item.untried, reason=reason
+                token=leases.new_token(self.now), available_at=self.now + delay, untried=item.untried, reason=reason
             )
         return lease
 

@@ -7,10 +7,11 @@ redriven once, noted in the same transaction; what fails again becomes another d
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.dead_letter import Origin, origin_of, without_origin
+from broker.domain.filters.cost import Steps
 from broker.domain.lease import NEVER, Lease, runs
 from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
@@ -42,13 +43,15 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
     first = max(search.first, low)
     chosen: list[Candidate] = []
     size = 0
-    while first < high and len(chosen) < search.limit and size < search.max_bytes:
-        for candidate in _wanted(session, topic, queue_id, first, min(CHUNK, high - first), search):
+    steps = Steps()
+    while first < high and len(chosen) < search.limit and size < search.max_bytes and not steps.spent:
+        some, following = _wanted(session, topic, queue_id, first, min(CHUNK, high - first), search, steps)
+        for candidate in some:
             if chosen and (len(chosen) == search.limit or size + candidate.size > search.max_bytes):
                 return _page(session, topic, queue_id, chosen, candidate.offset)
             chosen.append(candidate)
             size += candidate.size
-        first = min(high, first + CHUNK)
+        first = following
     return _page(session, topic, queue_id, chosen, first if first < high else None)
 
 
@@ -68,15 +71,31 @@ def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tu
 
 
 def _wanted(
-    session: Session, topic: Topic, queue_id: int, first: int, count: int, search: DeadLetterSearch
-) -> list[Candidate]:
-    found = candidates(topic.name, 0, session.together([candidates_in(queue_id, first, count)])[0].rows)
-    return [
-        candidate
-        for candidate in found
-        if (search.offsets is None or candidate.offset in search.offsets)
-        and (search.wanted is None or search.wanted.matches(candidate))
-    ]
+    session: Session, topic: Topic, queue_id: int, first: int, count: int, search: DeadLetterSearch, steps: Steps
+) -> tuple[list[Candidate], int]:
+    """Those of some dead letters that are searched for, and where to go on."""
+    chosen: list[Candidate] = []
+    for candidate in candidates(topic.name, 0, session.together([candidates_in(queue_id, first, count)])[0].rows):
+        if search.offsets is not None and candidate.offset not in search.offsets:
+            continue
+        if search.wanted is not None and steps.spent:
+            return chosen, candidate.offset
+        if search.wanted is None or steps.judge(search.wanted, candidate):
+            chosen.append(candidate)
+    return chosen, first + count
+
+
+def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> DeadLetterSearch:
+    """The next part of a search, judged: the same dead letters by their offsets.
+
+    Raises:
+        NotFound: the group has no dead letter topic.
+    """
+    topic, queue_id, low, high = _letters(session, search.group, directory)
+    first = max(search.first, low)
+    chosen, following = _wanted(session, topic, queue_id, first, max(0, min(CHUNK, high - first)), search, Steps())
+    offsets = frozenset([candidate.offset for candidate in chosen])
+    return replace(search, first=first, wanted=None, offsets=offsets, until=following)
 
 
 def _redriven_before(session: Session, queue_id: int, offsets: Sequence[int]) -> dict[int, int]:
@@ -113,7 +132,7 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
 
     Args:
         session: a transaction.
-        search: whose, and which; `limit` is not heeded.
+        search: whose, and which, judged before; `limit` is not heeded.
         now: the time.
         directory: the topics.
         republish: append a copy to the topic where the original is past retention.
@@ -125,10 +144,11 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
     _lock(session, group)
     topic, queue_id, low, high = _letters(session, group, directory)
     first = max(search.first, low)
-    count = min(CHUNK, high - first)
+    until = high if search.until is None else min(high, search.until)
+    count = min(CHUNK, until - first)
     if count <= 0:
-        return Redriven(total=max(0, high - low))
-    chosen = _wanted(session, topic, queue_id, first, count, search)
+        return Redriven(total=max(0, high - low), following=first if first < high else None)
+    chosen, _ = _wanted(session, topic, queue_id, first, count, search, Steps())
     before = _redriven_before(session, queue_id, [candidate.offset for candidate in chosen])
     origins = [origin_of(candidate.properties) for candidate in chosen]
     # Another broker may have deleted the topics that they came from.
@@ -234,7 +254,9 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
             ordered[message_group].append(offset)
     busy = leases.groups_with_leases(session, group_id, queue_id, ordered) if ordered else set()
     new = [
-        Lease(0, group_id, queue_id, first, count, leases.new_token(), 0, now, last_error=passed[first].origin.reason)
+        Lease(
+            0, group_id, queue_id, first, count, leases.new_token(now), 0, now, last_error=passed[first].origin.reason
+        )
         for first, count in runs(loose)
     ]
     for message_group, offsets in ordered.items():
@@ -248,7 +270,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
                     queue_id,
                     offset,
                     1,
-                    leases.new_token(),
+                    leases.new_token(now),
                     0,
                     NEVER if waits else now,
                     last_error=passed[offset].origin.reason,

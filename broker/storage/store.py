@@ -108,6 +108,7 @@ class Store(ConsumerStore, TopicStore):
             await lane.close()
         await self._moves.close()
         await self._look_ups.close()
+        await self._judgements.close()
         await self._watches.close()
         await self._epochs.close()
         await self._chores.close()

@@ -58,7 +58,7 @@ def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claime
     if not kept:
         desk.freed |= leases.end(desk.session, [lease], desk.now)
         return
-    taken = lease.take_over(owner=item.owner, token=leases.new_token(), until=desk.now + item.lease_time)
+    taken = lease.take_over(owner=item.owner, token=leases.new_token(desk.now), until=desk.now + item.lease_time)
     if rest is not None:
         taken = _leave_rest(desk, lease, taken, rest)
     if taken.lease_id:
@@ -79,7 +79,12 @@ def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
         return taken.cut(lease.first, rest)
     # The rest waits for its turn.
     behind = replace(
-        lease.cut(rest, end), token=leases.new_token(), attempt=0, available_at=NEVER, owner=None, last_error=None
+        lease.cut(rest, end),
+        token=leases.new_token(desk.now),
+        attempt=0,
+        available_at=NEVER,
+        owner=None,
+        last_error=None,
     )
     desk.session.together([leases.insertion(behind)])
     return replace(taken.cut(lease.first, rest), lease_id=lease.lease_id)

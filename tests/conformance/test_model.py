@@ -146,7 +146,7 @@ def _checks_once_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_the_token(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "new_token", lambda: 7)
+    patch.setattr(leases, "new_token", lambda _: 7)
 
 
 def _without_deleting_leases(patch: pytest.MonkeyPatch, module: object, name: str) -> None:

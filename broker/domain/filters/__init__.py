@@ -10,6 +10,7 @@ import dataclasses
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from broker.domain.filters.cost import LIKE, LIKE_WITH_ANY, MAX_COST, Cost
 from broker.domain.filters.fault import BLANKS, Fault
 from broker.domain.filters.subject import Subject
 from broker.domain.filters.tags import compile_tags
@@ -41,22 +42,32 @@ class Filter:
     Attributes:
         expression: as it was given, without blanks around it.
         matches: tells whether a message passes. It never raises.
+        cost: of judging one.
     """
 
     kind: FilterKind
     expression: str
     matches: Callable[[Subject], bool] = dataclasses.field(repr=False, compare=False)
+    cost: Cost = dataclasses.field(default_factory=Cost, repr=False, compare=False)
 
 
-def compile_filter(kind: FilterKind, expression: str, field: str = "filter") -> Filter:
+def compile_filter(
+    kind: FilterKind, expression: str, field: str = "filter", *, max_cost: int | None = MAX_COST
+) -> Filter:
     """Makes a filter from its text.
+
+    Args:
+        kind: the language.
+        expression: the text.
+        field: the field of the request that a refusal names.
+        max_cost: steps that it may take for a message; None: any number, for what was taken in before.
 
     Raises:
         InvalidArgument: the expression is not a filter. The text says what is wrong, at which character (from 1), and
-            shows a filter that is right. `field` is the field of the request that it names.
+            shows a filter that is right. Or it is one that costs too much.
     """
     try:
-        matches = _compile(kind, expression)
+        matches, cost = _compile(kind, expression)
     except Fault as fault:
         raise InvalidArgument(
             f"The filter is wrong at character {fault.at + 1}: {fault.text}. This one is right: {_EXAMPLES[kind]}",
@@ -64,16 +75,24 @@ def compile_filter(kind: FilterKind, expression: str, field: str = "filter") -> 
             reason="FILTER_INVALID",
             position=fault.at + 1,
         ) from None
-    return Filter(kind, expression.strip(BLANKS), matches)
+    if max_cost is not None and cost.at_most > max_cost:
+        raise InvalidArgument(
+            f"The filter may take {cost.at_most} steps for a message; {max_cost} are allowed. A LIKE with '_' counts"
+            f" {LIKE_WITH_ANY} steps (there are {cost.walks}), another LIKE {LIKE} (there are {cost.likes}): use fewer"
+            " of them, or a property that says what they look for.",
+            field=field,
+            reason="FILTER_TOO_COSTLY",
+        )
+    return Filter(kind, expression.strip(BLANKS), matches, cost)
 
 
-def _compile(kind: FilterKind, expression: str) -> Callable[[Subject], bool]:
+def _compile(kind: FilterKind, expression: str) -> tuple[Callable[[Subject], bool], Cost]:
     if len(expression) > MAX_FILTER:
         raise Fault(MAX_FILTER, f"it has {len(expression)} characters, and {MAX_FILTER} are allowed")
     if not expression.strip(BLANKS):
         raise Fault(0, "it is empty")
     if kind == FilterKind.TAG:
-        return compile_tags(expression)
+        return compile_tags(expression), Cost(comparisons=1)
     from broker.domain.filters.sql import compile_sql  # noqa: PLC0415 - heavy, and many brokers never need it
 
     try:

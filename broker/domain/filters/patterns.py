@@ -18,16 +18,16 @@ _ANY_TEXT = 0
 _ANY_CHARACTER = 1
 
 
-def compile_pattern(pattern: str, escape: str | None, at: int) -> Callable[[str], bool]:
-    """A function that tells whether a text fits the pattern.
+def compile_pattern(pattern: str, escape: str | None, at: int) -> tuple[Callable[[str], bool], bool]:
+    """A function that tells whether a text fits the pattern, and whether it looks at each character by itself.
 
     Raises:
         Fault: something else than %, _ and the escape character is escaped. `at` is where the pattern stands.
     """
     parts = _parts(pattern, escape, at)
     if _ANY_CHARACTER in parts:
-        return _by_characters(parts)
-    return _by_pieces(parts)
+        return _by_characters(parts), True
+    return _by_pieces(parts), False
 
 
 def _parts(pattern: str, escape: str | None, at: int) -> list[str | int]:

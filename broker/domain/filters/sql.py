@@ -17,6 +17,7 @@ from sqlglot import ParseError, Parser, TokenType, exp
 from sqlglot import Token as ParserToken
 
 from broker.domain.filters import logic, numbers
+from broker.domain.filters.cost import Cost
 from broker.domain.filters.fault import Fault
 from broker.domain.filters.fields import Kind, Value
 from broker.domain.filters.patterns import compile_pattern
@@ -62,15 +63,16 @@ _UNDERSTOOD = {"this", "expression", "expressions", "low", "high", "negate"}
 """What is read of the tree. A node that says more than that is refused: a later sqlglot may mean something by it."""
 
 
-def compile_sql(expression: str) -> Callable[[Subject], bool]:
-    """A function that tells whether the condition is true for a message; unknown is not true.
+def compile_sql(expression: str) -> tuple[Callable[[Subject], bool], Cost]:
+    """A function that tells whether the condition is true for a message (unknown is not true), and what it costs.
 
     Raises:
         Fault: the expression is not a condition of the kind that filters may have.
     """
     tokens = scan(expression)
-    condition = _Compiler(tokens).condition(_parse(expression, tokens))
-    return lambda subject: condition(subject) is True
+    compiler = _Compiler(tokens)
+    condition = compiler.condition(_parse(expression, tokens))
+    return lambda subject: condition(subject) is True, compiler.cost
 
 
 def _parse(expression: str, tokens: list[Token]) -> exp.Expr:
@@ -93,6 +95,7 @@ class _Compiler:
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
+        self.cost = Cost()
 
     def condition(self, node: exp.Expr) -> Condition:
         """A part that is true, false or unknown.
@@ -112,17 +115,28 @@ class _Compiler:
                 made = logic.any_of([self.condition(part) for _, part in _chain(node, exp.Or)])
             case exp.Not():
                 made = logic.negate(self.condition(node.this))
+            case exp.Like():
+                made = logic.fits(self._value(node.this), self._pattern(int(node.expression.name)))
+            case _:
+                made = self._comparison(node)
+        return made
+
+    def _comparison(self, node: exp.Expr) -> Condition:
+        self.cost.comparisons += 1
+        match node:
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 made = logic.compare(_COMPARISONS[type(node)], self._value(node.this), self._value(node.expression))
             case exp.Between():
                 value, low, high = (self._value(node.args[name]) for name in ("this", "low", "high"))
+                self.cost.comparisons += 1
                 made = logic.every([logic.compare(">=", value, low), logic.compare("<=", value, high)])
             case exp.In():
-                made = logic.is_in(self._value(node.this), [self._value(item) for item in node.expressions])
+                items = [self._value(item) for item in node.expressions]
+                # Constants are looked up, all others compared.
+                self.cost.comparisons += sum(item.literal is None for item in items) and len(items)
+                made = logic.is_in(self._value(node.this), items)
             case exp.Is():
                 made = logic.is_null(self._value(node.this))
-            case exp.Like():
-                made = logic.fits(self._value(node.this), self._pattern(int(node.expression.name)))
             case _:
                 made = logic.holds(self._value(node))
         return made
@@ -136,10 +150,12 @@ class _Compiler:
                 assert value is not None  # noqa: S101 - for the type checker; only such tokens become columns
                 return value
             case exp.Neg():
+                self.cost.comparisons += 1
                 return logic.negative(self._value(node.this))
             case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
                 (_, first), *others = _chain(node, *_ARITHMETIC)
                 value = self._value(first)
+                self.cost.comparisons += len(others)
                 steps = [(_ARITHMETIC[kind], logic.number(self._value(part))) for kind, part in others]
                 return Value(Kind.NUMBER, value.at, numbers.chain(logic.number(value), steps))
             case _:
@@ -153,7 +169,12 @@ class _Compiler:
             escape = _content(behind[1])
             if len(escape) != 1:
                 raise Fault(behind[1].at, "the escape character is a text of one character")
-        return compile_pattern(_content(pattern), escape, pattern.at)
+        fits, walks = compile_pattern(_content(pattern), escape, pattern.at)
+        if walks:
+            self.cost.walks += 1
+        else:
+            self.cost.likes += 1
+        return fits
 
     def _bare(self, node: exp.Expr) -> exp.Expr:
         """What is in the parentheses, if the node is some."""
