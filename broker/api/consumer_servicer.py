@@ -57,7 +57,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         """Serves one consumer."""
         subscription = await self._subscribe(request_iterator)
         subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
-        subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
+        times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
@@ -218,7 +218,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         states = await self._catalog.queue_states(request.topic, request.consumer_group)
         offsets: Sequence[int] = ()
         if request.HasField("time"):
-            offsets = await self._catalog.offsets_at(request.topic, request.time.ToMicroseconds())
+            offsets = await self._catalog.offsets_at(request.topic, times.micros_of_time(request.time, "time"))
         now = self._clock.now()
         response = consumer_pb2.QueueOffsetsResponse()
         for state in states:
@@ -227,7 +227,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 entry.committed_offset = state.committed_offset
                 entry.lag = state.lag
                 if state.lag and state.waiting_since is not None:
-                    entry.lag_time.FromMicroseconds(max(0, now - state.waiting_since))
+                    times.fill_duration(entry.lag_time, now - state.waiting_since)
             if state.queue_no < len(offsets):
                 entry.offset_at_time = offsets[state.queue_no]
         return response

@@ -74,7 +74,7 @@ def claim(
             size += served.size
             outcomes.append(served)
         except NotFound as error:
-            outcomes.append(error)
+            outcomes.append(error.as_outcome())
     events = [event for counter in counters.values() for event in counter.desk.events]
     session.together(history.recording(session, events))
     return outcomes
