@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
 from broker.api.health_servicer import HealthServicer
-from broker.api.interceptor import CallInterceptor
+from broker.api.interceptor import LARGEST_REQUEST, CallInterceptor
 from broker.api.query_servicer import QueryServicer
 from broker.api.sink_servicer import SinkServicer
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
@@ -66,10 +66,15 @@ logger = logging.getLogger("halfmq.broker")
 
 CLOSING = 2.0
 """Seconds after the drain that giving the database's connections back may take."""
-LARGEST_REQUEST = 32 * 1024 * 1024
+MOST_UNSEEN_CALLS = 100_000
 
-# Unread streams must not grow the broker: no bandwidth probing, so flow-control windows keep their size.
+# Unread streams must not grow the broker: no bandwidth probing, so flow-control windows keep their size. Requests are
+# unpacked in CallInterceptor, after it was looked whether there is room. Of calls that come faster than they are looked
+# at, gRPC would cancel some at random, from the thousandth on; they are refused here, with the reason and a delay.
 SERVER_OPTIONS = [
+    ("grpc.per_message_decompression", 0),
+    ("grpc.server.max_pending_requests", MOST_UNSEEN_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", MOST_UNSEEN_CALLS),
     ("grpc.max_receive_message_length", LARGEST_REQUEST),
     ("grpc.max_send_message_length", LARGEST_REQUEST),
     ("grpc.http2.bdp_probe", 0),
@@ -207,7 +212,9 @@ class Broker:
                 keep_leftovers=int(config.sink_hours * 3600e6),
             ),
         ]
-        self._guard = CallInterceptor(max_calls=config.max_calls, max_streams=config.max_streams)
+        self._guard = CallInterceptor(
+            max_calls=config.max_calls, max_streams=config.max_streams, max_request_bytes=config.max_request_bytes
+        )
         self._gateway = self._make_gateway() if config.rocketmq else None
         if self._gateway is not None:
             self._loops.append(self._gateway.renewals)

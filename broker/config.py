@@ -34,6 +34,7 @@ BOUNDS = {
     "sink_hours": (1e-7, 100 * 366 * 24),
     "max_calls": (1, 1_000_000),
     "max_streams": (1, 1_000_000),
+    "max_request_bytes": (64 * 1024 * 1024, 1 << 40),
     "drain": (0, 3600),
     "answer_timeout": (0.1, 3600),
     "patience": (0.01, 3600),
@@ -69,6 +70,8 @@ class BrokerConfig:
         max_body_bytes: largest body of a message.
         max_calls: calls under way at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
         max_streams: streams under way at a time (consumers, check streams, pulls); more are refused likewise.
+        max_request_bytes: bytes of all requests under way; each that arrives slowly counts as the largest; more are
+            refused likewise.
         drain: seconds that calls may take to end after SIGTERM.
         answer_timeout: seconds to wait for the database's answer to a statement.
         patience: seconds to try to reach a lost database before calls fail.
@@ -100,6 +103,7 @@ class BrokerConfig:
     max_body_bytes: int = 4 * 1024 * 1024
     max_calls: int = 5000
     max_streams: int = 20_000
+    max_request_bytes: int = 512 * 1024 * 1024
     drain: float = 10.0
     answer_timeout: float = 30.0
     patience: float = 10.0

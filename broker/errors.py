@@ -18,6 +18,8 @@ BrokerError
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class BrokerError(Exception):
     """Base of everything the broker refuses on purpose."""
@@ -28,6 +30,22 @@ class BrokerError(Exception):
         self.message = message
         self.reason = reason
         self.field = field
+
+    def as_outcome(self) -> Self:
+        """The error without the frames that it came through: kept among outcomes, it would keep all that is in them."""
+        release(self)
+        return self
+
+
+def release(error: BaseException | None) -> None:
+    """Has an error, and those behind it, let go of the frames that they came through, and of what is in those.
+
+    A frame that keeps an error which came through it is a circle, and stays in memory until the garbage collector runs.
+    """
+    while error is not None:
+        behind = error.__cause__ or error.__context__
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        error = behind
 
 
 class InvalidArgument(BrokerError):

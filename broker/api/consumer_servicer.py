@@ -58,7 +58,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         """Serves one consumer."""
         subscription = await self._subscribe(request_iterator)
         subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
-        subscribed.lease_duration.FromMicroseconds(subscription.lease_time)
+        times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
@@ -228,7 +228,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         topic_id = states[0].topic_identity if states else ""
         offsets: Sequence[int] = ()
         if request.HasField("time"):
-            offsets = await self._catalog.offsets_at(request.topic, request.time.ToMicroseconds(), topic_id)
+            time = times.micros_of_time(request.time, "time")
+            offsets = await self._catalog.offsets_at(request.topic, time, topic_id)
         now = self._clock.now()
         response = consumer_pb2.QueueOffsetsResponse(topic_id=topic_id)
         for state in states:
@@ -237,7 +238,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 entry.committed_offset = state.committed_offset
                 entry.lag = state.lag
                 if state.lag and state.waiting_since is not None:
-                    entry.lag_time.FromMicroseconds(max(0, now - state.waiting_since))
+                    times.fill_duration(entry.lag_time, now - state.waiting_since)
             if state.queue_no < len(offsets):
                 entry.offset_at_time = offsets[state.queue_no]
         return response

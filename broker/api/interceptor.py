@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from broker.api.status import abort
-from broker.errors import BrokerError, Overloaded
+from broker.api.requests import RETRY_AFTER, Arrivals, Budget, Share, decoded, requests
+from broker.api.status import Refusal, refusal_of
+from broker.errors import BrokerError, InvalidArgument, Overloaded, release
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 logger = logging.getLogger("halfmq.api")
 
-RETRY_AFTER = 0.2
 # Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
 # large: they have a bound of their own.
 BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
+STILL_WRITING = 0.1
+"""Seconds that a client is given to write what it begins a stream with, before the stream is refused."""
+LARGEST_REQUEST = 32 * 1024 * 1024
+MOST_REQUEST_BYTES = 512 * 1024 * 1024
 
 
 class Load:
@@ -36,18 +40,31 @@ class Load:
         self._most = most
         self.under_way = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for one more."""
+        return self.under_way >= self._most
+
+    def check(self) -> None:
+        """Looks whether there is room for one more.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        if self.full:
+            raise Overloaded(
+                f"{self.under_way} {self._what} are under way here, and no more are taken; come back a little later, or"
+                " go to another broker.",
+                retry_after=RETRY_AFTER,
+            )
+
     def __enter__(self) -> None:
         """Counts one more.
 
         Raises:
             Overloaded: there are too many already.
         """
-        if self.under_way >= self._most:
-            raise Overloaded(
-                f"{self.under_way} {self._what} are under way here, and no more are taken; come back a little later, or"
-                " go to another broker.",
-                retry_after=RETRY_AFTER,
-            )
+        self.check()
         self.under_way += 1
 
     def __exit__(self, *_: object) -> None:
@@ -61,14 +78,20 @@ _UNBOUNDED = Load("calls", sys.maxsize)
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way.
 
+    It reads the requests itself, for gRPC asks nobody before it takes one in and unpacks it. On the wire a call with
+    one request is the same as one with a stream of them, so methods are served as if they took streams.
+
     Attributes:
         calls, streams: what is under way, also for servicers that tell of errors in another way.
+        budget: bytes of the requests under way.
     """
 
-    def __init__(self, *, max_calls: int, max_streams: int) -> None:
-        """Takes how many calls, and how many streams, may be under way at a time."""
+    def __init__(self, *, max_calls: int, max_streams: int, max_request_bytes: int = MOST_REQUEST_BYTES) -> None:
+        """Takes how many calls, how many streams, and how many bytes of requests may be under way at a time."""
         self.calls = Load("calls", max_calls)
         self.streams = Load("streams", max_streams)
+        self.budget = Budget(max_request_bytes)
+        self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
         self._look_ups = Load("look-ups", MOST_LOOK_UPS)
 
     async def intercept_service(
@@ -88,24 +111,77 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         else:
             calls, streams = self.calls, self.streams
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(
-                _wrap_unary(handler.unary_unary, method, calls),
-                handler.request_deserializer,
+            return grpc.stream_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, handler.request_deserializer, method, calls),
+                None,
                 handler.response_serializer,
             )
         if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, method, streams),
-                handler.request_deserializer,
+            wrap = self._stream if inspect.isasyncgenfunction(handler.unary_stream) else self._unary
+            # What is no generator writes to the context itself, as grpc's own health service does.
+            return grpc.stream_stream_rpc_method_handler(
+                wrap(handler.unary_stream, handler.request_deserializer, method, streams),
+                None,
                 handler.response_serializer,
             )
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
-                _wrap_stream(handler.stream_stream, method, streams),
-                handler.request_deserializer,
+                self._stream(handler.stream_stream, handler.request_deserializer, method, streams, many=True),
+                None,
                 _or_ready(handler.response_serializer),
             )
         return handler
+
+    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, load: Load) -> Any:
+        async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            with Share(self.budget) as share:
+                try:
+                    # What is too much is refused before it is taken in.
+                    load.check()
+                    request = await self._one(context, deserialize, share)
+                    with load:
+                        return await inner(request, context)
+                except (BrokerError, Exception) as error:
+                    refusal = _told(method, error)
+            if refusal is not None:
+                refusal.tell(context)
+            return None
+
+        return call
+
+    def _stream(
+        self, inner: Callable[[Any, Any], Any], deserialize: Any, method: str, load: Load, *, many: bool = False
+    ) -> Any:
+        async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            with Share(self.budget) as share:
+                try:
+                    request: Any
+                    if many and load.full:
+                        # Clients whose write fails because they were refused may never hear why.
+                        await self._arrivals.next(context, counted=False)
+                        await asyncio.sleep(STILL_WRITING)
+                    if many:
+                        arrivals = None if load is _UNBOUNDED else self._arrivals
+                        request = requests(context, arrivals, deserialize, self.budget, LARGEST_REQUEST)
+                    else:
+                        load.check()
+                        request = await self._one(context, deserialize, share)
+                    with load:
+                        async for response in inner(request, context):
+                            yield response
+                    return
+                except (BrokerError, Exception) as error:
+                    refusal = _told(method, error)
+            if refusal is not None:
+                refusal.tell(context)
+
+        return call
+
+    async def _one(self, context: Any, deserialize: Any, share: Share) -> Any:
+        raw = await self._arrivals.next(context)
+        if raw is None:
+            raise InvalidArgument("The call ended without a request.", field="request")
+        return await decoded(raw, deserialize, share, LARGEST_REQUEST)
 
 
 def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -113,42 +189,22 @@ def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
-def _wrap_unary(inner: Callable[[Any, Any], Awaitable[Any]], method: str, load: Load) -> Any:
-    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            with load:
-                return await inner(request, context)
-        except (BrokerError, Exception) as error:
-            return await _end(context, method, error)
-
-    return call
-
-
-def _wrap_stream(inner: Callable[[Any, Any], Any], method: str, load: Load) -> Any:
-    if not inspect.isasyncgenfunction(inner):
-        # It writes to the context itself, as grpc's own health service does.
-        return _wrap_unary(inner, method, load)
-
-    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            with load:
-                async for response in inner(request, context):
-                    yield response
-        except (BrokerError, Exception) as error:
-            await _end(context, method, error)
-
-    return call
-
-
-async def _end(context: grpc.aio.ServicerContext[Any, Any], method: str, error: Exception) -> None:
+def _told(method: str, error: Exception) -> Refusal | None:
+    """How an error is told to the client; None where nobody is there to be told, or somebody else has told it."""
     if isinstance(error, BrokerError):
-        await abort(context, error)
-    if isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
-        raise error
+        refusal = refusal_of(error)
+        release(error)
+        return refusal
+    if isinstance(error, grpc.aio.AbortError):
+        # The call keeps it, and raises it once more when its servicer returns.
+        release(error)
+        return None
     if isinstance(error, grpc.aio.InternalError):
         # gRPC's word for a stream that broke while it was written to: nobody is there to be answered.
         logger.info("the client of %s is gone: %s", method, error)
-        return
+        release(error)
+        return None
     incident = uuid.uuid4().hex[:12]
     logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, f"Internal error; the broker's log tells more, incident {incident}.")
+    release(error)
+    return Refusal(grpc.StatusCode.INTERNAL, f"Internal error; the broker's log tells more, incident {incident}.")

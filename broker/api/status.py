@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf import any_pb2
@@ -41,8 +42,27 @@ def item_error(error: errors.BrokerError) -> pb.ItemError:
     return pb.ItemError(code=code_of(error).value[0], reason=error.reason, message=error.message, field=error.field)
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.BrokerError) -> NoReturn:
-    """Ends an RPC with an error: code, text, and details for programs."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as gRPC tells it: code, text, and details for programs."""
+
+    code: grpc.StatusCode
+    text: str
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+    def tell(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Has the call end with it, once its servicer returns.
+
+        Not by `context.abort`: that raises an exception which the call keeps, and which keeps the call's frames with
+        the request in them. Only the garbage collector would ever free them.
+        """
+        context.set_code(self.code)
+        context.set_details(self.text)
+        context.set_trailing_metadata(self.metadata)
+
+
+def refusal_of(error: errors.BrokerError) -> Refusal:
+    """How an error is told."""
     code = code_of(error)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if isinstance(error, errors.InvalidArgument) and error.position is not None:
@@ -64,5 +84,4 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.Broke
         packed.Pack(detail)
         status.details.append(packed)
     rich = rpc_status.to_status(status)
-    await context.abort(code, text, (*(rich.trailing_metadata or ()), *metadata))
-    raise AssertionError("abort does not return")
+    return Refusal(code, text, (*(rich.trailing_metadata or ()), *metadata))

@@ -41,7 +41,7 @@ def _verdicts(ids: Sequence[str], *, commit: bool, reason: str = "") -> list[Ver
         try:
             verdicts.append(VerdictWork(parse_id(text), commit, VerdictSource.PRODUCER, reason))
         except InvalidArgument as error:
-            verdicts.append(error)
+            verdicts.append(error.as_outcome())
     return verdicts
 
 
@@ -165,7 +165,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             outcome = (await self._transactions.decide([work]))[0]
         except BrokerError as error:
             # Also when the database is away: the transaction stays as it is and is checked again.
-            outcome = error
+            outcome = error.as_outcome()
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")
         result = transactions.transaction_result(outcome, answer.transaction_id)

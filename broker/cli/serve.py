@@ -62,6 +62,7 @@ def serve(
     max_body_bytes: Annotated[int | None, typer.Option(help="Largest body of a message [4194304].")] = None,
     max_calls: Annotated[int | None, typer.Option(help="Calls under way at a time [5000].")] = None,
     max_streams: Annotated[int | None, typer.Option(help="Streams under way at a time [20000].")] = None,
+    max_request_bytes: Annotated[int | None, typer.Option(help="Bytes of all requests under way [536870912].")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
     answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds to try to reach a lost database [10].")] = None,

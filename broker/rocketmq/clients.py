@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from broker.api.converters.times import micros
 from broker.api.outbox import Outbox
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
@@ -150,6 +151,7 @@ class Clients:
     async def has_transactions(self, caller: Caller, topic: str) -> None:
         """A client sends half messages to a topic: it can tell what became of them."""
         if caller.client_id:
+            await self._catalog.topic(topic)
             await self._take_part(self.heard(caller), topic, surely=True)
 
     async def _may_have_transactions(self, client: Client, topic: str) -> None:
@@ -251,7 +253,7 @@ class Clients:
             )
         group = name_of(told.subscription.group, caller.namespace)
         check_group_name(group, "consumer_group")
-        client.polling = max(0, told.subscription.long_polling_timeout.ToMicroseconds())
+        client.polling = micros(told.subscription.long_polling_timeout, "settings.subscription.long_polling_timeout")
         return settings.for_consumer(told, await self._catalog.group(group))
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.api.converters.times import micros
+from broker.api.converters.times import fill_timestamp, micros
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.lease import ReceiptHandle
 from broker.errors import BrokerError, StaleReceipt
@@ -109,7 +109,7 @@ class Consuming:
                 for message in delivered(parts, caller.namespace, lease_time, self._host):
                     yield service_pb2.ReceiveMessageResponse(message=message)
             last = service_pb2.ReceiveMessageResponse()
-            last.delivery_timestamp.FromMicroseconds(self._clock.now())
+            fill_timestamp(last.delivery_timestamp, self._clock.now())
             yield last
             sent = True
         finally:

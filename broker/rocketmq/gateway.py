@@ -76,7 +76,7 @@ class Gateway:
             callers,
             self._clients,
             Routes(catalog, announced),
-            Producing(transactions, store, self._clients),
+            Producing(transactions, store, self._clients, guard.budget),
             Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host),
             Offsets(delivery, groups, catalog, host),
             calls=guard.calls,

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broker.api.converters.times import fill_timestamp, micros, micros_of_time
+from broker.api.converters.times import fill_duration, fill_timestamp, micros, micros_of_time
 from broker.domain.dead_letter import origin_of
 from broker.domain.lease import ReceiptHandle
 from broker.domain.limits import RESERVED_PROPERTY_PREFIX
@@ -21,6 +21,7 @@ from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from broker.api.requests import Share
     from broker.domain.message import LogMessage
     from broker.services.work import ClaimedCheck, Delivered
 
@@ -31,11 +32,14 @@ LONGEST_NAME, LONGEST_HOST, LONGEST_TRACE = 255, 255, 1024
 """Characters of what is kept beside a message's own properties."""
 
 
-def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Message]:
+def message_in(given: Any, namespace: str, max_body: int, share: Share) -> tuple[bytes, Message]:
     """A message as a client sent it, with its identity here; compressed bodies are unpacked, so that all can read them.
+
+    What they have then is taken of the `share`.
 
     Raises:
         InvalidArgument: it cannot be.
+        Overloaded: there is no room for its body.
     """
     system = given.system_properties
     if not system.message_id.strip():
@@ -63,7 +67,7 @@ def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Messag
     # Some clients send an empty text for none.
     message = Message(
         name_of(given.topic, namespace),
-        _body_in(given, max_body),
+        _body_in(given, max_body, share),
         system.tag or None,
         tuple(key for key in system.keys if key),
         dict(given.user_properties),
@@ -76,7 +80,7 @@ def message_in(given: Any, namespace: str, max_body: int) -> tuple[bytes, Messag
     return own, message
 
 
-def _body_in(given: Any, max_body: int) -> bytes:
+def _body_in(given: Any, max_body: int, share: Share) -> bytes:
     body: bytes = given.body
     if given.system_properties.body_encoding != _ENCODING.GZIP or not body:
         return body
@@ -92,6 +96,7 @@ def _body_in(given: Any, max_body: int) -> bytes:
             Code.MESSAGE_CORRUPTED,
             "body",
         )
+    share.grow(len(unpacked))
     return unpacked
 
 
@@ -112,7 +117,7 @@ def delivered(parts: Sequence[Delivered], namespace: str, invisible: int, host: 
             system = result.system_properties
             system.receipt_handle = str(ReceiptHandle(part.lease_id, part.token, message.offset))
             system.delivery_attempt = attempt
-            system.invisible_duration.FromMicroseconds(invisible)
+            fill_duration(system.invisible_duration, invisible)
             yield result
             if part.ordered:
                 # Only the first one was tried before, if any.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from broker.api.requests import Share
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
@@ -20,6 +21,7 @@ from broker.services.work import CheckAnswer, VerdictWork
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.api.requests import Budget
     from broker.domain.message import Message
     from broker.rocketmq.calls import Caller
     from broker.rocketmq.clients import Clients
@@ -35,28 +37,35 @@ logger = logging.getLogger("halfmq.rocketmq")
 class Producing:
     """The calls of producers."""
 
-    def __init__(self, transactions: TransactionService, store: TransactionStore, clients: Clients) -> None:
-        """Takes the services that do the work, and who is there."""
+    def __init__(
+        self, transactions: TransactionService, store: TransactionStore, clients: Clients, budget: Budget
+    ) -> None:
+        """Takes the services that do the work, who is there, and the bytes that requests may have."""
         self._transactions = transactions
         self._store = store
         self._clients = clients
+        self._budget = budget
 
     async def send(self, request: Any, caller: Caller) -> Any:
         """Stores messages, each by itself: ordinary ones, delayed ones, and half messages."""
+        with Share(self._budget) as share:
+            return await self._store_all(request, caller, share)
+
+    async def _store_all(self, request: Any, caller: Caller, share: Share) -> Any:
         if not request.messages:
             raise BadRequest("There is no message to send.", Code.MESSAGE_CORRUPTED, "messages")
         halves: dict[int, tuple[bytes, Message, int]] = {}
         ordinary: dict[int, OrdinaryMessage | BrokerError] = {}
         for index, given in enumerate(request.messages):
             try:
-                own, message = message_in(given, caller.namespace, self._transactions.limits.max_body)
+                own, message = message_in(given, caller.namespace, self._transactions.limits.max_body, share)
                 _check_type(given.system_properties)
                 if given.system_properties.message_type == Type.TRANSACTION:
                     halves[index] = own, message, recovery_delay(given)
                 else:
                     ordinary[index] = OrdinaryMessage(own, message)
             except BrokerError as error:
-                ordinary[index] = error
+                ordinary[index] = error.as_outcome()
         outcomes: dict[int, Sent | PlacedOutcome | BrokerError] = {}
         if ordinary:
             outcomes.update(zip(ordinary, await self._send(caller, list(ordinary.values())), strict=True))
@@ -91,7 +100,7 @@ class Producing:
             half = HalfTransaction(own, [message], first_check_delay=delay)
             return (await self._transactions.prepare(producer_group_of(message.topic), [half]))[0]
         except BrokerError as error:
-            return error
+            return error.as_outcome()
 
     async def end_transaction(self, request: Any, caller: Caller) -> Any:
         """Takes a producer's verdict, or its answer to a check."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, release
 from broker.rocketmq.codes import OK, Unsupported, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 
@@ -172,10 +172,13 @@ async def _no_lite_topics(request: Any, caller: Caller) -> Any:
 
 def _told(error: Exception) -> Any:
     if isinstance(error, BrokerError):
-        return status_of(error)
+        told = status_of(error)
+        release(error)
+        return told
     if isinstance(error, grpc.aio.AbortError | grpc.aio.InternalError | asyncio.CancelledError):
         raise error
     incident = uuid.uuid4().hex[:12]
     logger.error("unexpected error in a call of RocketMQ's protocol, incident %s", incident, exc_info=error)
+    release(error)
     text = f"Internal error; the broker's log tells more, incident {incident}."
     return status(Code.INTERNAL_SERVER_ERROR, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.api.converters.times import fill_duration
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy
 from broker.rocketmq.protocol import definition_pb2
 
@@ -43,12 +44,12 @@ def for_consumer(told: Any, group: ConsumerGroup) -> Any:
     delays = group.retry_policy.delays
     if told.user_agent.language == definition_pb2.Language.NODE_JS:
         # Node's client knows no list of delays, and goes without any delay where it is told one.
-        policy.exponential_backoff.initial.FromMicroseconds(delays[0])
-        policy.exponential_backoff.max.FromMicroseconds(max(delays))
+        fill_duration(policy.exponential_backoff.initial, delays[0])
+        fill_duration(policy.exponential_backoff.max, max(delays))
         policy.exponential_backoff.multiplier = 2
         return settings
     for delay in delays:
-        policy.customized_backoff.next.add().FromMicroseconds(delay)
+        fill_duration(policy.customized_backoff.next.add(), delay)
     return settings
 
 

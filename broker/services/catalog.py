@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from broker.services.ports import Storage
 
 REMEMBERED_FOR = 2.0
+MOST_REMEMBERED = 10_000
+"""Groups that are remembered before those are dropped whose time is over."""
 LARGEST_PAGE = 1000
 
 
@@ -123,7 +125,10 @@ class Catalog:
                 reason="GROUP_NOT_FOUND",
                 field=field,
             )
-        self._groups[name] = (time.monotonic() + REMEMBERED_FOR, group)
+        now = time.monotonic()
+        if len(self._groups) >= MOST_REMEMBERED:
+            self._groups = {name: entry for name, entry in self._groups.items() if entry[0] > now}
+        self._groups[name] = (now + REMEMBERED_FOR, group)
         return group
 
     def forget(self, group: str, topics: Sequence[str]) -> None:

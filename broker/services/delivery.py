@@ -329,7 +329,7 @@ class DeliveryService:
                 work.append(work_for(Receipt(*parse_receipt(handle))))
                 settled.append(handle)
             except InvalidArgument as error:
-                said[handle] = error
+                said[handle] = error.as_outcome()
         for handle, outcome in zip(settled, await self._store.settle(work), strict=True):
             if isinstance(outcome, BrokerError):
                 said[handle] = outcome
@@ -368,5 +368,5 @@ def _acks_one_by_one(handles: Sequence[str], said: Said) -> list[AckWork]:
         try:
             work.append(_ack_of([handle]))
         except InvalidArgument as error:
-            said[handle] = error
+            said[handle] = error.as_outcome()
     return work

@@ -147,7 +147,7 @@ class TransactionService:
                 work.append(await self.half_work(group_id, request))
                 places.append(index)
             except BrokerError as error:
-                outcomes[index] = error
+                outcomes[index] = error.as_outcome()
         for index, done in zip(places, await self._stored(work), strict=True):
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
         return [outcome for outcome in outcomes if outcome is not None]
@@ -258,8 +258,9 @@ class TransactionService:
                 places.append(index)
             except InvalidArgument as error:
                 outcomes[index] = error.within(f"messages[{index}]")
+                error.as_outcome()
             except BrokerError as error:
-                outcomes[index] = error
+                outcomes[index] = error.as_outcome()
         heads: dict[Queue, int] = {}
         for index, sent, done in zip(places, work, await self._appended(work, now), strict=True):
             if isinstance(done, Duplicate):

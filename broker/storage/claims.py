@@ -81,6 +81,7 @@ def claim(
                 )
             except NotFound as error:
                 counter = error
+                error.as_outcome()
             counters[group_id] = counter
         if isinstance(counter, NotFound):
             outcomes.append(counter)

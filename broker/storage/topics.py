@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import AlreadyExists, InvalidArgument, NotFound
+from broker.domain.limits import MAX_PRODUCER_GROUPS
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from broker.services.sinks import GROUP as SINK_GROUP
 from broker.storage.directory import TOPIC_COLUMNS, read_topics
 from broker.storage.session import Statement, marks
 
@@ -118,10 +120,22 @@ def list_topics(session: Session, after: str, limit: int, directory: Directory) 
 
 
 def producer_group_id(session: Session, name: str) -> int:
-    """The number of a producer group; it is made when new."""
+    """The number of a producer group; it is made when new.
+
+    Raises:
+        Refused: there are too many already.
+    """
     query = "SELECT producer_group_id FROM producer_group WHERE name = ?"
     row = session.fetch_one(query, (name,))
     if row is None:
+        count = session.fetch("SELECT COUNT(*) FROM producer_group")[0][0]
+        if count >= MAX_PRODUCER_GROUPS and name != SINK_GROUP:
+            raise Refused(
+                f"There are {count} producer groups, and no more are made. A producer group is what producers with the"
+                " same code have in common; it is not to be a new one at each start.",
+                reason="TOO_MANY_PRODUCER_GROUPS",
+                field="producer_group",
+            )
         session.insert("producer_group", "name", [(name,)], keep_existing="name")
         row = session.fetch(query, (name,))[0]
     return int(row[0])

@@ -16,6 +16,7 @@ from support.databases import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from support.brokers import BrokerProcess
     from support.databases import AnyKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 BOUND = 2
 BEYOND = 3
+BURST, STREAMS = 4000, 100
 
 
 async def waiting_pull(client: Client, group: str, topic: str, wait: int = 30) -> list[str]:
@@ -141,4 +143,52 @@ async def test_calls_beyond_the_bound_are_refused_until_there_is_room(
         bodies = await client.consume_all(group, topic)
         assert sorted(bodies[:-1]) == sorted(sent)
         assert bodies[-1] == "again"
+    assert broker.stop() == 0
+
+
+async def test_a_burst_beyond_the_bound_is_refused_call_by_call(
+    tmp_path: Path, new_broker: Callable[..., BrokerProcess]
+) -> None:
+    broker = new_broker(f"sqlite:///{tmp_path / 'halfmq.db'}", max_calls=BOUND)
+    async with Client(broker.endpoint) as client:
+        topic = await client.make_topic()
+        outcomes = await asyncio.gather(
+            *[send(client, topic, str(number)) for number in range(BURST)], return_exceptions=True
+        )
+        sent = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        # Whatever comes, and however fast: no call is ended without a word, or with another one.
+        for refused in set(outcomes) - set(sent):
+            assert isinstance(refused, grpc.aio.AioRpcError)
+            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, refused
+            assert delay_of(refused) > 0
+        assert 0 < len(sent) < BURST
+        assert sorted(await client.bodies(topic)) == sorted(sent)
+    assert broker.stop() == 0
+
+
+async def test_refused_streams_hear_why_while_they_are_writing(
+    tmp_path: Path, new_broker: Callable[..., BrokerProcess]
+) -> None:
+    broker = new_broker(f"sqlite:///{tmp_path / 'halfmq.db'}", max_streams=1)
+    async with Client(broker.endpoint) as client:
+        topic, group = await client.make_topic(), await client.make_group()
+        subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
+        credit = consumer_pb2.GrantCredits(messages=1)
+
+        async def refused() -> grpc.StatusCode:
+            call = client.consumer.Consume(timeout=PATIENCE)
+            await call.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+            await call.write(consumer_pb2.ConsumeRequest(credits=credit))
+            try:
+                await call.read()
+            except grpc.aio.AioRpcError as error:
+                assert delay_of(error) > 0
+            return await call.code()
+
+        first = client.consumer.Consume(timeout=PATIENCE)
+        await first.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+        assert (await first.read()).HasField("subscribed")
+        codes = await asyncio.gather(*[refused() for _ in range(STREAMS)])
+        assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        first.cancel()
     assert broker.stop() == 0

@@ -10,7 +10,9 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.services.sinks import GROUP as SINK_GROUP
 from broker.services.work import JoinWork, NackWork
+from broker.storage import topics
 from conformance.world import (
     HOUR,
     World,
@@ -197,3 +199,14 @@ async def test_progress_of_a_group_over_all_it_joined(store: Store, topic: Topic
         ("wide", 1, 4, 3, 3, 4),
     ]
     assert await store.group_progress(await store.create_group("new", GroupSettings(3), TopicSettings(1, HOUR))) == []
+
+
+async def test_producer_groups_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_PRODUCER_GROUPS", 2)
+    first, second = await store.producer_group_id("first"), await store.producer_group_id("second")
+    with pytest.raises(Refused) as error:
+        await store.producer_group_id("third")
+    assert (error.value.reason, error.value.field) == ("TOO_MANY_PRODUCER_GROUPS", "producer_group")
+    # Those that there are stay, and sinks have theirs whatever others do.
+    assert [await store.producer_group_id(name) for name in ("first", "second")] == [first, second]
+    assert await store.producer_group_id(SINK_GROUP) not in {first, second}

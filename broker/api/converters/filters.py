@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.times import SECOND
+from broker.api.converters.times import fill_timestamp, micros_of_time
 from broker.domain.filters import Filter, FilterKind, compile_filter
 from broker.domain.group import EARLIEST, LATEST
 from broker.domain.limits import check_topic_name
@@ -76,8 +76,8 @@ def place_in(given: message_pb2.Position, field: str) -> tuple[int | None, int |
     if kind == "offset":
         return None, given.offset
     if kind == "time":
-        time = given.time.seconds * SECOND + given.time.nanos // 1000
-        if time <= 0:
+        time = micros_of_time(given.time, f"{field}.time")
+        if time == 0:
             raise InvalidArgument("A time lies after 1970.", field=f"{field}.time")
         return time, None
     if kind == "boundary" and given.boundary in _BOUNDARIES:
@@ -104,5 +104,5 @@ def start_out(start_at: int) -> message_pb2.Position:
     if start_at == LATEST:
         return message_pb2.Position(boundary=message_pb2.BOUNDARY_LATEST)
     position = message_pb2.Position()
-    position.time.FromMicroseconds(start_at)
+    fill_timestamp(position.time, start_at)
     return position

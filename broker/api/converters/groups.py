@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.api.converters.filters import add_topic_filters, start_in, start_out
 from broker.api.converters.messages import fill_log_message
-from broker.api.converters.times import micros, timestamp
+from broker.api.converters.times import fill_duration, micros, timestamp
 from broker.domain.group import ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.retry import DEFAULT_MAX_ATTEMPTS
 from broker.errors import InvalidArgument
@@ -83,7 +83,7 @@ def group(found: ConsumerGroup, filters: Iterable[tuple[str, Filter]] = ()) -> a
         fifo=settings.fifo,
     )
     for delay in found.retry_policy.delays:
-        result.retry_delays.add().FromMicroseconds(delay)
+        fill_duration(result.retry_delays.add(), delay)
     if found.paused_at is not None:
         result.paused_at.CopyFrom(timestamp(found.paused_at))
     add_topic_filters(result.filters, filters)
@@ -103,7 +103,7 @@ def group_progress(state: QueueState, now: int) -> admin_pb2.GroupProgress:
         client_id=state.client_id,
     )
     if state.waiting_since is not None and state.lag:
-        result.lag_time.FromMicroseconds(max(0, now - state.waiting_since))
+        fill_duration(result.lag_time, now - state.waiting_since)
     return result
 
 

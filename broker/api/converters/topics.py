@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.times import micros, timestamp
+from broker.api.converters.times import fill_duration, micros, timestamp
 from broker.domain.topic import TopicChange
 from halfmq.v1 import admin_pb2
 
@@ -22,8 +22,8 @@ def topic(found: Topic) -> admin_pb2.Topic:
         priority_levels=found.priority_levels,
         topic_id=found.identity,
     )
-    result.retention.FromMicroseconds(found.retention)
-    result.dedup_window.FromMicroseconds(found.dedup_window)
+    fill_duration(result.retention, found.retention)
+    fill_duration(result.dedup_window, found.dedup_window)
     return result
 
 

@@ -28,6 +28,9 @@ class Catalog:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
+    async def topic(self, name: str) -> None:
+        assert name in GROUPS
+
     async def producer_group_id(self, name: str) -> int:
         await self.go_on.wait()
         if self.away:
