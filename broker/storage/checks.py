@@ -39,6 +39,8 @@ _LOCK = (
     " ORDER BY transaction_id, position"
 )
 
+_OWN_CHECK = "c.transaction_id = ? AND c.check_number = ? AND c.broker_id = ? AND c.sent_at = ?"
+
 
 def claim_due(
     session: Session,
@@ -81,7 +83,7 @@ def claim_due(
             (number, LAST_CHECK_SENT if number >= most else TO_CHECK, policy.next_due(now), transaction_id),
         )
         history.append((transaction_id, number, now, broker_id, ""))
-        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, []))
+        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, [], now))
     if claimed:
         session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
         _add_halves(session, claimed, directory)
@@ -122,11 +124,17 @@ def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
     )
 
 
-def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
-    """Takes back the count of a check that could not be sent; the transaction is due at once again."""
+def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str) -> None:
+    """Takes back the count of a check that could not be sent; the transaction is due at once again.
+
+    Only the check that this broker claimed at that time, which its history tells: after a COMMIT in doubt this is
+    repeated, and a check of the same number may be on its way from another broker by then.
+    """
+    own = (check.transaction_id, check.check_number, broker_id, check.sent_at)
     changed = session.run(
         "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
-        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)",
+        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)"
+        f" AND EXISTS (SELECT 1 FROM transaction_check c WHERE {_OWN_CHECK})",
         (
             check.check_number - 1,
             TO_CHECK,
@@ -135,12 +143,14 @@ def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
             check.check_number,
             TO_CHECK,
             LAST_CHECK_SENT,
+            *own,
         ),
     )
     if changed:
         session.run(
-            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ?",
-            (check.transaction_id, check.check_number),
+            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND broker_id = ?"
+            " AND sent_at = ?",
+            own,
         )
 
 
