@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.directory import Directory
 
+# Bytes of half messages that are claimed at a time, unless one transaction alone has more. What is claimed is in memory
+# until it is on its way to the producers.
+MOST_BYTES = 16 << 20
+
 # With a column that the index lacks: see Dialect.by_index.
 DUE = (
     "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
@@ -56,13 +60,14 @@ def claim_due(
     """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
 
     Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
-    another broker holds are passed over.
+    another broker holds are passed over. What would be too many bytes at once stays due for the next call.
     """
     due_by = now if due_by is None else due_by
     query = DUE.format(index=session.dialect.by_index("half_due"))
     due = [row[0] for group_id in group_ids for row in session.fetch(query, (TO_CHECK, group_id, due_by, limit))]
     if not due:
         return []
+    due = _within_bytes(session, due)
     claimed = []
     history = []
     for transaction_id, group_id, count, own_limit, born_at in session.fetch(
@@ -88,6 +93,23 @@ def claim_due(
         session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
         _add_halves(session, claimed, directory)
     return claimed
+
+
+def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:
+    """The first of these transactions, as many as may be in memory at a time; one at least."""
+    sizes = dict(
+        session.fetch_in(
+            f"SELECT transaction_id, SUM(size) FROM half_message{session.dialect.by_key} WHERE transaction_id",
+            sorted(due),
+            " GROUP BY transaction_id",
+        )
+    )
+    total = 0
+    for count, transaction_id in enumerate(due):
+        total += int(sizes.get(transaction_id, 0))
+        if total > MOST_BYTES and count:
+            return due[:count]
+    return due
 
 
 def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
