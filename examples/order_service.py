@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy
+from sqlalchemy.exc import IntegrityError
+
 from consumer_sdk import Consumer
 from producer_sdk import HalfMessages, LocalTransactionState, TransactionListener, TransactionProducer
 from producer_sdk.testing import embedded_broker
 
-TABLES = """
-CREATE TABLE orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL, transaction_id TEXT NOT NULL UNIQUE);
-CREATE TABLE given_up (transaction_id TEXT PRIMARY KEY);
-"""
+TABLES = (
+    "orders (number INTEGER PRIMARY KEY, item VARCHAR(40) NOT NULL)",
+    "local_transactions (transaction_id CHAR(36) PRIMARY KEY, status CHAR(7) NOT NULL)",
+)
+ORDER = sqlalchemy.text("INSERT INTO orders (number, item) VALUES (:number, :item)")
+NOTE = sqlalchemy.text("INSERT INTO local_transactions (transaction_id, status) VALUES (:id, :status)")
+FIND = sqlalchemy.text("SELECT status FROM local_transactions WHERE transaction_id = :id")
 
 
 class PaymentRefused(Exception):
@@ -34,66 +39,75 @@ class PaymentRefused(Exception):
 class Orders(TransactionListener):
     """The service's own database, and its answers to the broker's checks."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes the tables."""
-        self._path = path
-        with self.transaction() as database:
-            for statement in TABLES.strip().split(";\n"):
-                database.execute(statement)
+    def __init__(self, url: str) -> None:
+        """Makes the tables, on MySQL, MariaDB or SQLite.
 
-    @contextlib.contextmanager
-    def transaction(self) -> Any:
-        """A local transaction; listeners are called in several threads, so each has a connection of its own."""
-        database = sqlite3.connect(self._path, isolation_level=None)
-        try:
-            database.execute("BEGIN IMMEDIATE")
-            yield database
-            database.execute("COMMIT")
-        finally:
-            database.close()
+        Checks have connections of their own, which do not wait long for a local transaction that still runs: the broker
+        will ask again.
+        """
+        server = not url.startswith("sqlite")
+        patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
+        self.database = sqlalchemy.create_engine(url)
+        self.checking = sqlalchemy.create_engine(url, connect_args=patience)
+        with self.database.begin() as connection:
+            for table in TABLES:
+                connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
 
-    def write(self, database: sqlite3.Connection, number: int, item: str, transaction_id: str) -> None:
-        """Writes an order, unless a check has been told that its transaction will never happen."""
-        if database.execute("SELECT 1 FROM given_up WHERE transaction_id = ?", (transaction_id,)).fetchone():
-            raise RuntimeError("too late: the broker asked, and was told that this order is not")
-        database.execute("INSERT INTO orders VALUES (?, ?, ?)", (number, item, transaction_id))
+    def write(self, connection: sqlalchemy.Connection, number: int, item: str, transaction_id: str) -> None:
+        """Notes the transaction, and writes its order. It fails where a check has refused the transaction before."""
+        connection.execute(NOTE, {"id": transaction_id, "status": "done"})
+        connection.execute(ORDER, {"number": number, "item": item})
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
         """Is not used here: the local transaction is run inside `with producer.transaction()`."""
         raise NotImplementedError
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Looks into the table. "Not there" must stay true from now on, so it is written down."""
-        key = (messages.transaction_id,)
-        with self.transaction() as database:
-            if database.execute("SELECT 1 FROM orders WHERE transaction_id = ?", key).fetchone():
-                print(f"check: {json.loads(messages[0].text)['item']} was committed here")
-                return LocalTransactionState.COMMIT
-            database.execute("INSERT OR IGNORE INTO given_up VALUES (?)", key)
-            return LocalTransactionState.ROLLBACK
+        """Takes the transaction's key, so that it cannot happen any more; where that is taken, looks by whom.
+
+        While the local transaction runs, the key is locked: this ends with an exception, which counts as UNKNOWN.
+        """
+        own = {"id": messages.transaction_id}
+        try:
+            with self.checking.begin() as connection:
+                connection.execute(NOTE, {**own, "status": "refused"})
+        except IntegrityError:
+            # In a transaction of its own: it sees what was committed until now.
+            with self.checking.begin() as connection:
+                status = connection.execute(FIND, own).scalar_one()
+            if status != "done":
+                return LocalTransactionState.ROLLBACK
+            print(f"check: {json.loads(messages[0].text)['item']} was committed here")
+            return LocalTransactionState.COMMIT
+        return LocalTransactionState.ROLLBACK
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.database.dispose()
+        self.checking.dispose()
 
 
 def place_orders(producer: TransactionProducer, orders: Orders) -> None:
     """Places three orders, each of which ends in another way."""
     with producer.transaction() as tx:
         tx.send("orders", json.dumps({"number": 1, "item": "lamp"}))
-        with orders.transaction() as database:
-            orders.write(database, 1, "lamp", tx.transaction_id)
+        with orders.database.begin() as connection:
+            orders.write(connection, 1, "lamp", tx.transaction_id)
     print("lamp: committed here and at the broker")
 
     try:
         with producer.transaction() as tx:
             tx.send("orders", json.dumps({"number": 2, "item": "yacht"}))
-            with orders.transaction() as database:
-                orders.write(database, 2, "yacht", tx.transaction_id)
+            with orders.database.begin() as connection:
+                orders.write(connection, 2, "yacht", tx.transaction_id)
                 raise PaymentRefused("a yacht is too much")
     except PaymentRefused as reason:
         print(f"yacht: rolled back here and at the broker ({reason})")
 
     tx = producer.transaction()
     tx.send("orders", json.dumps({"number": 3, "item": "chair"}))
-    with orders.transaction() as database:
-        orders.write(database, 3, "chair", tx.transaction_id)
+    with orders.database.begin() as connection:
+        orders.write(connection, 3, "chair", tx.transaction_id)
     print("chair: committed here, the broker does not know")
 
 
@@ -101,7 +115,8 @@ def main() -> None:
     """Places the orders and receives what consumers may see of them."""
     with contextlib.ExitStack() as stack:
         endpoint = sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(embedded_broker(first_check=2.0)).endpoint
-        orders = Orders(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "orders.db")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        orders = stack.enter_context(contextlib.closing(Orders(f"sqlite:///{folder / 'orders.db'}")))
         producer = stack.enter_context(TransactionProducer(endpoint, "order-service", orders))
         place_orders(producer, orders)
         with Consumer(endpoint, "shipping", "orders") as consumer:

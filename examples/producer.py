@@ -1,31 +1,55 @@
-"""Places an order and tells about it: both happen, or neither. Usage: producer.py ENDPOINT ORDER."""
+"""Places an order and tells about it: both happen, or neither. Usage: producer.py ENDPOINT ORDER [DATABASE]."""
 
-import sqlite3
 import sys
-from contextlib import closing
+
+import sqlalchemy
+from sqlalchemy.exc import IntegrityError
 
 from producer_sdk import HalfMessages, LocalTransactionState, Message, TransactionListener, TransactionProducer
+
+NOTE = sqlalchemy.text("INSERT INTO local_transactions (transaction_id, status) VALUES (:id, :status)")
+FIND = sqlalchemy.text("SELECT status FROM local_transactions WHERE transaction_id = :id")
 
 
 class Orders(TransactionListener):
     """The local transaction, and how to find out later what became of it."""
 
+    def __init__(self, url: str) -> None:
+        """Makes the tables. A check does not wait long for a local transaction that still runs: it will come again."""
+        server = not url.startswith("sqlite")
+        patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
+        self.shop = sqlalchemy.create_engine(url)
+        self.checking = sqlalchemy.create_engine(url, connect_args=patience)
+        tables = (
+            "orders (content VARCHAR(200) NOT NULL)",
+            "local_transactions (transaction_id CHAR(36) PRIMARY KEY, status CHAR(7) NOT NULL)",
+        )
+        with self.shop.begin() as database:
+            for table in tables:
+                database.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
+
     def execute_local_transaction(self, messages: HalfMessages, order: str) -> LocalTransactionState:
-        """Writes the order, with the transaction's id as its key."""
-        with closing(sqlite3.connect("shop.db")) as shop, shop:
-            shop.execute("INSERT INTO orders VALUES (?, ?)", (messages.transaction_id, order))
+        """Writes the order, and in the same transaction that it is done."""
+        with self.shop.begin() as database:
+            database.execute(NOTE, {"id": messages.transaction_id, "status": "done"})
+            database.execute(sqlalchemy.text("INSERT INTO orders (content) VALUES (:order)"), {"order": order})
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Takes the key if it is free, so that a late local transaction fails; then looks whose it is."""
-        with closing(sqlite3.connect("shop.db")) as shop, shop:
-            shop.execute("INSERT OR IGNORE INTO orders VALUES (?, NULL)", (messages.transaction_id,))
-            query = "SELECT content FROM orders WHERE transaction_id = ?"
-            (content,) = shop.execute(query, (messages.transaction_id,)).fetchone()
-        return LocalTransactionState.ROLLBACK if content is None else LocalTransactionState.COMMIT
+        """Refuses the transaction for good if its key is free; otherwise looks whose it is. An exception is UNKNOWN."""
+        own = {"id": messages.transaction_id}
+        try:
+            with self.checking.begin() as database:
+                database.execute(NOTE, {**own, "status": "refused"})
+        except IntegrityError:
+            with self.checking.begin() as database:
+                done = database.execute(FIND, own).scalar_one() == "done"
+            return LocalTransactionState.COMMIT if done else LocalTransactionState.ROLLBACK
+        return LocalTransactionState.ROLLBACK
 
 
-with closing(sqlite3.connect("shop.db")) as shop:
-    shop.execute("CREATE TABLE IF NOT EXISTS orders (transaction_id TEXT PRIMARY KEY, content TEXT)")
-with TransactionProducer(sys.argv[1], "shop", Orders()) as producer:
-    print(producer.send_in_transaction(Message("orders", sys.argv[2]), arg=sys.argv[2]).state.name)
+if __name__ == "__main__":
+    endpoint, order, *database_url = sys.argv[1:]
+    orders = Orders(*database_url or ["sqlite:///shop.db"])
+    with TransactionProducer(endpoint, "shop", orders) as producer:
+        print(producer.send_in_transaction(Message("orders", order), arg=order).state.name)

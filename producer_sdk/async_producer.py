@@ -22,11 +22,11 @@ from producer_sdk.errors import (
     RecallRefused,
     RequestRefused,
 )
-from producer_sdk.ids import new_id, plausible_id
+from producer_sdk.ids import plausible_id, sent_id
 from producer_sdk.message import LogPosition, as_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from halfmq.v1 import message_pb2
@@ -120,6 +120,7 @@ class AsyncProducer:
         delay: Span | None = None,
         priority: int = 0,
         dedup_key: str | None = None,
+        message_id: str | None = None,
     ) -> LogPosition:
         """Sends one message; consumers see it at once, or when its time has come. See Message for the arguments.
 
@@ -130,10 +131,12 @@ class AsyncProducer:
         Raises:
             DuplicateKey: A half message has the ``dedup_key``, and it is open whether it will be dropped.
             RequestRefused: The broker refused it, or it is larger than any request may be.
-            BrokerUnavailable: No broker answered in time; it may or may not have been stored.
+            BrokerUnavailable: No broker answered in time; it may or may not have been stored. Sent again with
+                ``message_id=error.message_ids[0]`` it is one message.
+            BrokerFailed: The same, because a broker failed over it.
             TypeError: An argument is of the wrong type.
-            ValueError: A text cannot be written in UTF-8, a time has no time zone, or two arguments exclude each
-                other.
+            ValueError: A text cannot be written in UTF-8, a time has no time zone, an id is no UUID, or two arguments
+                exclude each other.
         """
         self._begin()
         message = encode_message(
@@ -143,14 +146,14 @@ class AsyncProducer:
             keys,
             properties,
             message_group,
-            new_id(),
+            sent_id(message_id),
             deliver_at=deliver_at,
             delay=delay,
             priority=priority,
             dedup_key=dedup_key,
         )
         sends = self._ordered_sends if message_group else self._sends
-        return _position(await self._ask_to_store(message, sends))
+        return await self._place_of(message, sends)
 
     async def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages; each stands for itself.
@@ -159,18 +162,21 @@ class AsyncProducer:
             Where they lie or when they will be delivered, in the order of the call; see send.
 
         Raises:
-            BatchRefused: Some were refused or are unconfirmed; it says which, and where the others lie.
+            BatchRefused: Some were refused or are unconfirmed; it says which, and where the others lie. Sent again
+                under its ``message_ids`` they are the same messages.
+            TypeError: An argument is of the wrong type; nothing was sent.
+            ValueError: As for send; nothing was sent.
         """
         self._begin()
-        encoded = [to_wire(message, new_id()) for message in as_messages(messages)]
-        sends = [self._ask_to_store(message, self._ordered_sends) for message in encoded]
-        outcomes = await outcomes_of(sends, _position)
+        encoded = [to_wire(message, sent_id(message.message_id)) for message in as_messages(messages)]
+        sends = [self._place_of(message, self._ordered_sends) for message in encoded]
+        outcomes = await outcomes_of(sends, _as_it_is)
         positions = [outcome for outcome in outcomes if isinstance(outcome, LogPosition)]
         if len(positions) < len(outcomes):
             first = next(outcome for outcome in outcomes if isinstance(outcome, HalfmqError))
             missing = len(outcomes) - len(positions)
             msg = f"{missing} of {len(outcomes)} messages were not sent; the first of them: {first}; see .outcomes"
-            raise BatchRefused(msg, outcomes)
+            raise BatchRefused(msg, outcomes, [message.message_id for message in encoded])
         return positions
 
     async def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
@@ -225,10 +231,16 @@ class AsyncProducer:
         await self._ordered_sends.settle()
         await self._recalls.settle()
 
-    def _ask_to_store(
+    async def _place_of(
         self, message: message_pb2.Message, sends: Batcher[message_pb2.Message, producer_pb2.SendResult]
-    ) -> Awaitable[producer_pb2.SendResult]:
-        return ask(sends, self._link.retry, message, message.ByteSize() + 4)
+    ) -> LogPosition:
+        try:
+            return _position(await ask(sends, self._link.retry, message, message.ByteSize() + 4))
+        except HalfmqError as error:
+            # An error of its own: that of a request is shared by all of its messages.
+            raise type(error)(
+                str(error), code=error.code, reason=error.reason, field=error.field, message_ids=(message.message_id,)
+            ) from error
 
     async def _send_messages(self, messages: list[message_pb2.Message], _: str) -> Sequence[producer_pb2.SendResult]:
         request = producer_pb2.SendRequest(messages=messages)
@@ -237,6 +249,10 @@ class AsyncProducer:
     async def _send_recalls(self, ids: list[str], _: str) -> Sequence[producer_pb2.RecallResult]:
         request = producer_pb2.RecallRequest(message_ids=ids)
         return (await self._link.call(lambda broker: broker.producer.Recall, request)).results
+
+
+def _as_it_is(place: LogPosition) -> LogPosition:
+    return place
 
 
 def _position(result: producer_pb2.SendResult) -> LogPosition:

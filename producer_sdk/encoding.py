@@ -131,7 +131,22 @@ def _refuse_unless_text(what: str, value: object) -> None:
 
 
 def to_wire(message: Message, message_id: str | None = None) -> pb.Message:
-    """Makes the wire form of a message."""
+    """Makes the wire form of a message.
+
+    Args:
+        message: The message.
+        message_id: Its id, where it is an ordinary message; None: it is a half message.
+
+    Raises:
+        TypeError: A part of it is of the wrong type.
+        ValueError: A part of it cannot be, or it is a half message with an id of its own.
+    """
+    if message_id is None and message.message_id is not None:
+        msg = (
+            f"the message_id {message.message_id!r} is for ordinary messages: a half message is named by its "
+            "transaction; leave it out, and give prepare a transaction_id"
+        )
+        raise ValueError(msg)
     return encode_message(
         message.topic,
         message.body,

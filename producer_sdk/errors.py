@@ -4,7 +4,7 @@ HalfmqError
 ├── ConfigurationError      settings that cannot work; also a ValueError; raised before anything is sent
 ├── ClientClosed            the client was used after close()
 ├── ListenerRequired        the call needs a TransactionListener and the producer has none
-├── BrokerUnavailable       no broker answered before the retry deadline; the call may be repeated
+├── BrokerUnavailable       no broker answered before the retry deadline; repeat the call with its message_ids
 ├── BrokerFailed            a broker failed over the request; nobody knows how far it came
 ├── RequestRefused          the broker refused the request or one item of it
 │   ├── TransactionRefused  the broker refused because of where the transaction stands
@@ -64,6 +64,8 @@ class HalfmqError(Exception):
         field: The field at fault, such as ``messages[0].topic``; empty where no field is.
         transaction_id: The transaction it is about; empty when it is about none.
         state: Where the broker says the transaction stands, or None when it did not say.
+        message_ids: Ids under which the messages of the call were sent, in their order; empty for other calls. Sent
+            again under them, as ``message_id``, each is stored once.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class HalfmqError(Exception):
         field: str = "",
         transaction_id: str = "",
         state: TransactionState | None = None,
+        message_ids: Sequence[str] = (),
     ) -> None:
         """Makes the error; the arguments are kept as attributes of the same names."""
         super().__init__(message)
@@ -83,6 +86,7 @@ class HalfmqError(Exception):
         self.field = field
         self.transaction_id = transaction_id
         self.state = state
+        self.message_ids = tuple(message_ids)
 
 
 class ConfigurationError(HalfmqError, ValueError):
@@ -98,11 +102,15 @@ class ListenerRequired(HalfmqError):
 
 
 class BrokerUnavailable(HalfmqError):
-    """No broker answered before the retry deadline; the same call may be repeated, its ids make that harmless."""
+    """No broker answered before the retry deadline; what the call was to do may have happened all the same.
+
+    Calls that name what they are about may be repeated as they are. A ``send`` makes a new id each time: repeat it with
+    ``message_id=error.message_ids[0]``, and it is one message. So do ``send_many`` with ``message_ids`` of its error.
+    """
 
 
 class BrokerFailed(HalfmqError):
-    """A broker failed while it handled a request; its log says why. The same call may be repeated."""
+    """A broker failed while it handled a request; its log says why. It is repeated as after BrokerUnavailable."""
 
 
 class RequestRefused(HalfmqError):
@@ -140,14 +148,18 @@ class BatchRefused(HalfmqError):
         outcomes: One entry per message, in the order of the call: its position in the log, or the error.
     """
 
-    def __init__(self, message: str, outcomes: Sequence[LogPosition | HalfmqError]) -> None:
-        """Makes the error from what became of each message."""
-        super().__init__(message)
+    def __init__(
+        self, message: str, outcomes: Sequence[LogPosition | HalfmqError], message_ids: Sequence[str] = ()
+    ) -> None:
+        """Makes the error from what became of each message, and from the ids under which they were sent."""
+        super().__init__(message, message_ids=message_ids)
         self.outcomes = tuple(outcomes)
 
-    def __reduce__(self) -> tuple[type[BatchRefused], tuple[str, tuple[LogPosition | HalfmqError, ...]]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[BatchRefused], tuple[str, tuple[LogPosition | HalfmqError, ...], tuple[str, ...]]]:
         """Keeps the outcomes when the error travels between processes."""
-        return (type(self), (str(self), self.outcomes))
+        return (type(self), (str(self), self.outcomes, self.message_ids))
 
 
 class BatchRecallRefused(HalfmqError):

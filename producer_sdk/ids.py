@@ -6,14 +6,17 @@ Growing ids keep the broker's tables clustered, and an id made by the client is 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 
-__all__ = ["new_id", "plausible_id"]
+__all__ = ["new_id", "plausible_id", "sent_id"]
 
 _TAIL_BITS = 74
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
 _LOW_62 = (1 << 62) - 1
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 _lock = threading.Lock()
 _millisecond = 0
@@ -57,6 +60,27 @@ def plausible_id(what: str, identity: object) -> str:
         msg = f"{what} is the text of a UUID, not {identity!r}"
         raise ValueError(msg)
     return identity
+
+
+def sent_id(chosen: str | None) -> str:
+    """The id under which an ordinary message is sent: the one that the application chose, or a new one.
+
+    Raises:
+        TypeError: The chosen id is no text.
+        ValueError: It is no UUID.
+    """
+    if chosen is None:
+        return new_id()
+    if not isinstance(chosen, str):
+        msg = f"the message_id of a message is the text of a UUID, not {type(chosen).__name__}: {chosen!r}"
+        raise TypeError(msg)
+    if not _UUID.fullmatch(chosen):
+        msg = (
+            f"the message_id of a message is the text of a UUID, such as 018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b, not "
+            f"{chosen[:80]!r}; use str(uuid.uuid4()), or leave it out"
+        )
+        raise ValueError(msg)
+    return chosen.lower()
 
 
 def _forget() -> None:

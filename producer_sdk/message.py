@@ -36,6 +36,9 @@ class Message:
             together with message_group.
         dedup_key: Business identity, up to 255 bytes: a topic takes in one message with the same key within its
             window (one day by default); or None.
+        message_id: Identity of an ordinary message, a UUID; None: a new one at each send. A message that is sent again
+            under its id is stored once; another content under it is refused. Half messages are named by their
+            transaction and have none of their own.
     """
 
     topic: str
@@ -48,6 +51,7 @@ class Message:
     delay: Span | None = None
     priority: int = 0
     dedup_key: str | None = None
+    message_id: str | None = None
 
     @property
     def body_bytes(self) -> bytes:

@@ -96,6 +96,7 @@ class Producer:
         delay: Span | None = None,
         priority: int = 0,
         dedup_key: str | None = None,
+        message_id: str | None = None,
     ) -> LogPosition:
         """Sends one message; see AsyncProducer.send."""
         return self._runner.run(
@@ -110,6 +111,7 @@ class Producer:
                 delay=delay,
                 priority=priority,
                 dedup_key=dedup_key,
+                message_id=message_id,
             )
         )
 
@@ -145,7 +147,9 @@ class TransactionProducer(Producer):
         listener_concurrency: int = 16,
         close_grace: float = 10.0,
     ) -> None:
-        """Reads the settings, which are those of AsyncTransactionProducer; nothing is connected yet.
+        """Reads the settings, which are those of AsyncTransactionProducer; with a listener, begins to answer checks.
+
+        It does not wait until a broker is there: see wait_until_registered.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -167,6 +171,9 @@ class TransactionProducer(Producer):
             )
         )
         self._listener = listener
+        if listener is not None:
+            # The group may have transactions that wait for an answer; where no broker is there, it tries again.
+            self.start()
 
     @property
     def group(self) -> str:

@@ -113,7 +113,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             yield transaction_pb2.CheckTransactionsResponse(registered=registered)
             self._sessions.admit(session, group_id)
             async for response in outbox.run(
-                _send_checks(session, outbox), self._take_answers(request_iterator, session.client_id, outbox)
+                _send_checks(session, outbox), self._take_answers(request_iterator, session, outbox)
             ):
                 yield response
         finally:
@@ -132,7 +132,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     async def _take_answers(
         self,
         requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest],
-        client_id: str,
+        session: CheckSession,
         outbox: Outbox[_CheckResponse],
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
@@ -143,21 +143,22 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                 if kind != "answer":
                     break
                 await room.acquire()
-                task = answers.create_task(self._take_answer(request.answer, client_id, outbox))
+                task = answers.create_task(self._take_answer(request.answer, session, outbox))
                 task.add_done_callback(lambda _: room.release())
         # Not raised inside: the group would wrap it, and a wrapped error is an unknown one.
         if kind != "answer":
             raise InvalidArgument("Only answers may follow the registration.", field="event")
 
     async def _take_answer(
-        self, answer: transaction_pb2.CheckAnswer, client_id: str, outbox: Outbox[_CheckResponse]
+        self, answer: transaction_pb2.CheckAnswer, session: CheckSession, outbox: Outbox[_CheckResponse]
     ) -> None:
         outcome: PlacedOutcome | BrokerError
         try:
             transaction_id = parse_id(answer.transaction_id)
+            session.answered(transaction_id)
             reason = check_reason(answer.reason[:MAX_REASON])
             verdict = CheckVerdict(answer.verdict or CheckVerdict.UNKNOWN)
-            given = CheckAnswer(client_id, verdict, reason)
+            given = CheckAnswer(session.client_id, verdict, reason)
             await self._store.record_answer(transaction_id, answer.check_number, given)
             if verdict is CheckVerdict.UNKNOWN:
                 return

@@ -183,6 +183,12 @@ class Clients:
         number, asked = self._checks.get(transaction_id, (None, ""))
         return number if asked == caller.client_id else None
 
+    def heard_of(self, transaction_id: bytes, caller: Caller) -> None:
+        """A client told of a transaction, UNKNOWN included: it is not one that leaves checks unanswered."""
+        client = self._clients.get(caller.client_id)
+        for session in client.streams if client is not None else ():
+            session.answered(transaction_id)
+
     def answered(self, transaction_id: bytes) -> None:
         """The checks of a transaction that were sent from here need no answer any more."""
         self._checks.pop(transaction_id, None)

@@ -110,6 +110,7 @@ class Producing:
         verdict = _VERDICTS.get(request.resolution, CheckVerdict.UNKNOWN)
         # Some clients never say what a verdict is for.
         number = self._clients.open_check(transaction_id, caller)
+        self._clients.heard_of(transaction_id, caller)
         answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
             await self._take_answer(transaction_id, number, CheckAnswer(caller.client_id, verdict))

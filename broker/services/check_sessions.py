@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 # A stream that does not take a check within this many seconds is given up.
 SEND_TIMEOUT = 5.0
+# One check in so many goes out without regard to who answered before, so that who was silent once is asked again.
+EVEN_TURN = 8
+# So many checks without an answer are remembered of each stream.
+MOST_OPEN = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +35,26 @@ class CheckSession:
         self.group_ids: set[int] = set()
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
         self._under_way: set[_Parcel] = set()
+        self._open: dict[bytes, None] = {}
+        self.silent = False
         self.closed = False
+
+    def asked(self, transaction_id: bytes) -> None:
+        """Notes that a check went out to it."""
+        self._open.pop(transaction_id, None)
+        self._open[transaction_id] = None
+        if len(self._open) > MOST_OPEN:
+            del self._open[next(iter(self._open))]
+
+    def answered(self, transaction_id: bytes) -> None:
+        """Notes an answer, UNKNOWN included; what it was not asked about says nothing of how it answers."""
+        if transaction_id in self._open:
+            del self._open[transaction_id]
+            self.silent = False
+
+    def owes(self, transaction_id: bytes) -> bool:
+        """Whether it was asked about a transaction and has not answered."""
+        return transaction_id in self._open
 
     async def send(self, check: ClaimedCheck) -> bool:
         """Sends a check down the stream; whether it went out, or may have."""
@@ -76,7 +99,7 @@ class CheckSessions:
     def __init__(self) -> None:
         """Starts with none."""
         self._by_group: dict[int, dict[CheckSession, bool]] = {}
-        self._turn = 0
+        self._sent = 0
         self._draining = False
         self.on_open: Callable[[], None] = lambda: None
 
@@ -118,20 +141,32 @@ class CheckSessions:
 
     async def send(self, check: ClaimedCheck) -> str | None:
         """Sends a check to the group's next producer; who got it, None when nobody could be reached."""
-        for session in self._by_turns(check.producer_group_id):
+        for session in self._by_turns(check):
+            # Before it goes out: its answer may be here before this goes on.
+            session.asked(check.transaction_id)
             if await session.send(check):
                 return session.client_id
         return None
 
-    def _by_turns(self, group_id: int) -> list[CheckSession]:
-        """The group's producers in the order in which they are to be asked."""
-        self._turn += 1
-        members = self._by_group.get(group_id, {})
+    def _by_turns(self, check: ClaimedCheck) -> list[CheckSession]:
+        """The group's producers in the order in which they are to be asked.
+
+        The checks of one transaction go round, whatever else is asked meanwhile, and first to those that owe no answer.
+        Who was asked about it before and is asked again has let an interval pass: it is silent until it answers.
+        """
+        self._sent += 1
+        own = check.transaction_id
+        members = self._by_group.get(check.producer_group_id, {})
         order: list[CheckSession] = []
         for sure in (True, False):
             some = [session for session, known in members.items() if known is sure]
-            start = self._turn % len(some) if some else 0
-            order += [*some[start:], *some[:start]]
+            start = (check.check_number + int.from_bytes(own[-4:], "big")) % len(some) if some else 0
+            some = [*some[start:], *some[:start]]
+            for session in some:
+                session.silent = session.silent or session.owes(own)
+            even = self._sent % EVEN_TURN == 0
+            some.sort(key=lambda session: (session.owes(own), session.silent and not even))
+            order += some
         return order
 
     def close_all(self) -> None:

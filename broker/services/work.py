@@ -235,6 +235,7 @@ class ClaimedCheck:
     max_checks: int
     prepared_at: int
     halves: list[Message]
+    sent_at: int = 0
 
 
 @dataclass(slots=True)

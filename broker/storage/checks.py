@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.directory import Directory
 
+# Bytes of half messages that are claimed at a time, unless one transaction alone has more. What is claimed is in memory
+# until it is on its way to the producers.
+MOST_BYTES = 16 << 20
+
 # With a column that the index lacks: see Dialect.by_index.
 DUE = (
     "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
@@ -38,6 +42,8 @@ _LOCK = (
     " WHERE transaction_id IN ({ids}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
     " ORDER BY transaction_id, position"
 )
+
+_OWN_CHECK = "c.transaction_id = ? AND c.check_number = ? AND c.broker_id = ? AND c.sent_at = ?"
 
 
 def claim_due(
@@ -54,13 +60,14 @@ def claim_due(
     """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
 
     Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
-    another broker holds are passed over.
+    another broker holds are passed over. What would be too many bytes at once stays due for the next call.
     """
     due_by = now if due_by is None else due_by
     query = DUE.format(index=session.dialect.by_index("half_due"))
     due = [row[0] for group_id in group_ids for row in session.fetch(query, (TO_CHECK, group_id, due_by, limit))]
     if not due:
         return []
+    due = _within_bytes(session, due)
     claimed = []
     history = []
     for transaction_id, group_id, count, own_limit, born_at in session.fetch(
@@ -81,11 +88,28 @@ def claim_due(
             (number, LAST_CHECK_SENT if number >= most else TO_CHECK, policy.next_due(now), transaction_id),
         )
         history.append((transaction_id, number, now, broker_id, ""))
-        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, []))
+        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, [], now))
     if claimed:
         session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
         _add_halves(session, claimed, directory)
     return claimed
+
+
+def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:
+    """The first of these transactions, as many as may be in memory at a time; one at least."""
+    sizes = dict(
+        session.fetch_in(
+            f"SELECT transaction_id, SUM(size) FROM half_message{session.dialect.by_key} WHERE transaction_id",
+            sorted(due),
+            " GROUP BY transaction_id",
+        )
+    )
+    total = 0
+    for count, transaction_id in enumerate(due):
+        total += int(sizes.get(transaction_id, 0))
+        if total > MOST_BYTES and count:
+            return due[:count]
+    return due
 
 
 def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
@@ -125,11 +149,17 @@ def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
     )
 
 
-def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
-    """Takes back the count of a check that could not be sent; the transaction is due at once again."""
+def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str) -> None:
+    """Takes back the count of a check that could not be sent; the transaction is due at once again.
+
+    Only the check that this broker claimed at that time, which its history tells: after a COMMIT in doubt this is
+    repeated, and a check of the same number may be on its way from another broker by then.
+    """
+    own = (check.transaction_id, check.check_number, broker_id, check.sent_at)
     changed = session.run(
         "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
-        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)",
+        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)"
+        f" AND EXISTS (SELECT 1 FROM transaction_check c WHERE {_OWN_CHECK})",
         (
             check.check_number - 1,
             TO_CHECK,
@@ -138,12 +168,14 @@ def return_check(session: Session, check: ClaimedCheck, now: int) -> None:
             check.check_number,
             TO_CHECK,
             LAST_CHECK_SENT,
+            *own,
         ),
     )
     if changed:
         session.run(
-            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ?",
-            (check.transaction_id, check.check_number),
+            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND broker_id = ?"
+            " AND sent_at = ?",
+            own,
         )
 
 

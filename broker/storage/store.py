@@ -201,7 +201,7 @@ class Store(ConsumerStore, TopicStore):
     async def return_check(self, check: ClaimedCheck) -> None:
         """Takes back the count of a check that could not be sent."""
         now = self.clock.now()
-        await self._note(lambda session: checks.return_check(session, check, now))
+        await self._note(lambda session: checks.return_check(session, check, now, self._broker_id))
 
     async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
         """Notes a producer's answer in the check history."""

@@ -12,6 +12,7 @@ from broker.rocketmq import clients as module
 from broker.rocketmq.calls import Caller
 from broker.rocketmq.clients import Clients
 from broker.services.check_sessions import CheckSession, CheckSessions
+from broker.services.work import ClaimedCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,7 +52,8 @@ class World:
 
     def order(self, group_id: int) -> list[str]:
         """Who is asked about a group, in their order."""
-        return [session.client_id for session in self.sessions._by_turns(group_id)]
+        check = ClaimedCheck(bytes(16), group_id, 1, 15, 0, [])
+        return [session.client_id for session in self.sessions._by_turns(check)]
 
     async def open(self, caller: Caller) -> asyncio.Task[Any]:
         """A telemetry stream that says nothing, until it is cancelled."""
@@ -199,3 +201,19 @@ async def test_a_session_takes_part_once() -> None:
     for surely in (False, True, False):
         world.sessions.admit(session, 1, surely=surely)
     assert world.members() == {1: 1}
+
+
+async def test_a_verdict_by_call_is_an_answer_of_the_clients_stream() -> None:
+    """RocketMQ's clients are asked on their stream and answer by EndTransaction."""
+    world = World()
+    stream = await world.open(ME)
+    await world.clients.has_transactions(ME, "orders")
+    (session,) = world.clients.heard(ME).streams
+    session.asked(b"1")
+    session.silent = True
+    world.clients.heard_of(b"2", ME)
+    world.clients.heard_of(b"1", OTHER)
+    assert (session.owes(b"1"), session.silent) == (True, True)
+    world.clients.heard_of(b"1", ME)
+    assert (session.owes(b"1"), session.silent) == (False, False)
+    await closed(stream)
