@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from broker.storage.session import Session
+from support.lock_waits import waiting_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PATIENCE = 60
-
-# Only of this test's own database: others may use the server at the same time.
-_WAITING = (
-    "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p"
-    " ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
-)
 
 
 async def waits_or_ends(world: World, task: asyncio.Future[Any]) -> None:
@@ -36,13 +31,11 @@ async def waits_or_ends(world: World, task: asyncio.Future[Any]) -> None:
     for _ in range(PATIENCE * 8):
         if task.done():
             return
-        session.begin(write=False)
-        waiting = session.fetch(_WAITING)[0][0]
+        waiting = waiting_transactions(session)
         session.rollback()
         if waiting:
             return
-        # The server looks at most every 0.1 s.
-        await asyncio.to_thread(session.fetch, "SELECT SLEEP(0.12)")
+        await asyncio.sleep(0.1)
     pytest.fail("neither waits for a lock nor ends")
 
 

@@ -31,6 +31,7 @@ from conformance.world import (
     rollback,
     sending,
 )
+from support.lock_waits import waiting_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -259,16 +260,14 @@ async def test_a_real_deadlock_is_run_again(world: World, store: Store) -> None:
 
 
 async def _until_waiting(world: World) -> None:
-    """Returns when some transaction waits for a lock (the server tells, and looks at most every 0.1 s)."""
+    """Returns when some transaction waits for a lock."""
     session = world.session()
-    table = "information_schema.innodb_trx"
-    for _ in range(30):
-        session.begin()
-        waiting = session.fetch(f"SELECT COUNT(*) FROM {table} WHERE trx_state = 'LOCK WAIT'")[0][0]
+    for _ in range(600):
+        waiting = waiting_transactions(session)
         session.rollback()
         if waiting:
             return
-        await asyncio.to_thread(session.fetch, "SELECT SLEEP(0.12)")
+        await asyncio.sleep(0.1)
     pytest.fail("nothing waits for a lock")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pymysql
@@ -22,6 +23,7 @@ from broker.storage.engine import Database
 from broker.storage.session import Session
 from conformance.world import HOUR, World, bodies, everywhere, half, nacks, new_id, ok, pull, sending
 from support.databases import ALL_KINDS, AnyKind
+from support.lock_waits import waiting_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,19 +92,15 @@ class LostAnswer:
 
 
 def _until_waited_for(world: World) -> None:
-    """Returns when a transaction in this database waits for a lock (the server tells, and looks every 0.1 s)."""
+    """Returns when a transaction in this database waits for a lock."""
     session = world.session()
-    waiting = (
-        "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p"
-        " ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT'"
-    )
-    for _ in range(30):
-        session.begin()
-        found = session.fetch(waiting)[0][0]
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        waiting = waiting_transactions(session)
         session.rollback()
-        if found:
+        if waiting:
             return
-        session.fetch("SELECT SLEEP(0.12)")
+        time.sleep(0.1)
     raise AssertionError("nothing waits for a lock")
 
 

@@ -1,0 +1,25 @@
+"""Who waits for a lock on a database server, as it is now.
+
+Not by information_schema.innodb_trx: the server makes that anew only when nobody has read it for a while, so that several
+tests which look at it again and again see the same moment for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.storage.session import Session
+
+
+def waiting_transactions(session: Session) -> int:
+    """How many transactions wait for a lock in the database that this session is connected to."""
+    ((_, _, status),) = session.fetch("SHOW ENGINE INNODB STATUS")
+    waiting = {
+        int(found[1])
+        for each in status.split("---TRANSACTION ")
+        if "LOCK WAIT" in each and (found := re.search(r" thread id (\d+),", each))
+    }
+    own = session.fetch("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+    return len(waiting & {row[0] for row in own})
