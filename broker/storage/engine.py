@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import time
 from enum import Enum, auto
@@ -200,12 +201,23 @@ class Database:
         self._pool.dispose()
 
     def sqlalchemy_engine(self) -> sa.Engine:
-        """An engine over the same connections, for migrations."""
-        creator = self._connect_embedded if self.dialect.embedded else self._connect_server
+        """An engine for migrations. They wait for an answer as long as it takes: a table may be large."""
+        creator = self._connect_embedded if self.dialect.embedded else self._connect_patiently
         name = "sqlite" if self.dialect.embedded else "mysql+pymysql"
         return sa.create_engine(f"{name}://", creator=creator, poolclass=sa.NullPool)
 
+    def _connect_patiently(self) -> Any:
+        connection = self._connect(None)
+        if hasattr(socket, "TCP_KEEPIDLE") and connection.unix_socket is None:
+            # A server that has vanished never answers; the system notices within two minutes, not within two hours.
+            for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6)):
+                connection._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        return connection
+
     def _connect_server(self) -> Any:
+        return self._connect(self._answer_timeout)
+
+    def _connect(self, answer_timeout: float | None) -> Any:
         url = self.url
         connection = (QuickConnection if self._quick else pymysql.Connection)(
             host=url.host or "127.0.0.1",
@@ -215,8 +227,8 @@ class Database:
             database=url.database,
             charset="utf8mb4",
             connect_timeout=CONNECT_TIMEOUT,
-            read_timeout=self._answer_timeout,
-            write_timeout=self._answer_timeout,
+            read_timeout=answer_timeout,
+            write_timeout=answer_timeout,
             autocommit=False,
             client_flag=CLIENT.MULTI_STATEMENTS,
             **self._server_options(),
