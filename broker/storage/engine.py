@@ -30,6 +30,8 @@ LOGIN_TIMEOUT = 10.0
 LONGEST_IDLE = 600.0
 _SHORTEST = 1.0
 _USED_AT = "used_at"
+_VANISHED_AFTER = 60
+"""Seconds until a server that does not even take notice counts as gone, for who has no other limit."""
 LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
 DEFAULT_ANSWER_TIMEOUT = 30.0
 HOLD_LIMIT = 5
@@ -284,10 +286,16 @@ class Database:
         self._pool.dispose()
 
     def sqlalchemy_engine(self) -> sa.Engine:
-        """An engine for migrations; what they do between two statements may take its time."""
-        creator = self._connect_embedded if self.dialect.embedded else partial(self._connect_server, hold_limit=0)
+        """An engine for migrations. They wait for an answer as long as it takes: a table may be large."""
+        creator = self._connect_embedded if self.dialect.embedded else self._connect_patiently
         name = "sqlite" if self.dialect.embedded else "mysql+pymysql"
         return sa.create_engine(f"{name}://", creator=creator, poolclass=sa.NullPool)
+
+    def _connect_patiently(self) -> Any:
+        connection = self._connect_server(hold_limit=0)
+        connection._read_timeout = connection._write_timeout = None
+        _notice_silence(connection, _VANISHED_AFTER)
+        return connection
 
     def _connect_server(self, *, hold_limit: int) -> Any:
         url = self.url

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from alembic import command
 
 from broker.domain.group import ExhaustedPolicy, GroupMode
@@ -83,16 +87,21 @@ def fill(session: Session) -> None:
     session.commit()
 
 
+def upgrade_to(database: Database, version: str) -> None:
+    """Brings a database to a version that is not the newest."""
+    config = upgrading.config()
+    with database.sqlalchemy_engine().connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+        connection.commit()
+
+
 @pytest.fixture
 async def old(kind: AnyKind, tmp_path: Path) -> AsyncIterator[World]:
     """A database of the first version."""
     url = f"sqlite:///{tmp_path / 'old.db'}" if kind == "sqlite" else create_database(server_url(kind))
     database = Database(url)
-    config = upgrading.config()
-    with database.sqlalchemy_engine().connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.commit()
+    upgrade_to(database, "0001")
     session = database.session()
     fill(session)
     database.release(session)
@@ -134,3 +143,40 @@ async def test_a_database_of_the_first_version_goes_on(old: World) -> None:
     old.clock.pass_time(HOUR)
     assert [await store.trim_queue(topic, queue_id) for queue_id in topic.queue_ids] == [4, 1, 1]
     stored_bytes_are_exact(old)
+
+
+def contents(file: Path) -> list[str]:
+    """Everything in an SQLite file, as statements."""
+    with closing(sqlite3.connect(file)) as connection:
+        return list(connection.iterdump())
+
+
+def test_an_upgrade_of_an_embedded_database_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
+    """What a process that is killed leaves are its files as they are: they are copied at each statement."""
+    file = tmp_path / "old.db"
+    with closing(Database(f"sqlite:///{file}")) as database:
+        upgrade_to(database, "0001")
+        session = database.session()
+        fill(session)
+        database.release(session)
+        before = contents(file)
+        copies: list[Path] = []
+
+        def copy(*_: object) -> None:
+            copies.append(tmp_path / f"{len(copies)}.db")
+            for end in ("", "-wal"):
+                shutil.copyfile(f"{file}{end}", f"{copies[-1]}{end}")
+
+        sa.event.listen(sa.Engine, "after_cursor_execute", copy)
+        try:
+            migrations.migrate(database)
+        finally:
+            sa.event.remove(sa.Engine, "after_cursor_execute", copy)
+    after = contents(file)
+    assert len(copies) > 60
+    for made in copies:
+        assert contents(made) == before, made
+    for made in copies[:: len(copies) // 8]:
+        with closing(Database(f"sqlite:///{made}")) as again:
+            migrations.migrate(again)
+        assert contents(made) == after, made

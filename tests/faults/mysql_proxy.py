@@ -210,6 +210,10 @@ class MySqlProxy:
         with self._lock:
             self._rules = [each for each in self._rules if each is not rule]
 
+    def on(self, matches: Predicate, *, when: When, action: Action, times: int | None = 1) -> Rule:
+        """Acts on what `matches` (given a statement and the earlier ones of its transaction) says yes to."""
+        return self._add(Rule(matches, when=when, action=action, times=times, skip=0))
+
     def clear(self) -> None:
         """Forgets all rules."""
         with self._lock:

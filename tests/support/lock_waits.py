@@ -1,7 +1,7 @@
 """Who waits for a lock on a database server, as it is now.
 
-Not by information_schema.innodb_trx: the server makes that anew only when nobody has read it for a while, so that several
-tests which look at it again and again see the same moment for ever.
+Not by information_schema.innodb_trx: the server makes that anew only when nobody has read it for a while, so tests that
+look at it again and again at the same time see one moment for ever.
 """
 
 from __future__ import annotations

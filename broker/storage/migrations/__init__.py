@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.storage.migrations.explaining import explained
+
 if TYPE_CHECKING:
     from broker.storage.engine import Database
 
@@ -15,16 +17,29 @@ def newest() -> str:
 
 
 def current(database: Database) -> str | None:
-    """The version a database is at; None when it has no tables yet."""
+    """The version a database is at; None when it has no tables yet, or only some of the first version.
+
+    Raises:
+        ConfigurationError: the database cannot be asked.
+    """
+    with explained(database):
+        return _current(database)
+
+
+def _current(database: Database) -> str | None:
     session = database.session()
     if database.dialect.embedded:
         tables = "sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
     else:
         tables = "information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'alembic_version'"
     found = None
-    if session.fetch_one(f"SELECT 1 FROM {tables}") is not None:
-        found = session.fetch_one("SELECT version_num FROM alembic_version")
-    session.rollback()
+    try:
+        if session.fetch_one(f"SELECT 1 FROM {tables}") is not None:
+            found = session.fetch_one("SELECT version_num FROM alembic_version")
+        session.rollback()
+    except BaseException:
+        database.discard(session)
+        raise
     database.release(session)
     return found[0] if found else None
 
@@ -32,11 +47,15 @@ def current(database: Database) -> str | None:
 def migrate(database: Database) -> None:
     """Creates or upgrades the tables. Brokers that start together take turns.
 
+    What an earlier migration left when it was cut off is finished.
+
     Raises:
-        ConfigurationError: the database is newer than this broker, or another migration does not end.
+        ConfigurationError: the database is newer than this broker, or another migration does not end, or the database
+            does not let this one end: a right is missing, the connection is lost, something else holds the tables.
     """
     if current(database) != newest():
         # Loaded where it has something to do: that takes as long as the rest of the broker.
         from broker.storage.migrations.upgrading import upgrade  # noqa: PLC0415
 
-        upgrade(database)
+        with explained(database):
+            upgrade(database)

@@ -1,5 +1,6 @@
 """Message groups, delay, priority, filters, deduplication, look-up by key, history, and group settings."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +18,7 @@ Body = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 Bits = sa.LargeBinary(1024).with_variant(mysql.VARBINARY(1024), "mysql", "mariadb")
 Text = sa.Text().with_variant(mysql.TEXT(), "mysql", "mariadb")
 Counter = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+SUMMED_AT_ONCE = 100_000
 
 
 def upgrade() -> None:
@@ -105,10 +107,26 @@ def _extend_tables() -> None:
 
 def _fill() -> None:
     op.execute("UPDATE topic SET group_queues = queue_count")
-    op.execute(
-        "UPDATE queue SET stored_bytes ="
-        " COALESCE((SELECT SUM(m.size) FROM message m WHERE m.queue_id = queue.queue_id), 0)"
-    )
+    bind = op.get_bind()
+    for (queue_id,) in bind.execute(sa.text("SELECT queue_id FROM queue ORDER BY queue_id")).all():
+        size = sum(_sizes(bind, queue_id))
+        bind.execute(
+            sa.text("UPDATE queue SET stored_bytes = :size WHERE queue_id = :queue_id"),
+            {"size": size, "queue_id": queue_id},
+        )
+
+
+def _sizes(bind: sa.Connection, queue_id: int) -> Iterator[int]:
+    """Bytes of a queue's bodies, by ranges: no statement takes long, and no lock is held while they are read."""
+    of_queue = "FROM message WHERE queue_id = :queue_id"
+    found = bind.execute(sa.text(f"SELECT MIN(log_offset), MAX(log_offset) {of_queue}"), {"queue_id": queue_id})
+    first, last = found.one()
+    for start in range(first or 0, last + 1 if last is not None else 0, SUMMED_AT_ONCE):
+        bounds = {"queue_id": queue_id, "start": start, "end": start + SUMMED_AT_ONCE}
+        part = bind.execute(
+            sa.text(f"SELECT COALESCE(SUM(size), 0) {of_queue} AND log_offset >= :start AND log_offset < :end"), bounds
+        )
+        yield int(part.scalar_one())
 
 
 def _create_tables() -> None:

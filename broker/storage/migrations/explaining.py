@@ -1,0 +1,57 @@
+"""Errors of the database in a migration, in words that tell what to do."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from broker.errors import ConfigurationError
+from broker.storage.engine import Trouble, trouble_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.storage.engine import Database
+
+RIGHTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
+_DENIED = {1044, 1142, 1143, 1227, 1370}
+_GOES_ON = "What was done stays done: start again, and it goes on from there."
+
+
+@contextmanager
+def explained(database: Database) -> Iterator[None]:
+    """Raises ConfigurationError in the place of an error of the database that somebody can mend."""
+    try:
+        yield
+    except Exception as error:
+        # SQLAlchemy wraps the driver's errors, sessions do not.
+        found = getattr(error, "orig", None) or error
+        if (text := _explanation(found, database)) is None:
+            raise
+        raise ConfigurationError(text, field="database") from error
+
+
+def _explanation(error: BaseException, database: Database) -> str | None:
+    url, code = database.url, error.args[0] if error.args else 0
+    if code in _DENIED:
+        lacking = re.match(r"([A-Z, ]+) command denied", str(error.args[-1]))
+        what = f"lacks the right {lacking[1]}" if lacking else f"lacks a right ({error.args[-1]})"
+        return (
+            f"The database user {url.username!r} {what}, which migrations need: "
+            f"GRANT {RIGHTS} ON `{url.database}`.* TO {url.username!r}@..., "
+            "or run `halfmq migrate` as a user that has them."
+        )
+    trouble = trouble_of(error)
+    if trouble is Trouble.RETRY:
+        return (
+            f"A migration waited too long for others that use its tables ({error}): end transactions that stay open, "
+            f"and programs that hang. {_GOES_ON}"
+        )
+    if trouble is Trouble.LOST:
+        return f"The migration lost its connection to the database ({error}). {_GOES_ON}"
+    if trouble is Trouble.READ_ONLY:
+        return f"The database is read-only ({error}): migrations need one that can be written."
+    if trouble is Trouble.FULL:
+        return f"There is no space left for the database ({error}): make some. {_GOES_ON}"
+    return None
