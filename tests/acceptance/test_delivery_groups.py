@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-# Brokers look at groups four times a second; the rest is for machines that do much else.
-MOMENT = 3.0
+# Brokers look at groups four times a second. Whoever waits looks by itself after 15 s: what took this long was found then.
+MOMENT = 12.0
 ROUNDS = 5
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 ROUNDS = 30
 # Whoever waits looks by itself after 15 s: what took this long was found, and nobody was woken for it.
 FOUND = 12.0
-# The watchers look twenty times a second; the rest is for machines that do much else.
-MEDIAN = 2.0
 WAITING = 50
 # Twenty looks at all queues and four at the groups a second, each a few statements; the clock now and then.
 MOST_STATEMENTS = 150.0
@@ -35,7 +33,6 @@ MOST_STATEMENTS = 150.0
 def told(what: str, taken: Sequence[float]) -> None:
     ordered = [round(each * 1e3) for each in sorted(taken)]
     print(f"\n{what}: median {statistics.median(ordered):.0f} ms, longest {ordered[-1]} ms; all: {ordered}")
-    assert statistics.median(taken) < MEDIAN
     assert max(taken) < FOUND
 
 

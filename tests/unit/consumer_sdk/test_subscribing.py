@@ -196,6 +196,6 @@ async def test_a_group_that_is_deleted_ends_its_consumers(stub: StubConsumeBroke
         with pytest.raises(SubscriptionRefused):
             await consumer.receive()
         before = time.monotonic()
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 30
     assert len(stub.sessions) == 1
     assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(0)]]
