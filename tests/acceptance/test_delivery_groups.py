@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-# Brokers look at groups four times a second. Whoever waits looks by itself after 15 s: what took this long was found so.
+# Brokers look at groups four times a second. Who waits looks by itself after 15 s: what took this long was found so.
 MOMENT = 12.0
 ROUNDS = 5
 
