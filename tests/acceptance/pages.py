@@ -29,6 +29,7 @@ _VOLATILE = (
     (re.compile(r'("receipt_handle": )"[0-9a-f.]+"'), r'\1"<handle>"'),
     (re.compile(r'("broker_id": )"[^"]+"'), r'\1"<broker>"'),
     (re.compile(r'("lag_time": )"[^"]+"'), r'\1"<time>"'),
+    (re.compile(r'("topic_id": )"\d+-\d+"'), r'\1"<topic>"'),
 )
 
 

@@ -57,7 +57,7 @@ STATEMENTS: dict[type[Operation], tuple[str, ...]] = {
         COMMIT,
     ),
     Pull: (
-        "^SELECT lease_id FROM lease",
+        "^SELECT lease_id, queue_id FROM lease",
         "^SELECT q.queue_id",
         "^SELECT next_offset FROM group_progress .* SKIP LOCKED",
         "^UPDATE group_progress",
