@@ -287,6 +287,7 @@ class Lane(Generic[Item, Outcome]):
         self._redo = redo
         self._wary = wary
         self._wary_until = 0.0
+        self._done_at = 0.0
         self._warnings = 0
         self._size_of = size_of
         self._config = config or LaneConfig()
@@ -373,6 +374,8 @@ class Lane(Generic[Item, Outcome]):
     def _finish(self, batch: list[_Waiting[Item, Outcome]], done: asyncio.Future[list[Outcome | BrokerError]]) -> None:
         self._start_batch()
         error = done.exception()
+        if error is None:
+            self._done_at = asyncio.get_running_loop().time()
         start = 0
         for entry in batch:
             end = start + len(entry.items)
@@ -429,7 +432,9 @@ class Lane(Generic[Item, Outcome]):
             error: BrokerError = StorageUnavailable(
                 f"The database does not answer in time ({self._name}); nothing was acknowledged, try again."
             )
-            if number >= begun and not self._availability.away:
+            # What was done since it came tells a busy database from one that does not answer.
+            came = entry.until - self._config.patience
+            if number >= begun and self._done_at > came and not self._availability.away:
                 error = Overloaded(
                     f"Too much waited for the database ({self._name}); send less, or later.", retry_after=0.5
                 )

@@ -22,9 +22,11 @@ from acceptance.client import (
     ROLLBACK,
     ROLLED_BACK,
     UNKNOWN,
+    Checks,
     Client,
     unique,
 )
+from acceptance.streams import eventually
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
@@ -80,14 +82,24 @@ async def test_the_broker_says_when_nobody_can_be_asked(
 async def test_checks_go_round_the_producers_of_a_group(kind: AnyKind, new_broker: Start, connect: Connect) -> None:
     client = connect(new_broker(kind, first_check=0.2, check_interval=300))
     topic, group = await client.make_topic(), unique("shop")
-    first, second = await client.answering(group, "first"), await client.answering(group, "second")
-    ids = await client.prepare(group, topic, [f"order {number}" for number in range(10)])
-    for _ in range(5):
-        await first.answer(await first.next(), COMMIT)
-        await second.answer(await second.next(), COMMIT)
-    asked = {check.transaction_id for stream in (first, second) for check in stream.seen}
-    assert asked == set(ids)
-    assert len(await client.bodies(topic)) == 10
+    streams = [await client.answering(group, name) for name in ("first", "second")]
+    # Chance, by their ids, decides who is asked first about each of them.
+    ids = await client.prepare(group, topic, [f"order {number}" for number in range(40)])
+
+    async def answer(stream: Checks) -> None:
+        while True:
+            await stream.answer(await stream.next(), COMMIT)
+
+    answering = [asyncio.create_task(answer(stream)) for stream in streams]
+    await eventually(lambda: client.bodies(topic), lambda bodies: len(bodies) == len(ids))
+    for task in answering:
+        task.cancel()
+    await asyncio.gather(*answering, return_exceptions=True)
+    first, second = ({check.transaction_id for check in stream.seen} for stream in streams)
+    assert first
+    assert second
+    assert first | second == set(ids)
+    assert not first & second
 
 
 async def test_another_producer_of_the_group_is_asked_when_the_first_leaves(

@@ -60,12 +60,40 @@ async def test_in_a_lane(impatient: Store, topic: Topic, monkeypatch: pytest.Mon
         # Nobody lets the thread go on, so only the caller's patience can end this.
         with pytest.raises(StorageUnavailable):
             await running
-        with pytest.raises(Overloaded):
+        with pytest.raises(StorageUnavailable):
             await waiting
         blocked.go.set()
         ok(await impatient.send([sending(topic, "later")]))
     # What had begun took effect; what waited did not.
     assert [message.body for message in await log_of(impatient, topic)] == [b"runs", b"later"]
+
+
+async def test_too_much_waits_where_others_were_served_meanwhile(
+    impatient: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = {b"first": Blocked(), b"second": Blocked()}
+
+    def work(session: Session, items: Sequence[SendWork]) -> object:
+        (item,) = items
+        if item.message.body in blocked:
+            blocked[item.message.body].wait()
+        return log.send(session, items, impatient.clock.now(), impatient.directory, 0)
+
+    monkeypatch.setattr(impatient._sends, "_work", work)
+    monkeypatch.setattr(impatient._sends, "_config", LaneConfig(max_items=1, patience=0.2))
+    async with asyncio.timeout(ENOUGH):
+        first, second, third = (
+            asyncio.ensure_future(impatient.send([sending(topic, name)])) for name in ("first", "second", "third")
+        )
+        await asyncio.to_thread(blocked[b"first"].entered.wait, ENOUGH)
+        blocked[b"first"].go.set()
+        await asyncio.to_thread(blocked[b"second"].entered.wait, ENOUGH)
+        with pytest.raises(StorageUnavailable):
+            await second
+        with pytest.raises(Overloaded):
+            await third
+        blocked[b"second"].go.set()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_behind_other_look_ups(impatient: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
