@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from broker.services.work import AckWork, Claimed
+from broker.errors import Overloaded, StorageUnavailable
+from broker.services.work import AckWork, Claimed, NackWork, Receipt
 from broker.storage import claims, groups, history, joining, judging, progress, reading, receipts, redrive
 from broker.storage.access import Access
 from broker.storage.group_commit import Lane, LaneConfig
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     _Outcome = ReceiptOutcome | AckOutcome
 
 
+# Seconds until it is tried again to free what nobody has.
+TAKE_BACK_PAUSE = 0.5
 # Bytes of an offset in a list.
 OFFSET_MEMORY = 40
 
@@ -64,8 +68,10 @@ class ConsumerStore(Access):
         self._keep_history = keep_history
         self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
         self._claims: Lane[ClaimWork, Claimed] = Lane(
-            "claim", database, self._claim, redo=self._claim_again, config=self._lanes
+            "claim", database, self._claim, redo=self._claim_again, unheard=self._take_back, config=self._lanes
         )
+        self._taking_back: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
         self._receipts: Lane[Settling, _Outcome] = Lane(
             "receipt",
             database,
@@ -108,6 +114,41 @@ class ConsumerStore(Access):
             )
             under_way.add_done_callback(lambda _: self._judging.pop(key))
         await asyncio.shield(under_way)
+
+    def _take_back(self, claimed: Sequence[Claimed | BrokerError]) -> None:
+        """Frees what was handed out to consumers that were told that the database does not answer."""
+        parts = [part for each in claimed if isinstance(each, Claimed) for part in each.parts]
+        work = [
+            NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
+            for lease in [part.handed_out() for part in parts]
+            for offset in lease.offsets
+        ]
+        if work:
+            until = max(part.expires_at for part in parts)
+            task = asyncio.get_running_loop().create_task(self._free(work, until))
+            self._taking_back.add(task)
+            task.add_done_callback(self._taking_back.discard)
+
+    async def _free(self, work: Sequence[Settling], until: int) -> None:
+        """Settles receipts that nobody has, as soon as the database is there, unless their leases run out first."""
+        while work:
+            try:
+                outcomes = await self._receipts.submit(work)
+                work = [item for item, one in zip(work, outcomes, strict=True) if isinstance(one, StorageUnavailable)]
+            except (StorageUnavailable, Overloaded):
+                pass
+            if self._closing.is_set() or self.clock.now() >= until:
+                return
+            if work:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), TAKE_BACK_PAUSE)
+
+    async def _close_consumers(self) -> None:
+        """Waits for what was handed in, then gives the lanes' connections back."""
+        await self._claims.close()
+        self._closing.set()
+        await asyncio.gather(*self._taking_back)
+        await self._receipts.close()
 
     async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         """Applies acks, nacks and extensions; one outcome per item."""

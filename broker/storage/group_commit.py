@@ -147,6 +147,7 @@ class Worker:
         write: bool = True,
         redo: Redo[Outcome] | None = None,
         lock_waits: int = RETRIES_AFTER_ROLLBACK,
+        in_doubt: list[Outcome] | None = None,
     ) -> Outcome:
         """Runs `work` in a transaction of its own and commits it; again where that is safe and may help.
 
@@ -155,6 +156,7 @@ class Worker:
             write: whether it writes.
             redo: takes the place of `work` once a COMMIT got no answer.
             lock_waits: how often to wait in vain for a row that somebody else holds.
+            in_doubt: gets what a COMMIT without an answer would have answered, for who must know when this fails.
 
         Raises:
             RowsHeld: somebody else holds rows that are needed.
@@ -163,7 +165,7 @@ class Worker:
         """
         deadline = time.monotonic() + self._patience
         attempt = duplicates = waited = 0
-        in_doubt: list[Outcome] = []
+        in_doubt = [] if in_doubt is None else in_doubt
         while True:
             attempt += 1
             answers: list[Outcome] = []
@@ -177,7 +179,7 @@ class Worker:
             except Exception as error:
                 trouble = trouble_of(error)
                 if answers and trouble is Trouble.LOST:
-                    in_doubt = answers
+                    in_doubt[:] = answers
                 if trouble is Trouble.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
                     duplicates += 1
                     self._roll_back()
@@ -267,6 +269,7 @@ class Lane(Generic[Item, Outcome]):
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]]
         | None = None,
         wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        unheard: Callable[[Sequence[Outcome | BrokerError]], None] | None = None,
         size_of: Callable[[Item], int] | None = None,
         config: LaneConfig | None = None,
     ) -> None:
@@ -279,6 +282,8 @@ class Lane(Generic[Item, Outcome]):
             redo: takes the place of `work` once a COMMIT got no answer; also given what the run in doubt had answered.
             wary: takes the place of `work` while rows are held by others for long; it waits for none of them as far as
                 it can, and answers RowsHeld for items that have to wait.
+            unheard: told, on the event loop, what took effect, or may have, though its callers were told that the
+                database does not answer.
             size_of: bytes of an item; 0 for all when not given.
             config: bounds.
         """
@@ -286,6 +291,8 @@ class Lane(Generic[Item, Outcome]):
         self._work = work
         self._redo = redo
         self._wary = wary
+        self._unheard = unheard
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._wary_until = 0.0
         self._done_at = 0.0
         self._warnings = 0
@@ -319,7 +326,7 @@ class Lane(Generic[Item, Outcome]):
         memory = size + len(items) * ITEM_MEMORY
         if self._waiting_bytes + memory > self._config.max_waiting_bytes and self._waiting:
             raise Overloaded(f"Too much waits for the database ({self._name}); send less, or later.", retry_after=0.5)
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Outcome | BrokerError]] = loop.create_future()
         until = loop.time() + self._config.patience
         self._waiting.append(_Waiting(items, size, memory, answer, until))
@@ -332,7 +339,8 @@ class Lane(Generic[Item, Outcome]):
 
     async def close(self) -> None:
         """Waits for what was handed in, then gives thread and connection back."""
-        await self._idle.wait()
+        while self._busy or self._held:
+            await self._idle.wait()
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.get_running_loop().run_in_executor(self._executor, self._worker.close)
@@ -380,7 +388,8 @@ class Lane(Generic[Item, Outcome]):
         for entry in batch:
             end = start + len(entry.items)
             if entry.answer.done():
-                pass
+                if error is None and self._unheard is not None:
+                    self._unheard(done.result()[start:end])
             elif error is not None:
                 entry.answer.set_exception(error)
             else:
@@ -456,16 +465,28 @@ class Lane(Generic[Item, Outcome]):
             if len(items) == 1:
                 return [self._rejected(items[0])]
             logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
-        return [self._run_alone(item) for item in items]
+        return [outcome for piece in pieces for outcome in self._run_in_order(piece)]
 
     def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         redo = self._redo
         may_turn_wary = self._wary is not None and not self._is_wary()
-        return self._worker.transact(
-            lambda session: self._work_on(session, items),
-            redo=(lambda session, before: redo(session, items, before)) if redo else None,
-            lock_waits=2 if may_turn_wary else 1,
-        )
+        in_doubt: list[list[Outcome | BrokerError]] = []
+        try:
+            return self._worker.transact(
+                lambda session: self._work_on(session, items),
+                redo=(lambda session, before: redo(session, items, before)) if redo else None,
+                lock_waits=2 if may_turn_wary else 1,
+                in_doubt=in_doubt,
+            )
+        except Exception as error:
+            if redo is None or not in_doubt:
+                raise
+            # It may have taken effect, or may do so yet. Run once more, apart, it would answer as if it had not.
+            if self._unheard is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._unheard, in_doubt[0])
+            raise StorageUnavailable(
+                "The database did not say whether this took effect; nothing was acknowledged, try again."
+            ) from error
 
     @contextlib.contextmanager
     def beware(self) -> Iterator[None]:
@@ -495,26 +516,33 @@ class Lane(Generic[Item, Outcome]):
         until = time.monotonic() + APART_FOR
         for piece in pieces:
             if len(pieces) == 1:
-                outcomes += self._run_in_order(piece)
+                outcomes += self._run_in_order(piece, waited=True)
             elif time.monotonic() > until:
                 outcomes += [RowsHeld(_HELD) for _ in piece]
             else:
                 try:
                     outcomes += self._transact(piece)
                 except RowsHeld:
-                    outcomes += self._run_in_order(piece)
+                    outcomes += self._run_in_order(piece, waited=True)
+                except StorageUnavailable as error:
+                    outcomes += [error.as_outcome()] * len(piece)
                 except Exception:  # Each item has its own outcome.
-                    outcomes += [self._run_alone(item) for item in piece]
+                    outcomes += self._run_in_order(piece)
         return outcomes
 
-    def _run_in_order(self, piece: Sequence[Item]) -> list[Outcome | BrokerError]:
-        """Runs a caller's items one by one, up to the first that is held: nothing may pass it."""
+    def _run_in_order(self, piece: Sequence[Item], *, waited: bool = False) -> list[Outcome | BrokerError]:
+        """Runs a caller's items one by one, up to the first that is held, or finds no database: nothing may pass it.
+
+        With `waited`, all of them waited together, in vain: a lone one has had its turn.
+        """
         outcomes: list[Outcome | BrokerError] = []
-        for item in piece if len(piece) > 1 else ():
+        for item in () if waited and len(piece) == 1 else piece:
             outcome = self._run_alone(item)
             if isinstance(outcome, RowsHeld):
                 break
             outcomes.append(outcome)
+            if isinstance(outcome, StorageUnavailable):
+                return outcomes + [outcome] * (len(piece) - len(outcomes))
         return outcomes + [RowsHeld(_HELD, waited=True) for _ in piece[len(outcomes) :]]
 
     def _run_alone(self, item: Item) -> Outcome | BrokerError:

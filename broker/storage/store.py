@@ -101,11 +101,10 @@ class Store(ConsumerStore, TopicStore):
             self._verdicts,
             self._sends,
             self._sinks,
-            self._claims,
-            self._receipts,
             self._notes,
         ):
             await lane.close()
+        await self._close_consumers()
         await self._moves.close()
         await self._look_ups.close()
         await self._judgements.close()

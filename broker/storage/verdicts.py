@@ -29,6 +29,10 @@ _OP_COLUMNS = (
 )
 
 
+MOST_HALVES = 10_000
+"""Half messages, about, that are decided about in one database transaction; other verdicts are not to wait for more."""
+
+
 class _Open:
     """A transaction without a verdict, as its half messages tell it."""
 
@@ -52,10 +56,33 @@ def decide(
     """Records verdicts, releases and drops half messages; one outcome per item, in their order.
 
     With `free`, no queue is waited for: transactions with messages whose queues are held by others are answered
-    RowsHeld.
+    RowsHeld. So are, at any time, those that are too much for one database transaction: they come with the next one.
     """
     ids = sorted({item.transaction_id for item in work})
-    pending = _lock_halves(session, ids)
+    pending, count = _lock_some_halves(session, ids)
+    if count < len(ids):
+        ids = ids[:count]
+        decided = set(ids)
+        first = iter(
+            _decide_on(
+                session, [i for i in work if i.transaction_id in decided], ids, pending, now, directory, turn, free
+            )
+        )
+        return [next(first) if item.transaction_id in decided else _too_much() for item in work]
+    return _decide_on(session, work, ids, pending, now, directory, turn, free)
+
+
+def _decide_on(
+    session: Session,
+    work: Sequence[VerdictWork],
+    ids: Sequence[bytes],
+    pending: dict[bytes, _Open],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None,
+) -> list[TransactionOutcome | BrokerError]:
+    """Decides about transactions whose half messages are locked."""
     outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn, free)
     if outcomes is None:
         session.rollback()
@@ -65,6 +92,10 @@ def decide(
     if outcomes is None:
         raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
     return outcomes
+
+
+def _too_much() -> RowsHeld:
+    return RowsHeld("There is too much to be decided at once; nothing of this was acknowledged, try again.")
 
 
 def decide_within(
@@ -116,14 +147,34 @@ def _decide(
 
 
 def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
-    pending: dict[bytes, _Open] = {}
-    for row in session.fetch_in(
+    return _by_transaction(_locked(session, ids))
+
+
+def _lock_some_halves(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, _Open], int]:
+    """Locks the half messages of the first of these transactions, as many as make sense at once; how many those are."""
+    found = _locked(session, ids, f" LIMIT {MOST_HALVES}") if len(ids) > 1 else _locked(session, ids)
+    if len(ids) == 1 or len(found) < MOST_HALVES:
+        return _by_transaction(found), len(ids)
+    # The last one may have more.
+    last = found[-1][0]
+    if found[0][0] == last:
+        return _lock_halves(session, ids[: ids.index(last) + 1]), ids.index(last) + 1
+    return _by_transaction([row for row in found if row[0] != last]), ids.index(last)
+
+
+def _locked(session: Session, ids: Sequence[bytes], limit: str = "") -> Sequence[Sequence[Any]]:
+    return session.fetch_in(
         f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, parked_at,"
         f" {HALF_COLUMNS}"
         f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
         ids,
-        " ORDER BY transaction_id, position" + session.dialect.for_update,
-    ):
+        f" ORDER BY transaction_id, position{limit}" + session.dialect.for_update,
+    )
+
+
+def _by_transaction(found: Sequence[Sequence[Any]]) -> dict[bytes, _Open]:
+    pending: dict[bytes, _Open] = {}
+    for row in found:
         known = pending.get(row[0])
         if known is None:  # The half at position 0, which comes first.
             known = pending[row[0]] = _Open(row)
