@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError, NotFound, StorageUnavailable
+from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
 from broker.services.work import ClaimWork, NackWork, Receipt
 
 if TYPE_CHECKING:
@@ -204,8 +204,9 @@ class Subscription:
                                 await self._awake()
                             asked_at = time.monotonic()
                             claimed = await (ahead or self.take(self._credits))
-                        except StorageUnavailable:
-                            # The stream outlives the database's absence; what is due is delivered when it is back.
+                        except (StorageUnavailable, Overloaded):
+                            # The stream outlives the database's absence; what is due is delivered when it is back. Who
+                            # waited behind others for a database that stood still is told that too much waits.
                             ahead = None
                             await asyncio.sleep(RETRY_PAUSE)
                             continue

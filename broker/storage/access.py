@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOOK_UP_THREADS = 3
+CHANGE_THREADS = 3
 EPOCH_THREADS = 2
 JUDGING_THREADS = 2
 
@@ -44,6 +45,8 @@ class Access:
         self._lanes = lanes or LaneConfig()
         self._turns = itertools.count()
         self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
+        # A change may wait for a row that somebody holds; look-ups go on meanwhile.
+        self._changes = _LookUps(database, self._lanes.patience, CHANGE_THREADS)
         # What wakes those who wait must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.patience, 1)
         # Filters judge there: one that is slow holds up others of its kind, and nobody else.
@@ -65,7 +68,7 @@ class Access:
         return await self._watches.run(work, write=False)
 
     async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
-        return await self._look_ups.run(work, write=True, redo=redo)
+        return await self._changes.run(work, write=True, redo=redo)
 
     async def _clean(self, work: Callable[[Session], Result]) -> Result:
         """Changes what nobody waits for.

@@ -124,6 +124,8 @@ def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
     if isinstance(first, AckOutcome) and isinstance(second, AckOutcome):
         if now < first.held_until:
             second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
+            # This may be in doubt as well, and then tells of a lease that is gone.
+            second.held_until = max(first.held_until, second.held_until)
         # What the first time freed is free, and nobody was told.
         second.frees = tuple({*first.frees, *second.frees})
         return second

@@ -107,6 +107,7 @@ class Store(ConsumerStore, TopicStore):
         await self._close_consumers()
         await self._moves.close()
         await self._look_ups.close()
+        await self._changes.close()
         await self._judgements.close()
         await self._watches.close()
         await self._epochs.close()

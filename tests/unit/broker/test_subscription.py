@@ -12,7 +12,7 @@ import pytest
 from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import LogMessage
 from broker.domain.topic import Topic
-from broker.errors import NotFound
+from broker.errors import NotFound, Overloaded, StorageUnavailable
 from broker.services import subscription as module
 from broker.services.delivery import DeliveryConfig
 from broker.services.subscription import Subscription, Wish
@@ -131,3 +131,16 @@ async def test_a_consumer_that_speaks_while_its_leases_are_looked_at_is_awake(mo
         rig.on_look_at_leases = consumer.spoke
         rig.wakeups.released({(OLD.topic_id, 10): 2})
         assert (await anext(batches))[0].messages[0].offset == 1
+
+
+@pytest.mark.parametrize("trouble", [StorageUnavailable("away"), Overloaded("too much waits", retry_after=0.5)])
+async def test_a_stream_outlives_a_claim_that_waited_for_too_long(
+    monkeypatch: pytest.MonkeyPatch, trouble: BrokerError
+) -> None:
+    """Which of the two a claim is told depends on what else waited for a database that stood still."""
+    monkeypatch.setattr(module, "RETRY_PAUSE", 0.0)
+    rig = Rig(lambda: trouble, lambda: Claimed([part(0)]))
+    consumer = rig.subscription()
+    consumer.grant(10)
+    async with aclosing(consumer.batches()) as batches, asyncio.timeout(HANGS):
+        assert (await anext(batches))[0].messages[0].offset == 0
