@@ -138,6 +138,12 @@ class SendWork:
         """Bytes of the body."""
         return len(self.message.body)
 
+    @property
+    def order(self) -> tuple[int, str] | None:
+        """What it has in common with those that keep their order; None: it has none."""
+        group = self.message.message_group
+        return None if group is None else (self.topic_id, group)
+
 
 @dataclass(slots=True)
 class Duplicate:

@@ -34,7 +34,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -268,6 +268,7 @@ class Lane(Generic[Item, Outcome]):
         | None = None,
         wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
         size_of: Callable[[Item], int] | None = None,
+        order_of: Callable[[Item], Hashable | None] | None = None,
         config: LaneConfig | None = None,
     ) -> None:
         """Takes the work: one outcome per item, in their order, in one database transaction.
@@ -280,6 +281,8 @@ class Lane(Generic[Item, Outcome]):
             wary: takes the place of `work` while rows are held by others for long; it waits for none of them as far as
                 it can, and answers RowsHeld for items that have to wait.
             size_of: bytes of an item; 0 for all when not given.
+            order_of: what items have in common that keep their order; None: the item has none. Where items run one by
+                one, those behind one that fails in passing fail like it: it comes again, and nothing may pass it.
             config: bounds.
         """
         self._name = name
@@ -289,6 +292,7 @@ class Lane(Generic[Item, Outcome]):
         self._wary_until = 0.0
         self._warnings = 0
         self._size_of = size_of
+        self._order_of = order_of
         self._config = config or LaneConfig()
         self._worker = Worker(database, patience=self._config.patience, lock_wait=LOCK_WAIT)
         self._availability = database.availability
@@ -451,7 +455,7 @@ class Lane(Generic[Item, Outcome]):
             if len(items) == 1:
                 return [self._rejected(items[0])]
             logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
-        return [self._run_alone(item) for item in items]
+        return self._run_one_by_one(items)
 
     def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         redo = self._redo
@@ -499,18 +503,37 @@ class Lane(Generic[Item, Outcome]):
                 except RowsHeld:
                     outcomes += self._run_in_order(piece)
                 except Exception:  # Each item has its own outcome.
-                    outcomes += [self._run_alone(item) for item in piece]
+                    outcomes += self._run_one_by_one(piece)
         return outcomes
+
+    def _run_one_by_one(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
+        stopped: dict[Hashable, StorageUnavailable] = {}
+        return [self._run_behind(stopped, item) for item in items]
+
+    def _run_behind(self, stopped: dict[Hashable, StorageUnavailable], item: Item) -> Outcome | BrokerError:
+        """Runs an item alone, unless one in front of it failed in passing."""
+        order = self._order_of(item) if self._order_of else None
+        if order in stopped:
+            return stopped[order]
+        outcome = self._run_alone(item)
+        if order is not None and isinstance(outcome, StorageUnavailable):
+            stopped[order] = outcome
+        return outcome
 
     def _run_in_order(self, piece: Sequence[Item]) -> list[Outcome | BrokerError]:
         """Runs a caller's items one by one, up to the first that is held: nothing may pass it."""
         outcomes: list[Outcome | BrokerError] = []
+        stopped: dict[Hashable, StorageUnavailable] = {}
         for item in piece if len(piece) > 1 else ():
-            outcome = self._run_alone(item)
+            outcome = self._run_behind(stopped, item)
             if isinstance(outcome, RowsHeld):
+                stopped = {key: front for key, front in stopped.items() if front is not outcome}
                 break
             outcomes.append(outcome)
-        return outcomes + [RowsHeld(_HELD, waited=True) for _ in piece[len(outcomes) :]]
+        for item in piece[len(outcomes) :]:
+            front = stopped.get(self._order_of(item)) if stopped and self._order_of else None
+            outcomes.append(front if front is not None else RowsHeld(_HELD, waited=True))
+        return outcomes
 
     def _run_alone(self, item: Item) -> Outcome | BrokerError:
         try:
