@@ -88,6 +88,7 @@ class _Line(Generic[ItemT, ResultT]):
     front: asyncio.Future[ResultT]
     refused: list[tuple[_Entry[ItemT, ResultT], ResultT]] = field(default_factory=list)
     behind: list[_Entry[ItemT, ResultT]] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Batcher(Generic[ItemT, ResultT]):
@@ -154,6 +155,7 @@ class Batcher(Generic[ItemT, ResultT]):
         if not self.is_in_front(future, order):
             return
         line = self._lines.pop(order)
+        line.over.set()
         if in_vain:
             for entry, result in line.refused:
                 if not entry.future.done():
@@ -176,8 +178,11 @@ class Batcher(Generic[ItemT, ResultT]):
 
     async def settle(self) -> None:
         """Waits until everything submitted so far has its result."""
-        while self._workers:
-            await asyncio.wait(self._workers)
+        while self._workers or self._lines:
+            if self._workers:
+                await asyncio.wait(self._workers)
+            for line in list(self._lines.values()):
+                await line.over.wait()
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()

@@ -128,3 +128,14 @@ async def test_a_lasting_refusal_holds_nobody_back() -> None:
             with pytest.raises(BatchRefused):
                 await producer.send_many(grouped("a1", "a2", "a3"))
         assert stub.stored == ["a2", "a3"]
+
+
+async def test_closing_waits_for_those_that_wait_behind_another_one() -> None:
+    slow = RetryConfig(initial_backoff=0.2, maximum_backoff=0.2)
+    async with Refusing() as stub:
+        stub.refused = {b"a1": [UNAVAILABLE] * 2}
+        async with AsyncProducer(stub.endpoint, retry=slow) as producer:
+            sending = asyncio.create_task(producer.send_many(grouped("a1", "a2")))
+            await stub.until(lambda: len(stub.sends) == 2)
+        await sending
+        assert stub.stored == ["a1", "a2"]
