@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from halfmq.v1 import producer_pb2
-from producer_sdk.batching import Batcher, BatchLimits, ask, outcomes_of
+from producer_sdk.batching import Batcher, BatchLimits, ask, is_passing, outcomes_of
 from producer_sdk.connection import BrokerLink, check_kind, check_seconds, client_name
 from producer_sdk.connection.statuses import as_item_error
 from producer_sdk.encoding import encode_message, to_wire
@@ -74,7 +74,7 @@ class AsyncProducer:
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
         # What has an order: two requests under way may overtake each other.
-        self._ordered_sends = Batcher(self._send_messages, replace(self._limits, in_flight=1))
+        self._ordered_sends = Batcher(self._send_messages, replace(self._limits, in_flight=1), is_passing)
         self._recalls = Batcher(self._send_recalls, self._limits)
         self._close_grace = close_grace
         self._closed = False
@@ -234,8 +234,9 @@ class AsyncProducer:
     async def _place_of(
         self, message: message_pb2.Message, sends: Batcher[message_pb2.Message, producer_pb2.SendResult]
     ) -> LogPosition:
+        order = (message.topic, message.message_group) if message.message_group else None
         try:
-            return _position(await ask(sends, self._link.retry, message, message.ByteSize() + 4))
+            return _position(await ask(sends, self._link.retry, message, message.ByteSize() + 4, order=order))
         except HalfmqError as error:
             # An error of its own: that of a request is shared by all of its messages.
             raise type(error)(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from producer_sdk.connection.settings import check_count
@@ -16,12 +16,12 @@ from producer_sdk.connection.statuses import is_passing_item
 from producer_sdk.errors import BrokerFailed, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
     from halfmq.v1.message_pb2 import ItemError
     from producer_sdk.connection import RetryConfig
 
-__all__ = ["BatchLimits", "Batcher", "ask", "outcomes_of"]
+__all__ = ["BatchLimits", "Batcher", "ask", "is_passing", "outcomes_of"]
 
 
 class ItemResult(Protocol):
@@ -72,11 +72,33 @@ class BatchLimits:
             check_count(f"BatchLimits.{name}", getattr(self, name))
 
 
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[ItemT, ResultT]):
+    item: ItemT
+    size: int
+    shared: str
+    order: Hashable | None
+    future: asyncio.Future[ResultT]
+
+
+@dataclass(slots=True, eq=False)
+class _Line(Generic[ItemT, ResultT]):
+    """What waits behind an item that is sent again: those refused with it, and those that came later."""
+
+    front: asyncio.Future[ResultT]
+    refused: list[tuple[_Entry[ItemT, ResultT], ResultT]] = field(default_factory=list)
+    behind: list[_Entry[ItemT, ResultT]] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Batcher(Generic[ItemT, ResultT]):
     """Gathers items of one kind into requests."""
 
     def __init__(
-        self, send: Callable[[list[ItemT], str], Awaitable[Sequence[ResultT]]], limits: BatchLimits | None = None
+        self,
+        send: Callable[[list[ItemT], str], Awaitable[Sequence[ResultT]]],
+        limits: BatchLimits | None = None,
+        passing: Callable[[ResultT], bool] | None = None,
     ) -> None:
         """Sends nothing yet.
 
@@ -84,40 +106,83 @@ class Batcher(Generic[ItemT, ResultT]):
             send: Sends one request and gives one result per item, in their order; its exception becomes that of every
                 item. Its second argument is what the items of the request have in common.
             limits: How large requests grow; None: the defaults of BatchLimits.
+            passing: Whether a result says that its item is to be sent again. Items with an order then wait for it; it
+                needs limits with one request under way.
         """
         self._send = send
         self._limits = limits or BatchLimits()
-        self._waiting: deque[tuple[ItemT, int, str, asyncio.Future[ResultT]]] = deque()
+        self._passing = passing
+        self._waiting: deque[_Entry[ItemT, ResultT]] = deque()
+        self._lines: dict[Hashable, _Line[ItemT, ResultT]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._active = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, item: ItemT, size: int, shared: str = "") -> asyncio.Future[ResultT]:
+    def submit(
+        self, item: ItemT, size: int, shared: str = "", order: Hashable | None = None
+    ) -> asyncio.Future[ResultT]:
         """Adds an item to the next request.
 
         Args:
             item: What to send.
             size: Its size in bytes, about.
             shared: What all items of a request must have in common, such as a reason that is sent once.
+            order: What items have in common that keep their order; None: it has none, or is in front of its line.
 
         Returns:
             A future of the item's result. Cancelled before the item is on its way, it takes the item back.
         """
         loop = self._loop or self._bind()
         future: asyncio.Future[ResultT] = loop.create_future()
-        self._waiting.append((item, size, shared, future))
+        self._waiting.append(_Entry(item, size, shared, order, future))
+        self._start(loop)
+        return future
+
+    def is_in_front(self, future: asyncio.Future[ResultT], order: Hashable) -> bool:
+        """Whether others of its order wait until `settled` is called for the item of this future."""
+        line = self._lines.get(order)
+        return line is not None and line.front is future
+
+    def settled(self, future: asyncio.Future[ResultT], order: Hashable, *, in_vain: bool) -> None:
+        """Has those go on that wait behind an item; nothing to do where none can.
+
+        Args:
+            future: What `submit` returned for it at first.
+            order: Its order.
+            in_vain: It was sent again as long as allowed. What was refused with it then fails with it; the rest has not
+                been tried.
+        """
+        if not self.is_in_front(future, order):
+            return
+        line = self._lines.pop(order)
+        line.over.set()
+        if in_vain:
+            for entry, result in line.refused:
+                if not entry.future.done():
+                    entry.future.set_result(result)
+            following = line.behind
+        else:
+            following = [*(entry for entry, _ in line.refused), *line.behind]
+        following = [entry for entry in following if not entry.future.done()]
+        if following:
+            self._waiting.extendleft(reversed(following))
+            self._start(self._loop or self._bind())
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._active < self._limits.in_flight:
             self._active += 1
             # The task begins after everything that is ready now has run: items of one moment share a request.
             worker = loop.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
-        return future
 
     async def settle(self) -> None:
         """Waits until everything submitted so far has its result."""
-        while self._workers:
-            await asyncio.wait(self._workers)
+        while self._workers or self._lines:
+            if self._workers:
+                await asyncio.wait(self._workers)
+            for line in list(self._lines.values()):
+                await line.over.wait()
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()
@@ -132,11 +197,12 @@ class Batcher(Generic[ItemT, ResultT]):
 
     async def _send_all(self) -> None:
         while self._waiting:
-            items, futures, shared = self._take()
-            if not items:
+            entries = self._take()
+            if not entries:
                 continue
+            futures = [entry.future for entry in entries]
             try:
-                results = await self._send(items, shared)
+                results = await self._send([entry.item for entry in entries], entries[0].shared)
             except Exception as error:
                 self._fail(futures, error)
             except BaseException as error:
@@ -147,28 +213,39 @@ class Batcher(Generic[ItemT, ResultT]):
                     msg = f"the broker answered {len(results)} results to {len(futures)} items; it breaks the protocol"
                     self._fail(futures, BrokerFailed(msg))
                     continue
-                for future, result in zip(futures, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
+                for entry, result in zip(entries, results, strict=True):
+                    if not entry.future.done() and not self._stands_in_line(entry, result):
+                        entry.future.set_result(result)
 
-    def _take(self) -> tuple[list[ItemT], list[asyncio.Future[ResultT]], str]:
+    def _stands_in_line(self, entry: _Entry[ItemT, ResultT], result: ResultT) -> bool:
+        """Has an item that is to be sent again wait behind another one, or others behind this one."""
+        if entry.order is None or self._passing is None or not self._passing(result):
+            return False
+        line = self._lines.get(entry.order)
+        if line is None:
+            # Here and not by who waits for the result: the next request is filled before that runs.
+            self._lines[entry.order] = _Line(entry.future)
+            return False
+        line.refused.append((entry, result))
+        return True
+
+    def _take(self) -> list[_Entry[ItemT, ResultT]]:
         waiting, room = self._waiting, min(self._limits.size, _LARGEST_REQUEST)
-        items: list[ItemT] = []
-        futures: list[asyncio.Future[ResultT]] = []
-        first_shared = waiting[0][2]
-        while waiting and len(items) < self._limits.items:
-            item, size, shared, future = waiting[0]
-            if items and (size > room or shared != first_shared):
+        entries: list[_Entry[ItemT, ResultT]] = []
+        while waiting and len(entries) < self._limits.items:
+            entry = waiting[0]
+            line = self._lines.get(entry.order) if self._lines and entry.order is not None else None
+            if line is None and entries and (entry.size > room or entry.shared != entries[0].shared):
                 break
             waiting.popleft()
-            if future.cancelled():
+            if entry.future.cancelled():
                 continue
-            if not items:
-                first_shared = shared
-            items.append(item)
-            futures.append(future)
-            room -= size
-        return items, futures, first_shared
+            if line is not None:
+                line.behind.append(entry)
+                continue
+            entries.append(entry)
+            room -= entry.size
+        return entries
 
     @staticmethod
     def _fail(futures: list[asyncio.Future[ResultT]], error: BaseException) -> None:
@@ -182,9 +259,16 @@ class Batcher(Generic[ItemT, ResultT]):
 
 
 async def ask(
-    batcher: Batcher[ItemT, ItemResultT], retry: RetryConfig, item: ItemT, size: int, shared: str = ""
+    batcher: Batcher[ItemT, ItemResultT],
+    retry: RetryConfig,
+    item: ItemT,
+    size: int,
+    shared: str = "",
+    order: Hashable | None = None,
 ) -> ItemResultT:
     """Sends an item, and again by itself if the broker answers that it cannot do this one item just now.
+
+    Until it is settled, what has the same order and was submitted later waits.
 
     Returns:
         The item's result, which may still carry an error.
@@ -195,13 +279,25 @@ async def ask(
     if size > _LARGEST_REQUEST:
         msg = f"{size} bytes in one request; 32 MiB are allowed: store large content elsewhere and send its key"
         raise RequestRefused(msg, reason="BODY_TOO_LARGE", field="body")
-    result = await batcher.submit(item, size, shared)
-    if result.HasField("error") and is_passing_item(result.error):
+    first = batcher.submit(item, size, shared, order)
+    in_vain = False
+    try:
+        result = await first
+        # Without being in front it was refused for good, with the one that was.
+        if is_passing(result) and (order is None or batcher.is_in_front(first, order)):
 
-        async def again() -> ItemResultT:
-            return await batcher.submit(item, size, shared)
+            async def again() -> ItemResultT:
+                return await batcher.submit(item, size, shared)
 
-        return await retry.repeating(_is_passing)(again)
+            in_vain = True
+            result = await retry.repeating(is_passing)(again)
+            in_vain = is_passing(result)
+    except asyncio.CancelledError:
+        in_vain = False  # Its caller gave it up; others did not.
+        raise
+    finally:
+        if order is not None:
+            batcher.settled(first, order, in_vain=in_vain)
     return result
 
 
@@ -228,5 +324,6 @@ async def outcomes_of(
     return outcomes
 
 
-def _is_passing(result: ItemResult) -> bool:
+def is_passing(result: ItemResult) -> bool:
+    """Whether the same item may succeed when it is sent again."""
     return result.HasField("error") and is_passing_item(result.error)

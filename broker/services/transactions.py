@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.domain.ids import message_id, uuid7
 from broker.domain.limits import Limits, check_operator, check_reason, check_transaction_size, same_key_twice
 from broker.domain.message import LogPosition, Message
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.errors import BrokerError, InvalidArgument, NotFound, Overloaded, StorageUnavailable
 from broker.services.catalog import page_limit
 from broker.services.work import (
     RECALLED,
@@ -249,10 +249,14 @@ class TransactionService:
         now = self._clock.now()
         work: list[SendWork] = []
         places: list[int] = []
+        stopped: _Stopped = {}
         for index, item in enumerate(messages):
             try:
                 if isinstance(item, BrokerError):
                     raise item
+                if stopped and (front := stopped.get(_order(item.message))) is not None:
+                    outcomes[index] = front
+                    continue
                 destination = await self._destination(item.message, now)
                 work.append(SendWork(item.message_id or new_id(), *destination, item.message))
                 places.append(index)
@@ -261,6 +265,8 @@ class TransactionService:
                 error.as_outcome()
             except BrokerError as error:
                 outcomes[index] = error.as_outcome()
+                if not isinstance(item, BrokerError):
+                    _stop(stopped, item.message, error)
         heads: dict[Queue, int] = {}
         for index, sent, done in zip(places, work, await self._appended(work, now), strict=True):
             if isinstance(done, Duplicate):
@@ -282,12 +288,21 @@ class TransactionService:
         gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
         # Another broker deleted the topics that this one remembers; some may have been made anew.
         self._store.forget_topics([work[index].message.topic for index in gone])
-        for index in gone:
+        stopped: _Stopped = {}
+        looked_at = set(gone)
+        for index, outcome in enumerate(done) if gone else ():
             item = work[index]
+            if index not in looked_at:
+                _stop(stopped, item.message, outcome)
+                continue
+            if stopped and (front := stopped.get(_order(item.message))) is not None:
+                done[index] = front
+                continue
             try:
                 again[index] = SendWork(item.message_id, *await self._destination(item.message, now), item.message)
             except BrokerError as error:
                 done[index] = error
+                _stop(stopped, item.message, error)
         for index, outcome in zip(again, await self._store.send(list(again.values())) if again else [], strict=True):
             done[index] = outcome
         return done
@@ -397,6 +412,19 @@ class TransactionService:
 
     async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
         return await self._store.find_topic_of_queue(queue_id) or (None, 0)
+
+
+_Stopped: TypeAlias = dict[tuple[str, str] | None, BrokerError]
+"""Message groups of which a message failed in passing: it comes again, and nothing of its group may pass it."""
+
+
+def _order(message: Message) -> tuple[str, str] | None:
+    return None if message.message_group is None else (message.topic, message.message_group)
+
+
+def _stop(stopped: _Stopped, message: Message, outcome: object) -> None:
+    if message.message_group is not None and isinstance(outcome, StorageUnavailable | Overloaded):
+        stopped.setdefault(_order(message), outcome)
 
 
 def names_deleted_topic(outcome: object) -> bool:

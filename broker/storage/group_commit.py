@@ -465,7 +465,14 @@ class Lane(Generic[Item, Outcome]):
             if len(items) == 1:
                 return [self._rejected(items[0])]
             logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
-        return [outcome for piece in pieces for outcome in self._run_in_order(piece)]
+        outcomes: list[Outcome | BrokerError] = []
+        for piece in pieces:
+            before = outcomes[-1] if outcomes else None
+            if isinstance(before, StorageUnavailable) and self._availability.away:
+                outcomes += [before] * len(piece)  # One has waited for the database, for all.
+            else:
+                outcomes += self._run_in_order(piece)
+        return outcomes
 
     def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         redo = self._redo

@@ -79,7 +79,12 @@ class Store(ConsumerStore, TopicStore):
             "verdict", database, self._decide, wary=self._decide_what_is_free, config=lanes
         )
         self._sends: Lane[SendWork, Place | Duplicate] = Lane(
-            "send", database, self._send, wary=self._send_what_is_free, size_of=lambda item: item.size, config=lanes
+            "send",
+            database,
+            self._send,
+            wary=self._send_what_is_free,
+            size_of=lambda item: item.size,
+            config=lanes,
         )
         self._sinks: Lane[SinkWork, bool] = Lane(
             "sink", database, self._prepare_epochs, size_of=lambda item: item.halves.size, config=lanes
