@@ -62,7 +62,7 @@ class Driver:
         return output
 
 
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     """Looks again and again until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():

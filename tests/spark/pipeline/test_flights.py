@@ -141,7 +141,7 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
         command += [f"--figure={figure}" for figure in figures.figures]
         command += [f"--group-by={column}" for column in figures.group_by]
         aggregating = Driver(*command, f"--messages-per-batch={FLIGHTS // 6}")
-        until((tmp_path / "checkpoint" / "commits" / "1").exists)
+        until((tmp_path / "checkpoint" / "commits" / "1").exists, 400)
         assert aggregating.running()
         # The broker first: the driver is killed while it asks for it.
         broker.kill()
