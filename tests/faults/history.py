@@ -327,8 +327,9 @@ def _judge_order(history: History, found: Findings) -> list[str]:
 def _judge_deliveries(history: History, found: Findings) -> list[str]:
     wrong = []
     log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
-    # The messages of a message group come in order, and so do those of none; between them there is no order.
-    furthest: dict[tuple[int, str], int] = defaultdict(lambda: -1)
+    # The messages of a message group come in order. Those of none need not: what was handed out, and told to nobody
+    # because the database did not answer in time, comes again as not tried, behind others.
+    furthest: dict[str, Place] = {}
     seen: set[Place] = set()
     handled: dict[Place, int] = {}
     told = {delivery.place for delivery in history.deliveries if delivery.acknowledging}
@@ -336,12 +337,13 @@ def _judge_deliveries(history: History, found: Findings) -> list[str]:
         queue, offset = delivery.place
         if log.get(delivery.place) != delivery.entry:
             wrong.append(f"delivered, but not in the log: {queue}/{offset} {delivery.entry}")
-        among = (queue, delivery.message_group)
+        among = delivery.message_group
         # Behind the first one of a message group, those that come again count as not tried.
-        if delivery.attempt == 1 and not (delivery.message_group and delivery.place in seen):
-            if offset <= furthest[among]:
-                wrong.append(f"out of order: {queue}/{offset} came first after {queue}/{furthest[among]}")
-            furthest[among] = max(furthest[among], offset)
+        if among and delivery.attempt == 1 and delivery.place not in seen:
+            before = furthest.get(among, (queue, -1))
+            if before[0] != queue or offset <= before[1]:
+                wrong.append(f"out of order in {among}: {queue}/{offset} came first after {before[0]}/{before[1]}")
+            furthest[among] = max(before, delivery.place)
         seen.add(delivery.place)
         if handled.get(delivery.place, delivery.arrived) < delivery.arrived:
             wrong.append(f"delivered again after its ack was confirmed: {queue}/{offset}")

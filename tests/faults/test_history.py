@@ -95,7 +95,7 @@ class Story:
 
     def deliver(self, queue: int, first: int = 0, attempt: int = 1) -> None:
         for offset, entry in self.log[queue][first:]:
-            delivery = self.history.deliver((queue, offset), entry, attempt)
+            delivery = self.history.deliver((queue, offset), entry, attempt, f"group {queue}")
             delivery.acknowledging = True
             delivery.acknowledged = self.history.moment()
 
@@ -121,6 +121,14 @@ def test_an_answer_may_be_repeated_when_its_fate_is_unknown() -> None:
     story = Story()
     repeated = story.history.begin("j", "commit")
     story.history.end(repeated, UNKNOWN)
+    assert story.judge() == []
+
+
+def test_messages_of_no_message_group_may_come_in_any_order() -> None:
+    story = Story()
+    for delivery in story.history.deliveries:
+        delivery.message_group = ""
+    deliver_in_the_wrong_order(story)
     assert story.judge() == []
 
 
@@ -203,6 +211,10 @@ def swap_acknowledged_commits(story: Story) -> None:
 
 def deliver_in_the_wrong_order(story: Story) -> None:
     story.history.deliveries[:2] = reversed(story.history.deliveries[:2])
+
+
+def deliver_from_another_queue(story: Story) -> None:
+    story.history.deliveries[-1].message_group = "group 0"
 
 
 def deliver_again_after_the_ack(story: Story) -> None:
@@ -324,7 +336,8 @@ def swap_sent_messages(story: Story) -> None:
         (tell_another_place, "s does not lie where its send said"),
         (swap_sent_messages, "reordered at 0/"),
         (swap_acknowledged_commits, "reordered at 0/1"),
-        (deliver_in_the_wrong_order, "out of order: 0/0"),
+        (deliver_in_the_wrong_order, "out of order in group 0: 0/0 came first after 0/1"),
+        (deliver_from_another_queue, "out of order in group 0: 1/0 came first after 0/"),
         (deliver_again_after_the_ack, "delivered again after its ack was confirmed: 1/0"),
         (never_deliver, "never delivered and handled: (0, 0)"),
         (never_acknowledge, "never delivered and handled: (0, 0)"),

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 def waiting_transactions(session: Session) -> int:
     """How many transactions wait for a lock in the database that this session is connected to."""
+    ((version,),) = session.fetch("SELECT VERSION()")
+    if "MariaDB" not in version:
+        # MySQL's status leaves out who has written nothing yet, and waits to read a row.
+        ((waiting_here,),) = session.fetch(
+            "SELECT COUNT(DISTINCT thread_id) FROM performance_schema.data_locks"
+            " WHERE lock_status = 'WAITING' AND object_schema = DATABASE()"
+        )
+        return int(waiting_here)
     ((_, _, status),) = session.fetch("SHOW ENGINE INNODB STATUS")
     waiting = {
         int(found[1])
