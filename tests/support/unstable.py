@@ -1,8 +1,9 @@
 """Tests that failed are run once more, alone: what fails again has failed, what passes is unstable.
 
-`pytest --failures-to FILE` notes which tests failed, and what they said. `pytest --once-more FILE` runs only these, and
+`pytest --failures-to=FILE` notes which tests failed, and what they said. `pytest --once-more=FILE` runs only these, and
 shows those that pass now under a heading of their own, with both outputs. They are to be mended: each of them is a
 test, or a part of the product, that depends on how busy the machine is. More than a few of them are a failure.
+(With a blank instead of =, pytest takes a file that exists for tests, and does not know the option.)
 """
 
 from __future__ import annotations

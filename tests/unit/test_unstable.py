@@ -37,29 +37,40 @@ def test_skipped_again():
 
 
 class Run:
-    """pytest on files of its own, in a process of its own, as scripts/test starts it."""
+    """pytest on a project of its own, in a process of its own, as scripts/test starts it: without naming a file."""
 
-    def __init__(self, folder: Path, *tests: str) -> None:
-        self._folder = folder
-        (folder / "conftest.py").write_text("pytest_plugins = ('support.unstable',)\n")
-        (folder / "test_some.py").write_text("".join(tests))
-        self.failures = folder / "failures.json"
+    def __init__(self, project: Path, *tests: str) -> None:
+        self._project = project
+        (project / "tests").mkdir()
+        (project / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+        (project / "tests" / "conftest.py").write_text("pytest_plugins = ('support.unstable',)\n")
+        self.write(*tests)
+        self.failures = project / ".noted" / "failures.json"
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def write(self, *tests: str) -> None:
+        (self._project / "tests" / "test_some.py").write_text("".join(tests))
+
+    def first(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._pytest(f"--failures-to={self.failures}", *arguments)
+
+    def again(self) -> subprocess.CompletedProcess[str]:
+        return self._pytest(f"--once-more={self.failures}")
+
+    def twice(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        first = self.first(*arguments)
+        assert first.returncode == 1, first.stdout
+        return self.again()
+
+    def _pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments, "test_some.py"],
-            cwd=self._folder,
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments],
+            cwd=self._project,
             env={"PYTHONPATH": str(_TESTS), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
         )
-
-    def twice(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        first = self(*arguments, "--failures-to", str(self.failures))
-        assert first.returncode == 1, first.stdout
-        return self("--once-more", str(self.failures))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
@@ -94,11 +105,11 @@ def test_errors_of_fixtures_are_failures(tmp_path: Path) -> None:
 
 def test_a_file_that_can_no_longer_be_read_is_a_failure(tmp_path: Path) -> None:
     run = Run(tmp_path, _UNSTABLE.format(number=1))
-    assert run("--failures-to", str(run.failures)).returncode == 1
-    (tmp_path / "test_some.py").write_text(_GOOD)
-    again = run("--once-more", str(run.failures))
+    assert run.first().returncode == 1
+    run.write(_GOOD)
+    again = run.again()
     assert again.returncode == 1
-    assert "not found again: test_some.py::test_number_1" in again.stdout
+    assert "not found again: tests/test_some.py::test_number_1" in again.stdout
 
 
 @pytest.mark.parametrize(("count", "status"), [(MOST_UNSTABLE, 0), (MOST_UNSTABLE + 1, 1)])
@@ -116,6 +127,7 @@ def test_when_very_many_fail_none_is_run_again(tmp_path: Path) -> None:
 
 def test_nothing_failed_and_nothing_is_noted(tmp_path: Path) -> None:
     run = Run(tmp_path, _GOOD)
+    run.failures.parent.mkdir()
     run.failures.write_text("of an earlier run")
-    assert run("--failures-to", str(run.failures)).returncode == 0
+    assert run.first().returncode == 0
     assert run.failures.read_text() == "{}"
