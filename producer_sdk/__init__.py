@@ -1,11 +1,12 @@
 """Transactional messages for Python: what is sent and what the database commits both happen, or neither does.
 
-Start with TransactionProducer::
+Start with TransactionProducer. The listener answers checks by what the block writes under the transaction's id::
 
     with TransactionProducer("localhost:8085", "order-service", OrderListener()) as producer:
         with producer.transaction() as tx, database.begin() as db:
             tx.send("orders", order.to_json())
-            db.execute(insert_order, order, tx.transaction_id)
+            db.execute(note_transaction, {"id": tx.transaction_id, "status": "done"})
+            db.execute(insert_order, order)
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnc
 from producer_sdk.ids import new_id, plausible_id
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
 from producer_sdk.message import HalfMessages, Message, as_messages
+from producer_sdk.own_check import OwnCheck
 from producer_sdk.results import (
     TransactionInfo,
     TransactionResult,
@@ -89,6 +90,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checks = (
             CheckStream(self._link, group, self.client_id, self._listener) if self._listener is not None else None
         )
+        self._own_check = OwnCheck(self._listener) if self._listener is not None else None
 
     async def wait_until_registered(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a plain wait
         """Waits until a broker knows this producer and may ask it.
@@ -115,7 +117,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """Begins a transaction: ``async with producer.transaction() as tx: await tx.send(...)``."""
         # Nothing starts before the first message: the synchronous producer calls this outside of the event loop.
         self._refuse_if_closed()
-        return AsyncTransaction(self._calls, self._begin)
+        return AsyncTransaction(self._calls, self._begin, self._own_check)
 
     async def send_in_transaction(
         self, messages: Message | Iterable[Message], arg: Any = None
@@ -253,6 +255,8 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._closed:
             return
         self._link.bind()
+        if self._own_check is not None:
+            await self._own_check.close(self._close_grace)
         if self._checks is not None:
             await self._checks.close(self._close_grace)
         if self._listener is not None:

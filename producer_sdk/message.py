@@ -115,7 +115,8 @@ class HalfMessages(Sequence[Message]):
     Attributes:
         transaction_id: Identity of the transaction.
         messages: The messages.
-        check_number: Which check this is, from 1; 0 when the local transaction is run for the first time.
+        check_number: Which of the broker's checks this is, from 1; 0 when the local transaction is to be run, and when
+            the producer itself checks what became of it, after an exception left its block.
         max_checks: After this many checks the transaction is parked; 0 outside of a check.
         prepared_at: When it was prepared (database time, UTC); None outside of a check.
     """

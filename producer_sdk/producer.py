@@ -226,7 +226,9 @@ class Transaction:
     """The block of ``with producer.transaction() as tx``.
 
     Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
-    them and inside the block; leaving the block normally then releases the messages, and an exception drops them.
+    them and inside the block; leaving the block normally then releases the messages. When an exception leaves it, the
+    producer's listener is asked how the local transaction ended: it may have committed all the same. Without a listener
+    an exception drops the messages.
     """
 
     def __init__(self, core: AsyncTransaction, runner: BackgroundRunner) -> None:

@@ -7,12 +7,12 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from producer_sdk.connection import reason_of, text_of_reason
-from producer_sdk.encoding import encode_message, to_wire
-from producer_sdk.errors import HalfmqError, PrepareUnconfirmed, TransactionRefused
+from producer_sdk.encoding import encode_message, from_wire, to_wire
+from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, TransactionRefused
 from producer_sdk.ids import new_id
-from producer_sdk.message import as_messages
+from producer_sdk.message import HalfMessages, as_messages
 from producer_sdk.results import TransactionResult, message_ids
-from producer_sdk.states import TransactionState
+from producer_sdk.states import LocalTransactionState, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from halfmq.v1 import message_pb2 as pb
     from producer_sdk.connection import Span
     from producer_sdk.message import Message
+    from producer_sdk.own_check import OwnCheck
     from producer_sdk.verdicts import TransactionCalls
 
 __all__ = ["AsyncTransaction"]
@@ -33,15 +34,18 @@ class AsyncTransaction:
     """The block of ``async with producer.transaction() as tx``.
 
     Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
-    them and inside the block; leaving the block normally then releases the messages, and an exception drops them.
+    them and inside the block; leaving the block normally then releases the messages. When an exception leaves it, the
+    producer's listener is asked how the local transaction ended: it may have committed all the same. Without a listener
+    an exception drops the messages.
     """
 
-    def __init__(self, calls: TransactionCalls, begin: Callable[[], None]) -> None:
+    def __init__(self, calls: TransactionCalls, begin: Callable[[], None], own_check: OwnCheck | None = None) -> None:
         """Begins with no message; nothing is sent yet.
 
         Args:
             calls: How to reach the broker.
             begin: Called before each message: refuses once the producer is closed.
+            own_check: How to find out what became of a block that an exception left; None: it is rolled back.
         """
         self.transaction_id = new_id()
         """Identity of the transaction; store it along with the local change, so that a check can be answered."""
@@ -49,6 +53,8 @@ class AsyncTransaction:
         """Where the transaction stands after commit or rollback; None before, and when it had no message."""
         self._calls = calls
         self._begin = begin
+        self._own_check = own_check
+        self._messages: list[pb.Message] = []
         self._count = 0
         self._one_at_a_time = asyncio.Lock()
         self._doubt: PrepareUnconfirmed | None = None
@@ -140,7 +146,7 @@ class AsyncTransaction:
         await self.finish(exc)
 
     async def finish(self, error: BaseException | None) -> None:
-        """Commits, or rolls back because of an exception; what the end of the block does.
+        """Commits, or settles what an exception left open; what the end of the block does.
 
         Raises:
             TransactionRefused: The broker recorded another outcome than COMMITTED.
@@ -154,7 +160,7 @@ class AsyncTransaction:
             await self._commit()
             return
         try:
-            await self._roll_back(reason_of(error))
+            await self._settle(reason_of(error))
         except HalfmqError as failure:
             # The application's own exception is on its way and tells more; a check settles the rest.
             _log.warning("%s", failure)
@@ -166,8 +172,13 @@ class AsyncTransaction:
             self._refuse_if_over()
             if self._doubt is not None:
                 raise self._doubt
+            if self._own_check is not None:
+                self._messages += encoded
             try:
                 await self._calls.prepare(self.transaction_id, encoded, self._count)
+            except (RequestRefused, ClientClosed):
+                del self._messages[self._count :]
+                raise
             except PrepareUnconfirmed as error:
                 self._doubt = error
                 raise
@@ -186,12 +197,25 @@ class AsyncTransaction:
         if self._doubt is not None:
             raise self._doubt
         if self._count:
-            self.result = await self._calls.commit(self.transaction_id)
+            await self._commit_all()
+
+    async def _commit_all(self) -> None:
+        self.result = await self._calls.commit(self.transaction_id)
+
+    async def _settle(self, reason: str) -> None:
+        if self._own_check is None or not self._messages:
+            await self._roll_back(reason)
+            return
+
+        async def give(state: LocalTransactionState) -> None:
+            await (self._commit_all() if state is LocalTransactionState.COMMIT else self._roll_back(reason))
+
+        await self._let_prepares_end()
+        half = HalfMessages(self.transaction_id, tuple(map(from_wire, self._messages)))
+        await self._own_check.conclude(half, give)
 
     async def _roll_back(self, reason: str) -> None:
-        if self._interrupted:
-            # A Prepare that is still on its way must not arrive after the rollback.
-            await self._calls.settle_prepares()
+        await self._let_prepares_end()
         if not self._count and self._doubt is None:
             return
         try:
@@ -201,6 +225,11 @@ class AsyncTransaction:
             unknown_there = error.state in {None, TransactionState.UNSPECIFIED}
             if not (self._doubt is not None and unknown_there):
                 raise
+
+    async def _let_prepares_end(self) -> None:
+        if self._interrupted:
+            # A Prepare that is still on its way must not arrive after the verdict.
+            await self._calls.settle_prepares()
 
     def _refuse_if_over(self) -> None:
         if self._over:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,16 +79,19 @@ class OrderService:
 
     def place(self, order: Order) -> None:
         """Writes an order and sends it: both happen, or neither does."""
-        try:
-            with self.producer.transaction() as tx:
+        with suppress(PaymentRefused), self.producer.transaction() as tx:
+            try:
                 self.begin(tx, order)
-                with self.book.transaction() as session:
-                    self.book.write(session, tx.transaction_id, [order.row])
-                    if order.fate is Fate.ROLLBACK:
-                        raise PaymentRefused(f"{order.customer} cannot pay {order.cents / 100:.2f}")
-        except PaymentRefused:
-            pass
-        self.at_work.discard(tx.transaction_id)
+                self._write(tx, order)
+            finally:
+                # Before the end of the block: where an exception leaves it, the listener is asked there.
+                self.at_work.discard(tx.transaction_id)
+
+    def _write(self, tx: Transaction, order: Order) -> None:
+        with self.book.transaction() as session:
+            self.book.write(session, tx.transaction_id, [order.row])
+            if order.fate is Fate.ROLLBACK:
+                raise PaymentRefused(f"{order.customer} cannot pay {order.cents / 100:.2f}")
 
     def begin(self, tx: Transaction, order: Order) -> None:
         """Sends the half message of an order."""
