@@ -28,6 +28,8 @@ logger = logging.getLogger("halfmq.checker")
 
 BATCH = 256
 WARN_EVERY = 60.0
+TURNS_OF_OTHERS = 2
+"""Rounds for which a broker whose producers of a group are silent leaves that group's checks to other brokers."""
 
 
 class TransactionChecker(Loop):
@@ -82,11 +84,19 @@ class TransactionChecker(Loop):
                 await self.go_on(f"checks of producer group {group_id}", partial(self.check_due, group_id))
 
     async def check_due(self, only: int | None = None) -> int:
-        """Sends every check that is due, or those of one group, to a producer connected here; how many went out."""
-        sent = 0
+        """Sends every check that is due, or those of one group, to a producer connected here; how many went out.
+
+        What is due for groups whose producers here never answer is left to other brokers for a while, in each of which
+        they look twice: their producers may answer.
+        """
         # What becomes due again while this goes on waits for the next pass: each transaction is asked about once.
-        due_by = self._clock.now()
-        while group_ids := self._sessions.group_ids() if only is None else [only]:
+        now = self._clock.now()
+        sent = await self._send_due(only, now, silent=False)
+        return sent + await self._send_due(only, now - int(TURNS_OF_OTHERS * self.interval * 1_000_000), silent=True)
+
+    async def _send_due(self, only: int | None, due_by: int, *, silent: bool) -> int:
+        sent = 0
+        while group_ids := self._group_ids(only, silent):
             claimed = await self._store.claim_checks(group_ids, self._policy, BATCH, due_by)
             results = await asyncio.gather(*[self._send(check) for check in claimed])
             sent += sum(results)
@@ -94,6 +104,10 @@ class TransactionChecker(Loop):
             if not claimed or not all(results):
                 break
         return sent
+
+    def _group_ids(self, only: int | None, silent: bool) -> list[int]:
+        group_ids = self._sessions.group_ids() if only is None else [only]
+        return [each for each in group_ids if self._sessions.is_silent(each) is silent]
 
     async def _send(self, check: ClaimedCheck) -> bool:
         client_id = await self._sessions.send(check)

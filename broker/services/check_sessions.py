@@ -135,6 +135,10 @@ class CheckSessions:
         """Groups that have a producer here."""
         return [group_id for group_id, members in self._by_group.items() if any(not each.closed for each in members)]
 
+    def is_silent(self, group_id: int) -> bool:
+        """Whether all producers that a group has here let checks go by without an answer."""
+        return all(each.silent for each in self._by_group.get(group_id, {}) if not each.closed)
+
     def counts(self) -> dict[int, int]:
         """Producers per group."""
         return {group_id: len(members) for group_id, members in self._by_group.items()}
