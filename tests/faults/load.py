@@ -243,7 +243,13 @@ class Load:
             thread.start()
         for thread in asking:
             thread.join()
-        refusals = [each for each in failures if isinstance(each, ItemRefused) and each.code not in self._try_again]
+        refusals = [
+            each
+            for each in failures
+            if isinstance(each, ItemRefused)
+            and each.code not in self._try_again
+            and not _came_too_late(operation, each)
+        ]
         if len(set(answers)) > 1 or (answers and refusals):
             self.contradictions.append(
                 f"{operation.transaction_id}: two brokers answered one {operation.call} by {answers} and {refusals}"
@@ -283,6 +289,11 @@ class Load:
         for delivery, result in zip(taken, results, strict=True):
             if not result.HasField("error"):
                 delivery.acknowledged = self.history.moment()
+
+
+def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
+    """Whether a broker answered a Prepare when the transaction had been asked about for the last time already."""
+    return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT" and "parked" in str(refusal)
 
 
 def _entry(found: message_pb2.LogMessage) -> Entry:
