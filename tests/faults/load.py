@@ -292,8 +292,8 @@ class Load:
 
 
 def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
-    """Whether a broker answered a Prepare when the transaction had been asked about for the last time already."""
-    return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT" and "parked" in str(refusal)
+    """Whether a broker got a Prepare when a check had decided the transaction, or the last one had gone by."""
+    return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT"
 
 
 def _entry(found: message_pb2.LogMessage) -> Entry:
