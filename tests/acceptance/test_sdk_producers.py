@@ -11,7 +11,16 @@ from acceptance.client import COMMITTED, PATIENCE, Client, new_id
 from acceptance.lossy_link import LossyLink
 from acceptance.sdk_forms import Form, both_forms, producer, transaction_producer
 from consumer_sdk import AsyncQueueReader
-from producer_sdk import BatchRefused, LogPosition, Message, Producer, RequestRefused, TransactionState
+from producer_sdk import (
+    BatchRefused,
+    BrokerUnavailable,
+    LogPosition,
+    Message,
+    Producer,
+    RequestRefused,
+    RetryConfig,
+    TransactionState,
+)
 
 if TYPE_CHECKING:
     from support.brokers import BrokerProcess
@@ -103,6 +112,32 @@ async def test_a_send_whose_answer_is_lost_is_repeated_with_one_effect(
         position, many = await sending
         assert {position.offset, *(each.offset for each in many)} == {1, 2}
     assert sorted(await client.bodies(topic)) == ["1", "connected", "order"]
+
+
+@both_forms
+async def test_a_send_that_was_given_up_is_sent_again_under_its_id_with_one_effect(
+    form: Form, client: Client, broker: BrokerProcess
+) -> None:
+    topic, impatient = await client.make_topic(), RetryConfig(deadline=0.5, attempt_timeout=0.5)
+    async with (
+        LossyLink(broker.endpoint) as link,
+        AsyncQueueReader(broker.endpoint) as reader,
+        producer(form, link.endpoint, retry=impatient) as sender,
+        producer(form, broker.endpoint) as later,
+    ):
+        await sender.send(topic, "connected")
+        link.lose_answers()
+        with pytest.raises(BrokerUnavailable) as alone:
+            await sender.send(topic, "order")
+        with pytest.raises(BatchRefused) as many:
+            await sender.send_many([Message(topic, "1"), Message(topic, "2")])
+        stored = (await reader.read_queue(topic, 0, 1, wait=PATIENCE)).messages
+        # The process may be another one by now.
+        place = await later.send(topic, "order", message_id=alone.value.message_ids[0])
+        assert (place.offset, place.message_id) == (1, stored[0].message_id)
+        again = [Message(topic, body, message_id=own) for body, own in zip("12", many.value.message_ids, strict=True)]
+        assert sorted(each.offset for each in await later.send_many(again)) == [2, 3]
+    assert sorted(await client.bodies(topic)) == ["1", "2", "connected", "order"]
 
 
 @both_forms

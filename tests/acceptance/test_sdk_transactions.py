@@ -222,6 +222,22 @@ async def test_a_producer_answers_for_one_of_its_group_that_is_gone(
     assert await client.bodies(topic) == ["order"]
 
 
+@both_forms
+async def test_a_mute_producer_of_the_group_does_not_keep_the_checks(
+    form: Form, client: Client, broker: BrokerProcess
+) -> None:
+    topic, group = await client.make_topic(), unique("shop")
+    mute = await client.answering(group, "mute")
+    async with transaction_producer(form, broker.endpoint, group, Shop(COMMIT), client_id="till") as sender:
+        await sender.wait_until_registered()
+        for number in range(4):
+            prepared = await sender.prepare(Message(topic, f"{number}"))
+            found = await decided(sender, prepared.transaction_id)
+            assert found.state is TransactionState.COMMITTED
+            assert {check.client_id for check in answered(found)} == {"till"}
+    await mute.leave()
+
+
 async def test_many_threads_share_a_transactional_producer(client: Client, broker: BrokerProcess) -> None:
     topic = await client.make_topic()
 
