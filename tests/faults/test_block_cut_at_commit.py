@@ -100,8 +100,8 @@ def test_an_exception_comes_after_the_commit(shop: str, broker: EmbeddedBroker) 
                 database.execute(names["NOTE"], {"id": tx.transaction_id, "status": "done"})
                 database.exec_driver_sql("INSERT INTO orders (content) VALUES ('a pear')")
             raise KeyError
-        assert tx.result is not None
-        assert tx.result.state is TransactionState.COMMITTED
+    assert tx.result is not None
+    assert tx.result.state is TransactionState.COMMITTED
     assert (orders(shop) - before, received(broker)) == (1, ["a pear"])
 
 

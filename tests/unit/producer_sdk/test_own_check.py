@@ -26,6 +26,12 @@ from unit.producer_sdk.stub_broker import Failure, StubBroker
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a hang takes longer; tests of what takes long set another one."""
+    monkeypatch.setattr(own_check, "_PATIENCE", 60.0)
+
+
 class Shop(AsyncTransactionListener):
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -170,7 +176,6 @@ async def test_a_cancelled_block_is_settled_too(stub: StubBroker) -> None:
 async def test_the_synchronous_producer_asks_too_and_does_not_hang_on_a_lock_of_its_caller(
     stub: StubBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_check, "_PATIENCE", 0.5)
     lock = threading.Lock()
 
     class Locking(TransactionListener):
@@ -188,6 +193,7 @@ async def test_the_synchronous_producer_asks_too_and_does_not_hang_on_a_lock_of_
                 raise KeyError
             assert tx.result is not None
             assert tx.result.state is TransactionState.COMMITTED
+            monkeypatch.setattr(own_check, "_PATIENCE", 0.5)
             with lock, pytest.raises(KeyError), producer.transaction() as tx:
                 tx.send("orders", "x")
                 raise KeyError
