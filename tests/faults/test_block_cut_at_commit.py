@@ -93,13 +93,16 @@ def test_an_exception_comes_after_the_commit(shop: str, broker: EmbeddedBroker) 
     before = orders(shop)
     exec(compile("from producer import NOTE, Orders\norders = Orders(url)", "", "exec"), names)
     listener = names["orders"]
-    with TransactionProducer(broker.endpoint, "shop", listener) as producer:
-        with pytest.raises(KeyError), producer.transaction() as tx:
-            tx.send("orders", "a pear")
-            with listener.shop.begin() as database:
-                database.execute(names["NOTE"], {"id": tx.transaction_id, "status": "done"})
-                database.exec_driver_sql("INSERT INTO orders (content) VALUES ('a pear')")
-            raise KeyError
+    with (
+        TransactionProducer(broker.endpoint, "shop", listener) as producer,
+        pytest.raises(KeyError),
+        producer.transaction() as tx,
+    ):
+        tx.send("orders", "a pear")
+        with listener.shop.begin() as database:
+            database.execute(names["NOTE"], {"id": tx.transaction_id, "status": "done"})
+            database.exec_driver_sql("INSERT INTO orders (content) VALUES ('a pear')")
+        raise KeyError
     assert tx.result is not None
     assert tx.result.state is TransactionState.COMMITTED
     assert (orders(shop) - before, received(broker)) == (1, ["a pear"])
