@@ -21,6 +21,11 @@ class SmallDisk:
         self._filling = folder / "filling"
         self.small = False
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left of it."""
+        return self._filling.exists()
+
     def fill(self) -> None:
         """Takes all that is left, to the last block."""
         assert self.small, "this disk would be the machine's own"

@@ -163,9 +163,9 @@ class Site:
         self.run(*[f"SET GLOBAL {name} = {int(on)}" for name in (names if on else reversed(names))])
 
     def start_server(self) -> None:
-        """Starts the server where it ended."""
+        """Starts the server where it ended; on a full disk none starts, and whoever frees it comes here again."""
         with self.starting:
-            if self.server is not None and not self.server.running:
+            if self.server is not None and not self.server.running and not self.disk.full:
                 self.server.start()
 
     def _set_password(self, password: str) -> None:

@@ -284,7 +284,8 @@ class DiskFull(Trouble):
         return site.disk.small
 
     def begin(self) -> None:
-        self.site.disk.fill()
+        with self.site.starting:
+            self.site.disk.fill()
 
     def end(self) -> None:
         self.site.disk.free()
