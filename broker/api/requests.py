@@ -16,6 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from broker.api.status import refusal_of
+from broker.api.weight import NOT_WEIGHED, weight
 from broker.errors import BrokerError, InvalidArgument, Overloaded
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ SMALL = 16 * 1024
 _FIELD = "request"
 _AT_ONCE = 1024 * 1024
 """Bytes that are unpacked on the event loop; more are unpacked beside it."""
+_WEIGHED_AT_ONCE = 256 * 1024
+"""Bytes of a request whose fields are counted on the event loop; those of larger ones beside it."""
 _GZIP, _DEFLATE = b"\x1f\x8b", 0x78
 _EITHER = zlib.MAX_WBITS | 32
 
@@ -209,16 +212,24 @@ async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share,
 
     Raises:
         Overloaded: there is no room for it.
-        InvalidArgument: it cannot be unpacked, is too large, or is no such request.
+        InvalidArgument: it cannot be unpacked, is too large, has too many items, or is no such request.
     """
     if len(raw) > SMALL:
         share.grow(len(raw))
     if raw[:2] == _GZIP or (raw[:1] == b"\x78" and int.from_bytes(raw[:2], "big") % 31 == 0):
         raw = await _unpacked(raw, share, largest)
+    if len(raw) > NOT_WEIGHED:
+        share.grow(await _weighed(raw, deserialize))
     try:
         return deserialize(raw)
     except DecodeError:
         raise InvalidArgument("The request cannot be decoded; is it of another protocol?", field=_FIELD) from None
+
+
+async def _weighed(raw: bytes, deserialize: Any) -> int:
+    """What the fields of a request will take; `deserialize` is a method of the request's class."""
+    kind = deserialize.__self__.DESCRIPTOR
+    return await asyncio.to_thread(weight, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else weight(raw, kind)
 
 
 async def _unpacked(raw: bytes, share: Share, largest: int) -> bytes:

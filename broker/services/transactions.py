@@ -185,14 +185,7 @@ class TransactionService:
             NotFound: a topic does not exist.
         """
         messages = request.messages
-        if not messages:
-            raise InvalidArgument("A transaction needs at least one message.", field="messages")
-        if request.first_position + len(messages) > self.limits.max_halves:
-            raise InvalidArgument(
-                f"A transaction of {request.first_position + len(messages)} messages; {self.limits.max_halves} are "
-                "allowed.",
-                field="messages",
-            )
+        self.limits.check_halves(request.first_position, len(messages))
         if request.first_position and request.transaction_id is None:
             raise InvalidArgument("Name the transaction that gets more messages.", field="transaction_id")
         if not 0 <= request.first_check_delay <= LONGEST_CHECK_DELAY:
