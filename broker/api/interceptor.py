@@ -7,10 +7,12 @@ import inspect
 import logging
 import sys
 import uuid
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from broker.api.answers import Answers
 from broker.api.requests import RETRY_AFTER, Arrivals, Budget, Share, decoded, requests
 from broker.api.status import Refusal, refusal_of
 from broker.errors import BrokerError, InvalidArgument, Overloaded, release
@@ -84,6 +86,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     Attributes:
         calls, streams: what is under way, also for servicers that tell of errors in another way.
         budget: bytes of the requests under way.
+        answers: bytes of the answers that nobody has read; as many as of requests.
     """
 
     def __init__(self, *, max_calls: int, max_streams: int, max_request_bytes: int = MOST_REQUEST_BYTES) -> None:
@@ -91,6 +94,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.calls = Load("calls", max_calls)
         self.streams = Load("streams", max_streams)
         self.budget = Budget(max_request_bytes)
+        self.answers = Answers(max_request_bytes)
         self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
         self._look_ups = Load("look-ups", MOST_LOOK_UPS)
 
@@ -140,7 +144,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     load.check()
                     request = await self._one(context, deserialize, share)
                     with load:
-                        return await inner(request, context)
+                        response = await inner(request, context)
+                    if response is not None and (give_back := self.answers.take(context, response)):
+                        context.add_done_callback(give_back)  # type: ignore[arg-type]
+                    return response
                 except (BrokerError, Exception) as error:
                     refusal = _told(method, error)
             if refusal is not None:
@@ -167,8 +174,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         load.check()
                         request = await self._one(context, deserialize, share)
                     with load:
-                        async for response in inner(request, context):
-                            yield response
+                        async with aclosing(inner(request, context)) as responses:
+                            async for response in responses:
+                                give_back = self.answers.take(context, response)
+                                try:
+                                    yield response
+                                finally:
+                                    if give_back:
+                                        give_back(None)
                     return
                 except (BrokerError, Exception) as error:
                     refusal = _told(method, error)
