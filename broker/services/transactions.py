@@ -450,7 +450,7 @@ def _parse_page(token: str) -> tuple[int, bytes] | None:
     if not token:
         return None
     try:
-        time, text = token.split(".")
+        time, text = token.split(".", 2)
         born_at, raw = int(time, 16), bytes.fromhex(text)
         if not 0 <= born_at < 1 << 63 or len(raw) != ID_BYTES:
             raise ValueError(token)
