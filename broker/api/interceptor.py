@@ -27,6 +27,8 @@ logger = logging.getLogger("halfmq.api")
 BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
+OPERATORS = "/halfmq.v1.AdminService/"
+MORE_STREAMS = 100
 STILL_WRITING = 0.1
 """Seconds that a client is given to write what it begins a stream with, before the stream is refused."""
 LARGEST_REQUEST = 32 * 1024 * 1024
@@ -97,6 +99,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.answers = Answers(max_request_bytes)
         self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
         self._look_ups = Load("look-ups", MOST_LOOK_UPS)
+        # Health.Watch, reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
+        self._others = Load("streams of other services", 2 * max_streams + MORE_STREAMS)
 
     async def intercept_service(
         self,
@@ -111,7 +115,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if method.startswith(LOOK_UPS):
             calls, streams = self._look_ups, self._look_ups
         elif not method.startswith(BOUNDED):
-            calls, streams = _UNBOUNDED, _UNBOUNDED
+            calls = _UNBOUNDED
+            streams = _UNBOUNDED if method.startswith(OPERATORS) else self._others
         else:
             calls, streams = self.calls, self.streams
         if handler.unary_unary:
@@ -168,7 +173,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         await self._arrivals.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
                     if many:
-                        arrivals = None if load is _UNBOUNDED else self._arrivals
+                        arrivals = None if load in {_UNBOUNDED, self._others} else self._arrivals
                         request = requests(context, arrivals, deserialize, self.budget, LARGEST_REQUEST)
                     else:
                         load.check()
