@@ -98,6 +98,7 @@ class _Arrival:
     counted: bool = True
     rounds: int = 0
     size: int = 0
+    ended: BrokerError | None = None
 
 
 class Arrivals:
@@ -121,6 +122,7 @@ class Arrivals:
         self._pause = pause
         self._slow, self._fair, self._last = slow, fair, last
         self._under_way: dict[_Arrival, None] = {}
+        self._slow_ones: dict[_Arrival, None] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -130,6 +132,9 @@ class Arrivals:
         Args:
             context: the call's.
             counted: whether it may take of the budget while it is on its way.
+
+        Raises:
+            Overloaded: it took too long.
         """
         arrival = _Arrival(context, counted)
         self._under_way[arrival] = None
@@ -140,7 +145,11 @@ class Arrivals:
         finally:
             del self._under_way[arrival]
             if arrival.size:
+                del self._slow_ones[arrival]
                 self._budget.give_back(arrival.size)
+        if arrival.ended is not None:
+            # It came while it was being refused. Its client may have heard that already, and repeats it as new.
+            raise arrival.ended
         return None if raw is grpc.aio.EOF else raw
 
     def _look(self) -> None:
@@ -158,8 +167,8 @@ class Arrivals:
 
     def _count(self, arrival: _Arrival) -> None:
         """Takes what a slow request may have, in the place of the one that took longest where there is no room."""
-        slow = [each for each in self._under_way if each.size]
-        oldest = slow[0] if slow else None
+        slow = self._slow_ones
+        oldest = next(iter(slow), None)
         try:
             if (len(slow) + 1) * self._largest > self._budget.most // 2:
                 raise Overloaded(
@@ -174,11 +183,14 @@ class Arrivals:
                 self._end(arrival, error)
                 return
             self._end(oldest, _too_slow(self._pause * self._fair))
+            del slow[oldest]
             arrival.size, oldest.size, oldest.counted = oldest.size, 0, False
         else:
             arrival.size = self._largest
+        slow[arrival] = None
 
     def _end(self, arrival: _Arrival, error: BrokerError) -> None:
+        arrival.ended = error
         task = asyncio.get_running_loop().create_task(_end(arrival.context, refusal_of(error)))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
