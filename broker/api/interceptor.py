@@ -7,10 +7,12 @@ import inspect
 import logging
 import sys
 import uuid
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from broker.api.answers import Answers
 from broker.api.requests import RETRY_AFTER, Arrivals, Budget, Share, decoded, requests
 from broker.api.status import Refusal, refusal_of
 from broker.errors import BrokerError, InvalidArgument, Overloaded, release
@@ -25,6 +27,8 @@ logger = logging.getLogger("halfmq.api")
 BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
+OPERATORS = "/halfmq.v1.AdminService/"
+MORE_STREAMS = 100
 STILL_WRITING = 0.1
 """Seconds that a client is given to write what it begins a stream with, before the stream is refused."""
 LARGEST_REQUEST = 32 * 1024 * 1024
@@ -84,6 +88,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     Attributes:
         calls, streams: what is under way, also for servicers that tell of errors in another way.
         budget: bytes of the requests under way.
+        answers: bytes of the answers that nobody has read; as many as of requests.
     """
 
     def __init__(self, *, max_calls: int, max_streams: int, max_request_bytes: int = MOST_REQUEST_BYTES) -> None:
@@ -91,8 +96,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.calls = Load("calls", max_calls)
         self.streams = Load("streams", max_streams)
         self.budget = Budget(max_request_bytes)
+        self.answers = Answers(max_request_bytes)
         self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
         self._look_ups = Load("look-ups", MOST_LOOK_UPS)
+        # Health.Watch, reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
+        self._others = Load("streams of other services", 2 * max_streams + MORE_STREAMS)
 
     async def intercept_service(
         self,
@@ -107,7 +115,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if method.startswith(LOOK_UPS):
             calls, streams = self._look_ups, self._look_ups
         elif not method.startswith(BOUNDED):
-            calls, streams = _UNBOUNDED, _UNBOUNDED
+            calls = _UNBOUNDED
+            streams = _UNBOUNDED if method.startswith(OPERATORS) else self._others
         else:
             calls, streams = self.calls, self.streams
         if handler.unary_unary:
@@ -140,7 +149,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     load.check()
                     request = await self._one(context, deserialize, share)
                     with load:
-                        return await inner(request, context)
+                        response = await inner(request, context)
+                    if response is not None and (give_back := self.answers.take(context, response)):
+                        context.add_done_callback(give_back)  # type: ignore[arg-type]
+                    return response
                 except (BrokerError, Exception) as error:
                     refusal = _told(method, error)
             if refusal is not None:
@@ -161,14 +173,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         await self._arrivals.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
                     if many:
-                        arrivals = None if load is _UNBOUNDED else self._arrivals
+                        arrivals = None if load in {_UNBOUNDED, self._others} else self._arrivals
                         request = requests(context, arrivals, deserialize, self.budget, LARGEST_REQUEST)
                     else:
                         load.check()
                         request = await self._one(context, deserialize, share)
                     with load:
-                        async for response in inner(request, context):
-                            yield response
+                        async with aclosing(inner(request, context)) as responses:
+                            async for response in responses:
+                                give_back = self.answers.take(context, response)
+                                try:
+                                    yield response
+                                finally:
+                                    if give_back:
+                                        give_back(None)
                     return
                 except (BrokerError, Exception) as error:
                     refusal = _told(method, error)

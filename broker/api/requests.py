@@ -16,6 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from broker.api.status import refusal_of
+from broker.api.weight import NOT_WEIGHED, weight
 from broker.errors import BrokerError, InvalidArgument, Overloaded
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ SMALL = 16 * 1024
 _FIELD = "request"
 _AT_ONCE = 1024 * 1024
 """Bytes that are unpacked on the event loop; more are unpacked beside it."""
+_WEIGHED_AT_ONCE = 256 * 1024
+"""Bytes of a request whose fields are counted on the event loop; those of larger ones beside it."""
 _GZIP, _DEFLATE = b"\x1f\x8b", 0x78
 _EITHER = zlib.MAX_WBITS | 32
 
@@ -95,6 +98,7 @@ class _Arrival:
     counted: bool = True
     rounds: int = 0
     size: int = 0
+    ended: BrokerError | None = None
 
 
 class Arrivals:
@@ -118,6 +122,7 @@ class Arrivals:
         self._pause = pause
         self._slow, self._fair, self._last = slow, fair, last
         self._under_way: dict[_Arrival, None] = {}
+        self._slow_ones: dict[_Arrival, None] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -127,6 +132,9 @@ class Arrivals:
         Args:
             context: the call's.
             counted: whether it may take of the budget while it is on its way.
+
+        Raises:
+            Overloaded: it took too long.
         """
         arrival = _Arrival(context, counted)
         self._under_way[arrival] = None
@@ -137,7 +145,11 @@ class Arrivals:
         finally:
             del self._under_way[arrival]
             if arrival.size:
+                del self._slow_ones[arrival]
                 self._budget.give_back(arrival.size)
+        if arrival.ended is not None:
+            # It came while it was being refused. Its client may have heard that already, and repeats it as new.
+            raise arrival.ended
         return None if raw is grpc.aio.EOF else raw
 
     def _look(self) -> None:
@@ -155,8 +167,8 @@ class Arrivals:
 
     def _count(self, arrival: _Arrival) -> None:
         """Takes what a slow request may have, in the place of the one that took longest where there is no room."""
-        slow = [each for each in self._under_way if each.size]
-        oldest = slow[0] if slow else None
+        slow = self._slow_ones
+        oldest = next(iter(slow), None)
         try:
             if (len(slow) + 1) * self._largest > self._budget.most // 2:
                 raise Overloaded(
@@ -171,11 +183,14 @@ class Arrivals:
                 self._end(arrival, error)
                 return
             self._end(oldest, _too_slow(self._pause * self._fair))
+            del slow[oldest]
             arrival.size, oldest.size, oldest.counted = oldest.size, 0, False
         else:
             arrival.size = self._largest
+        slow[arrival] = None
 
     def _end(self, arrival: _Arrival, error: BrokerError) -> None:
+        arrival.ended = error
         task = asyncio.get_running_loop().create_task(_end(arrival.context, refusal_of(error)))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -209,16 +224,24 @@ async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share,
 
     Raises:
         Overloaded: there is no room for it.
-        InvalidArgument: it cannot be unpacked, is too large, or is no such request.
+        InvalidArgument: it cannot be unpacked, is too large, has too many items, or is no such request.
     """
     if len(raw) > SMALL:
         share.grow(len(raw))
     if raw[:2] == _GZIP or (raw[:1] == b"\x78" and int.from_bytes(raw[:2], "big") % 31 == 0):
         raw = await _unpacked(raw, share, largest)
+    if len(raw) > NOT_WEIGHED:
+        share.grow(await _weighed(raw, deserialize))
     try:
         return deserialize(raw)
     except DecodeError:
         raise InvalidArgument("The request cannot be decoded; is it of another protocol?", field=_FIELD) from None
+
+
+async def _weighed(raw: bytes, deserialize: Any) -> int:
+    """What the fields of a request will take; `deserialize` is a method of the request's class."""
+    kind = deserialize.__self__.DESCRIPTOR
+    return await asyncio.to_thread(weight, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else weight(raw, kind)
 
 
 async def _unpacked(raw: bytes, share: Share, largest: int) -> bytes:

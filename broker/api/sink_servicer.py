@@ -30,6 +30,7 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         self, request: sink_pb2.PrepareEpochRequest, context: _Context
     ) -> sink_pb2.PrepareEpochResponse:
         """Stores half messages of an attempt."""
+        self._sinks.limits.check_halves(0, len(request.messages))
         already = await self._sinks.prepare(
             _epoch(request.epoch),
             parse_id(request.attempt_id, "attempt_id"),

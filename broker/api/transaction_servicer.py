@@ -67,7 +67,9 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.PrepareRequest, context: _Context
     ) -> transaction_pb2.PrepareResponse:
         """Stores half messages."""
-        items = [transactions.half_transaction(item) for item in request.transactions]
+        limits = self._transactions.limits
+        limits.check_items(len(request.transactions), "transactions")
+        items = [transactions.half_transaction(item, limits) for item in request.transactions]
         outcomes = await self._transactions.prepare(request.producer_group, items)
         response = transaction_pb2.PrepareResponse()
         for item, outcome in zip(request.transactions, outcomes, strict=True):
@@ -76,6 +78,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
 
     async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
         """Releases transactions."""
+        self._transactions.limits.check_items(len(request.transaction_ids), "transaction_ids")
         response = transaction_pb2.CommitResponse()
         outcomes = await self._transactions.decide(_verdicts(request.transaction_ids, commit=True))
         for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
@@ -86,6 +89,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.RollbackRequest, context: _Context
     ) -> transaction_pb2.RollbackResponse:
         """Drops transactions."""
+        self._transactions.limits.check_items(len(request.transaction_ids), "transaction_ids")
         reason = check_reason(request.reason)
         verdicts = _verdicts(request.transaction_ids, commit=False, reason=reason)
         response = transaction_pb2.RollbackResponse()
@@ -189,6 +193,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
 
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Appends messages to the log."""
+        self._transactions.limits.check_items(len(request.messages), "messages")
         items = [messages.ordinary_message(message) for message in request.messages]
         response = producer_pb2.SendResponse()
         for outcome in await self._transactions.send(items):
@@ -202,6 +207,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
         """Takes back messages that wait for their time."""
+        self._transactions.limits.check_items(len(request.message_ids), "message_ids")
         items = [_message_id(text) for text in request.message_ids]
         response = producer_pb2.RecallResponse()
         for own_id, outcome in zip(request.message_ids, await self._transactions.recall(items), strict=True):

@@ -145,6 +145,15 @@ class Limits:
         """Refuses an empty or an overlong list."""
         check_count(count, self.max_items, field)
 
+    def check_halves(self, first: int, count: int) -> None:
+        """Refuses a transaction of no messages, or of too many."""
+        if not count:
+            raise InvalidArgument("A transaction needs at least one message.", field="messages")
+        if first + count > self.max_halves:
+            raise InvalidArgument(
+                f"A transaction of {first + count} messages; {self.max_halves} are allowed.", field="messages"
+            )
+
     def check_message(self, message: Message) -> None:
         """Refuses a message that breaks a limit.
 

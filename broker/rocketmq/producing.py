@@ -54,6 +54,7 @@ class Producing:
     async def _store_all(self, request: Any, caller: Caller, share: Share) -> Any:
         if not request.messages:
             raise BadRequest("There is no message to send.", Code.MESSAGE_CORRUPTED, "messages")
+        self._transactions.limits.check_items(len(request.messages), "messages")
         halves: dict[int, tuple[bytes, Message, int]] = {}
         ordinary: dict[int, OrdinaryMessage | BrokerError] = {}
         for index, given in enumerate(request.messages):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _Filters = list[tuple[str, "Filter"]]
 
+_LONGEST_TOKEN = 64
+
 
 class GroupService:
     """Looks at groups, changes and deletes them, also while their consumers are at work."""
@@ -171,7 +173,8 @@ class GroupService:
             NotFound: there is no such group, or its dead letter topic was deleted.
         """
         group = await self._find(name)
-        if page_token and not (page_token.isascii() and page_token.isdigit() and int(page_token) < 1 << 63):
+        number = page_token[:_LONGEST_TOKEN].isdigit() and page_token.isascii() and len(page_token) < _LONGEST_TOKEN
+        if page_token and not (number and int(page_token) < 1 << 63):
             raise InvalidArgument("This is no page token; use next_page_token of the page before.", field="page_token")
         search = DeadLetterSearch(group, int(page_token or 0), wanted, limit=page_limit(page_size))
         page = await self._store.find_dead_letters(search)

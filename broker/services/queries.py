@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from broker.services.timeline import TimelineEvent
     from broker.services.work import FoundMessage, Place
 
+_LONGEST_TOKEN = 64
+
 
 class MessageQueries:
     """Looks messages up."""
@@ -87,8 +89,8 @@ def _parse_page(token: str) -> tuple[int, int]:
     if not token:
         return 0, 0
     try:
-        queue_no, offset = (int(part, 16) for part in token.split("."))
-        if not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
+        queue_no, offset = (int(part, 16) for part in token[:_LONGEST_TOKEN].split("."))
+        if len(token) > _LONGEST_TOKEN or not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
             raise ValueError(token)
     except ValueError:
         raise InvalidArgument(

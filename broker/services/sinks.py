@@ -33,6 +33,7 @@ class SinkService:
     def __init__(self, store: Storage, transactions: TransactionService, catalog: Catalog, wakeups: Wakeups) -> None:
         """Takes what it works with."""
         self._store = store
+        self.limits = transactions.limits
         self._transactions = transactions
         self._catalog = catalog
         self._wakeups = wakeups

@@ -185,14 +185,7 @@ class TransactionService:
             NotFound: a topic does not exist.
         """
         messages = request.messages
-        if not messages:
-            raise InvalidArgument("A transaction needs at least one message.", field="messages")
-        if request.first_position + len(messages) > self.limits.max_halves:
-            raise InvalidArgument(
-                f"A transaction of {request.first_position + len(messages)} messages; {self.limits.max_halves} are "
-                "allowed.",
-                field="messages",
-            )
+        self.limits.check_halves(request.first_position, len(messages))
         if request.first_position and request.transaction_id is None:
             raise InvalidArgument("Name the transaction that gets more messages.", field="transaction_id")
         if not 0 <= request.first_check_delay <= LONGEST_CHECK_DELAY:
@@ -457,7 +450,7 @@ def _parse_page(token: str) -> tuple[int, bytes] | None:
     if not token:
         return None
     try:
-        time, text = token.split(".")
+        time, text = token.split(".", 2)
         born_at, raw = int(time, 16), bytes.fromhex(text)
         if not 0 <= born_at < 1 << 63 or len(raw) != ID_BYTES:
             raise ValueError(token)

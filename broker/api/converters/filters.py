@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.api.converters.times import fill_timestamp, micros_of_time
 from broker.domain.filters import Filter, FilterKind, compile_filter
 from broker.domain.group import EARLIEST, LATEST
-from broker.domain.limits import check_topic_name
+from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_count, check_topic_name
 from broker.errors import InvalidArgument
 from halfmq.v1 import consumer_pb2, message_pb2
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
+MAX_FILTERS = 64 * 1024
+"""Characters of all filters that a consumer states at a time."""
 _BOUNDARIES = {message_pb2.BOUNDARY_EARLIEST: EARLIEST, message_pb2.BOUNDARY_LATEST: LATEST}
 
 
@@ -41,13 +43,21 @@ def filter_out(found: Filter) -> message_pb2.Filter:
     return message_pb2.Filter(tags=found.expression)
 
 
-def topic_filters_in(given: Iterable[consumer_pb2.TopicFilter]) -> dict[str, Filter]:
+def topic_filters_in(given: RepeatedCompositeContainer[consumer_pb2.TopicFilter]) -> dict[str, Filter]:
     """Filters by the name of the topic.
 
     Raises:
-        InvalidArgument: an expression is wrong, or a topic has two filters.
+        InvalidArgument: an expression is wrong, a topic has two filters, or they are too long together.
     """
     found: dict[str, Filter] = {}
+    if len(given) > MAX_TOPICS_OF_CLIENT:
+        check_count(len(given), MAX_TOPICS_OF_CLIENT, "filters")
+    # Compiling one takes milliseconds, in which nobody else is served.
+    size = sum(len(each.filter.sql) + len(each.filter.tags) for each in given)
+    if size > MAX_FILTERS:
+        raise InvalidArgument(
+            f"The filters have {size} characters together; {MAX_FILTERS} are allowed.", field="filters"
+        )
     for index, each in enumerate(given):
         check_topic_name(each.topic, f"filters[{index}].topic")
         if each.topic in found:

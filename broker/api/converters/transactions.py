@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
+    from broker.domain.limits import Limits
     from broker.domain.message import LogPosition, Message
     from broker.services.work import ClaimedCheck, TransactionDetail, TransactionSummary
 
 
-def half_transaction(item: transaction_pb2.HalfTransaction) -> HalfTransaction | BrokerError:
+def half_transaction(item: transaction_pb2.HalfTransaction, limits: Limits) -> HalfTransaction | BrokerError:
     """An item of Prepare, or why it cannot be one."""
     try:
+        limits.check_halves(item.first_position, len(item.messages))
         transaction_id = parse_id(item.transaction_id) if item.transaction_id else None
         delay = micros(item.first_check_delay, "first_check_delay") if item.HasField("first_check_delay") else 0
         messages = messages_of(item.messages)
