@@ -202,7 +202,7 @@ class Site:
                 station.proxy.resume()
 
     def await_health(self) -> None:
-        """Waits until every broker answers an operator."""
+        """Waits until every broker answers an operator; a server that ended by itself since is started."""
         until = time.monotonic() + PATIENCE * 2
         for station in self.stations:
             while True:
@@ -213,6 +213,7 @@ class Site:
                 except Exception:
                     assert time.monotonic() < until, f"the broker does not come back:\n{station.broker.log}"
                     time.sleep(0.1)
+                    self.start_server()
 
     def _variables(self) -> dict[str, str]:
         if self.kind == "mysql":

@@ -61,19 +61,19 @@ class Trouble(ABC):
         assert self.station.proxy is not None
         return self.station.proxy
 
-
-def again(work: Callable[[], object], patience: float = 90.0) -> None:
-    """Does what an administrator does until the server takes it."""
-    until = time.monotonic() + patience
-    while True:
-        try:
-            work()
-        except Exception:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
-        else:
-            return
+    def again(self, work: Callable[[], object], patience: float = 90.0) -> None:
+        """Does what an administrator does until the server takes it; one that ended by itself is started."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                work()
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+                self.site.start_server()
+            else:
+                return
 
 
 class BrokerKilled(Trouble):
@@ -262,7 +262,7 @@ class LogInsRefused(Trouble):
             self.site.kill_connections()
 
     def end(self) -> None:
-        again(self.site.take_log_ins)
+        self.again(self.site.take_log_ins)
 
 
 class ReadOnly(Trouble):
@@ -273,7 +273,7 @@ class ReadOnly(Trouble):
             self.site.set_read_only(on=True)
 
     def end(self) -> None:
-        again(lambda: self.site.set_read_only(on=False))
+        self.again(lambda: self.site.set_read_only(on=False))
 
 
 class DiskFull(Trouble):
@@ -300,7 +300,7 @@ class FirstStartKilled(Trouble):
         return True
 
     def begin(self) -> None:
-        again(self._make_database)
+        self.again(self._make_database)
         for _ in range(3):
             broker = _Starting(self._database)
             time.sleep(self.fate.uniform(0.0, 0.8))
@@ -312,9 +312,9 @@ class FirstStartKilled(Trouble):
         self._database = create_database(server.url) if server else f"sqlite:///{folder / name}"
 
     def end(self) -> None:
-        again(self._start)
+        self.again(self._start)
         if self.site.server is not None:
-            again(lambda: drop_database(self._database))
+            self.again(lambda: drop_database(self._database))
 
     def _start(self) -> None:
         try:
