@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.errors import StorageUnavailable
 from broker.storage.clock import DatabaseClock
 from broker.storage.directory import Directory
 from broker.storage.group_commit import LATE, LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, LaneConfig, Redo, Worker
+from broker.storage.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from broker.storage.engine import Database
     from broker.storage.session import Session
@@ -51,6 +53,8 @@ class Access:
         self._watches = _LookUps(database, self._lanes.patience, 1)
         # Filters judge there: one that is slow holds up others of its kind, and nobody else.
         self._judgements = _LookUps(database, self._lanes.patience, JUDGING_THREADS)
+        # Nor do cheap ones wait for many slow ones: who had least of those threads is next.
+        self._turns_to_judge = Turns(JUDGING_THREADS)
         # A large epoch takes minutes; a second thread lets small ones pass.
         self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
         # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
@@ -59,9 +63,19 @@ class Access:
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)
 
-    async def _judged(self, work: Callable[[Session], Result]) -> Result:
-        """Reads what a filter has to judge."""
-        return await self._judgements.run(work, write=False)
+    async def _judged(self, work: Callable[[Session], Result], who: Hashable) -> Result:
+        """Reads what a filter has to judge, when it is the turn of the group, or of the topic's readers.
+
+        Raises:
+            StorageUnavailable: its turn did not come in time.
+        """
+        async with AsyncExitStack() as during:
+            try:
+                async with asyncio.timeout(max(self._lanes.patience + LATE, LEAST_PATIENCE)):
+                    await during.enter_async_context(self._turns_to_judge.turn(who))
+            except TimeoutError:
+                raise StorageUnavailable("Too many filters are at work; nothing was changed, try again.") from None
+            return await self._judgements.run(work, write=False)
 
     async def _watch(self, work: Callable[[Session], Result]) -> Result:
         """Reads what somebody is to be woken for."""

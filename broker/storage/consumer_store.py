@@ -110,7 +110,7 @@ class ConsumerStore(Access):
         if under_way is None:
             turn = next(self._turns)
             under_way = self._judging[key] = asyncio.ensure_future(
-                self._judged(lambda session: judging.judge(session, item, self.directory, self.groups, turn))
+                self._judged(lambda session: judging.judge(session, item, self.directory, self.groups, turn), key[0])
             )
             under_way.add_done_callback(lambda _: self._judging.pop(key))
         await asyncio.shield(under_way)
@@ -174,19 +174,21 @@ class ConsumerStore(Access):
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
         """Reads messages from an offset; what a filter does not want is passed over."""
-        reads = self._read if wanted is None else self._judged
-        return await reads(
-            lambda session: reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
-        )
+
+        def read(session: Session) -> QueueSlice[list[LogMessage]]:
+            return reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
+
+        return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
 
     async def read_columns(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[LogColumns]:
         """Reads the same messages by columns."""
-        reads = self._read if wanted is None else self._judged
-        return await reads(
-            lambda session: reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
-        )
+
+        def read(session: Session) -> QueueSlice[LogColumns]:
+            return reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
+
+        return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
         """Where the queues of a topic begin and end, and how far a group has come."""
@@ -253,15 +255,20 @@ class ConsumerStore(Access):
 
     async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
         """Dead letters of a group, oldest first."""
-        reads = self._read if search.wanted is None else self._judged
-        return await reads(lambda session: redrive.find(session, search, self.directory))
+
+        def find(session: Session) -> DeadLetterPage:
+            return redrive.find(session, search, self.directory)
+
+        return await (self._read(find) if search.wanted is None else self._judged(find, search.group.group_id))
 
     async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
         """Delivers some dead letters to their group again."""
         if search.wanted is not None:
             # What holds locks judges nothing.
             unjudged = search
-            search = await self._judged(lambda session: redrive.judged(session, unjudged, self.directory))
+            search = await self._judged(
+                lambda session: redrive.judged(session, unjudged, self.directory), search.group.group_id
+            )
         now = self.clock.now()
 
         def deliver(session: Session) -> Redriven:

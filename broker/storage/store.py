@@ -113,6 +113,7 @@ class Store(ConsumerStore, TopicStore):
         await self._moves.close()
         await self._look_ups.close()
         await self._changes.close()
+        self._turns_to_judge.close()
         await self._judgements.close()
         await self._watches.close()
         await self._epochs.close()
