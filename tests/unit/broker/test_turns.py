@@ -34,7 +34,7 @@ class Rig:
         return asyncio.create_task(self._work(name))
 
     async def _work(self, name: str) -> None:
-        async with self.turns.turn(name.split(".")[0]):
+        async with self.turns.turn(name.split(".", maxsplit=1)[0]):
             self.under_way.append(name)
             await self._ends[name].wait()
             self.under_way.remove(name)
