@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -51,9 +52,10 @@ def embedded_broker(
         The broker; clients connect to its ``endpoint``.
 
     Raises:
-        HalfmqError: The broker's dependencies are not installed.
+        HalfmqError: The broker's dependencies are not installed, or a module of the same name hides it.
         ConfigurationError: A name or a setting cannot be.
     """
+    _refuse_another_broker()
     try:
         # The SDKs work without the broker's dependencies.
         from broker.app import EmbeddedBroker  # noqa: PLC0415
@@ -78,6 +80,19 @@ def embedded_broker(
             raise ConfigurationError(msg) from error
         _create(broker.endpoint, **wanted)
         yield broker
+
+
+def _refuse_another_broker() -> None:
+    """Looks where `import broker` leads, without running what is there."""
+    found = importlib.util.find_spec("broker")
+    own = Path(__file__).parents[1] / "broker"
+    if found is None or not found.origin or Path(found.origin).parent.resolve() == own.resolve():
+        return
+    msg = (
+        f"{found.origin} hides halfmq's package broker, which has the same name; rename it, or take its folder off the"
+        " path that Python imports from"
+    )
+    raise HalfmqError(msg)
 
 
 def _names(setting: str, names: str | Iterable[str]) -> tuple[str, ...]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections import UserDict
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class _LoadedWhenAskedFor(UserDict[str, Any]):
@@ -23,8 +25,15 @@ class _LoadedWhenAskedFor(UserDict[str, Any]):
             module, function = self.data[name]
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             alone.command(name)(getattr(_loaded(module), function))
-            self.data[name] = get_command(alone)
+            self.data[name] = _as_written(get_command(alone))
         return self.data[name]
+
+
+def _as_written(command: Any) -> Any:
+    """A command whose help keeps its [brackets]: Typer takes them for marks of bold, colours and so on."""
+    for text in (command, *command.params):
+        text.help = escape(getattr(text, "help", None) or "") or None
+    return command
 
 
 def _loaded(module: str) -> Any:
@@ -37,7 +46,12 @@ def _loaded(module: str) -> Any:
         raise typer.Exit(1) from None
 
 
-def _group(package: str, functions: Mapping[str, tuple[str, str]], **settings: Any) -> typer.Typer:
+def _group(
+    package: str,
+    functions: Mapping[str, tuple[str, str]],
+    callback: Callable[..., None] = lambda: None,
+    **settings: Any,
+) -> typer.Typer:
     found = {name: (f"{package}.{module}", function) for name, (module, function) in functions.items()}
 
     class Group(TyperGroup):
@@ -50,8 +64,22 @@ def _group(package: str, functions: Mapping[str, tuple[str, str]], **settings: A
 
     group = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, **settings)
     # Typer takes an application without a command of its own for a mistake, unless it has a callback.
-    group.callback()(lambda: None)
+    group.callback()(callback)
     return group
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"halfmq {version('halfmq')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Takes the options of the command without any of its commands."""
 
 
 app = _group(
@@ -61,6 +89,7 @@ app = _group(
         "migrate": ("serve", "migrate_tables"),
         "demo": ("demo.command", "demo"),
     },
+    _options,
     name="halfmq",
     help="A transactional message broker on MySQL.",
     pretty_exceptions_enable=False,

@@ -1,9 +1,9 @@
 """Measures what decision 0003 is about: 256 half messages of 1 KiB into MySQL or MariaDB, four ways.
 
-Usage: .venv/bin/python docs/decisions/0003_measure_insert.py mysql://user:password@host:port/an-empty-database
+Usage: .venv/bin/python docs/decisions/0003_measure_insert.py mysql://user:password@host:port/an-empty-database [ROUNDS]
 
-The tables are made, and dropped in the end. Every figure is the median of 40 rounds: building the statement, sending
-it and COMMIT for the first; the processor time of this process for the second.
+The tables are made, and dropped in the end. Every figure is the median of 40 rounds (or ROUNDS): building the
+statement, sending it and COMMIT for the first; the processor time of this process for the second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
-from broker.services.ports import Half, PrepareWork
 from broker.services.transactions import new_id
+from broker.services.work import Half, PrepareWork
 from broker.storage.engine import Database
 from broker.storage.halves import _COLUMNS, _rows
 from broker.storage.schema import half_message, metadata
@@ -27,7 +27,8 @@ from broker.storage.schema import half_message, metadata
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ROWS, ROUNDS = 256, 40
+ROWS = 256
+ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 
 
 def _batch() -> list[tuple[Any, ...]]:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import producer_sdk
 from consumer_sdk import Consumer
 from producer_sdk import ConfigurationError, TransactionProducer, TransactionState
 from producer_sdk.testing import embedded_broker, halfmq_broker
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from broker.app import EmbeddedBroker
 
 __all__ = ["halfmq_broker"]
@@ -61,3 +63,22 @@ def test_what_the_embedded_broker_cannot_be_is_named(settings: dict[str, Any], f
     with pytest.raises(ConfigurationError) as caught, embedded_broker(**settings):
         pass
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["broker.py", "broker/__init__.py"])
+def test_a_module_of_the_application_that_hides_the_broker_is_named(tmp_path: Path, name: str) -> None:
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("raise SystemExit('it was run')\n")
+    program = "from producer_sdk.testing import embedded_broker\nwith embedded_broker():\n    pass\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}:{Path(producer_sdk.__file__).parents[1]}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 1
+    assert f"HalfmqError: {own} hides halfmq's package broker" in ran.stderr
