@@ -143,12 +143,14 @@ def update_group(session: Session, group: ConsumerGroup, changes: dict[str, Any]
 def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, reason: str | None) -> ConsumerGroup:
     """Stops handing out messages, or goes on (None as time); pausing again keeps the first time.
 
+    Without a reason of its own it keeps the first reason, too.
+
     Raises:
         NotFound: it was deleted.
     """
     before = _must_find(session, group.name)
     if paused_at is not None and before.paused_at is not None:
-        paused_at = before.paused_at
+        paused_at, reason = before.paused_at, reason or before.pause_reason
     return _change(session, group, {"paused_at": paused_at, "pause_reason": reason})
 
 

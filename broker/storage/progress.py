@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from broker.storage.directory import Directory
 
 
+_PROGRESS = "group_id, queue_id, next_offset"
+
+
 def join(session: Session, group: ConsumerGroup, topics: Collection[Topic], start_at: int | None = None) -> set[int]:
     """Makes sure the group has a progress row for every queue of these topics.
 
@@ -52,7 +55,7 @@ def join(session: Session, group: ConsumerGroup, topics: Collection[Topic], star
         if queue_id not in known
     ]
     if new:
-        session.insert("group_progress", "group_id, queue_id, next_offset", sorted(new), keep_existing="group_id")
+        session.insert("group_progress", _PROGRESS, sorted(new), keep_existing="group_id")
     return fresh
 
 
@@ -89,7 +92,7 @@ def seek(
         offset: an offset, in the place of `to`.
 
     Raises:
-        Refused: the group never read a queue.
+        Refused: the group never read the topic.
     """
     # First the groups: who makes a lease from another one holds its group, and who becomes a member holds the parent.
     groups.lock(session, [group.group_id])
@@ -107,18 +110,32 @@ def seek(
                 "SELECT 1 FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
                 (member.group_id, queue_id),
             )
-            if not locked:
+            if not locked and not _reads_topic_of(session, member, queue_id):
                 raise Refused(
                     f"The group {group.name!r} never read this topic; it has no place there yet.",
                     reason="NOT_SUBSCRIBED",
                     field="topic",
                 )
-            session.run(
-                "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
-                (target, member.group_id, queue_id),
-            )
+            if locked:
+                session.run(
+                    "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+                    (target, member.group_id, queue_id),
+                )
+            else:
+                # The topic got this queue later, and no consumer came since: see join. Both hold the group.
+                session.insert("group_progress", _PROGRESS, [(member.group_id, queue_id, target)])
             session.run("DELETE FROM lease WHERE group_id = ? AND queue_id = ?", (member.group_id, queue_id))
     groups.touch(session, group)
+
+
+def _reads_topic_of(session: Session, group: ConsumerGroup, queue_id: int) -> bool:
+    return bool(
+        session.fetch(
+            "SELECT 1 FROM queue own JOIN queue other ON other.topic_id = own.topic_id"
+            " JOIN group_progress p ON p.group_id = ? AND p.queue_id = other.queue_id WHERE own.queue_id = ? LIMIT 1",
+            (group.group_id, queue_id),
+        )
+    )
 
 
 def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:

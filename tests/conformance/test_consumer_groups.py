@@ -132,6 +132,8 @@ class TestPausing:
         world.clock.pass_time(SECOND)
         again = await store.pause_group(group, paused=True, reason="b")
         assert (again.paused_at, again.pause_reason) == (first.paused_at, "b")
+        without = await store.pause_group(group, paused=True, reason="")
+        assert (without.paused_at, without.pause_reason) == (first.paused_at, "b")
 
 
 class TestSeeking:
@@ -187,6 +189,18 @@ class TestSeeking:
         await store.seek_group(group, topic.queue_ids, to=EARLIEST, offset=None)
         (state,) = await store.group_progress(group)
         assert (state.next_offset, state.lag) == (2, 1)
+
+    @pytest.mark.parametrize(("to", "expected"), [(EARLIEST, "01"), (LATEST, "")])
+    async def test_into_a_queue_that_the_topic_got_later(
+        self, store: Store, topic: Topic, group: ConsumerGroup, to: int, expected: str
+    ) -> None:
+        """No consumer came since."""
+        await fill(store, topic, "0")
+        ok(await store.settle(acks(await pull(store, group, topic))))
+        grown = await store.update_topic(topic, TopicChange(queue_count=2))
+        ok(await store.send([SendWork(new_id(), topic.topic_id, 1, text("1"))]))
+        await store.seek_group(group, grown.queue_ids, to=to, offset=None)
+        assert sorted(bodies(await pull(store, group, grown))) == list(expected)
 
     async def test_a_topic_it_never_read_is_refused(self, store: Store, group: ConsumerGroup) -> None:
         other = await store.create_topic("other", TopicSettings(1, HOUR))
