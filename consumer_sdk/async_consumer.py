@@ -209,6 +209,7 @@ class AsyncConsumer:
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
+            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was made.
         """
         return [AsyncReceivedMessage(delivery, self) for delivery in await self.deliveries(max_messages, timeout)]
 
@@ -226,6 +227,7 @@ class AsyncConsumer:
             async with asyncio.timeout(timeout):
                 return await subscription.receive(max_messages)
         except TimeoutError:
+            subscription.complain_if_never_reached()
             return []
 
     async def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:

@@ -61,6 +61,7 @@ class Subscription:
         self._subscribed = asyncio.Event()
         self._subscribed_before = False
         self._failure: ConsumerError | None = None
+        self._never_reached: BrokerUnavailable | None = None
         self.stopped = False
         """Whether no more messages are handed out."""
         self.failed_with = ""
@@ -118,6 +119,15 @@ class Subscription:
             ConsumerError: What runs in the background has failed.
         """
         return await self._take(self.inbox.take_in_turn)
+
+    def complain_if_never_reached(self) -> None:
+        """Tells of brokers that were tried and that nobody has ever heard of; an outage later is waited for in silence.
+
+        Raises:
+            BrokerUnavailable: no broker has taken the subscription so far.
+        """
+        if self._never_reached is not None:
+            raise self._never_reached
 
     async def _take(self, take: Callable[[], TakenT]) -> TakenT | None:
         while not self.stopped:
@@ -220,6 +230,12 @@ class Subscription:
                     error.code().name,
                     error.details(),
                 )
+                if not self._subscribed_before:
+                    self._never_reached = BrokerUnavailable(
+                        f"no broker has taken the subscription of group {self._settings.group} so far; the last one, "
+                        f"{broker.endpoint}, said {error.code().name}: {error.details()}; check the endpoints",
+                        code=error.code(),
+                    )
             if not self._finished:
                 await asyncio.sleep(reconnect.ended(broker, ended_with))
 
@@ -272,6 +288,7 @@ class Subscription:
             self._keeper.database_clock.heard(seconds_of(subscribed.time))
         self._extender = self._background(self._keep_leases())
         self._subscribed_before = True
+        self._never_reached = None
         self._subscribed.set()
 
     async def _keep_leases(self) -> None:

@@ -153,7 +153,6 @@ async def test_nobody_there_is_a_timeout(unused_tcp_port: int) -> None:
     async with AsyncConsumer(f"127.0.0.1:{unused_tcp_port}", "g", "orders") as consumer:
         with pytest.raises(TimeoutError, match="no broker confirmed"):
             await consumer.wait_until_subscribed(0.05)
-        assert await consumer.receive(1, timeout=0.01) == []
 
 
 async def test_a_closed_consumer_refuses_calls(stub: StubConsumeBroker) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from consumer_sdk import (
     AsyncConsumer,
     AsyncQueueReader,
     AsyncReceivedMessage,
+    BrokerUnavailable,
     ConfigurationError,
     Consumer,
     QueueReader,
@@ -199,3 +201,30 @@ async def test_a_group_that_is_deleted_ends_its_consumers(stub: StubConsumeBroke
     assert time.monotonic() - before < 30
     assert len(stub.sessions) == 1
     assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(0)]]
+
+
+@pytest.mark.parametrize("form", ["asyncio", "sync"])
+async def test_a_broker_that_was_never_reached_is_an_error_of_receive(form: str) -> None:
+    """An empty list would say that there is no message."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+
+    async def receive() -> list[Any]:
+        if form == "sync":
+            with await asyncio.to_thread(Consumer, nobody, "g", "orders") as consumer:
+                return list(await asyncio.to_thread(consumer.receive, 1, 1.0))
+        async with AsyncConsumer(nobody, "g", "orders") as consumer:
+            return list(await consumer.receive(1, timeout=1.0))
+
+    with pytest.raises(BrokerUnavailable, match=f"no broker has taken the subscription of group g so far.*{nobody}"):
+        # An attempt to connect may take longer than one timeout.
+        while not await receive():
+            pass
+
+
+async def test_an_outage_is_waited_for_in_silence(stub: StubConsumeBroker) -> None:
+    async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        await consumer.wait_until_subscribed(30)
+        stub.failures += [Failure(grpc.StatusCode.UNAVAILABLE)] * 30
+        (await stub.session()).fail(grpc.StatusCode.UNAVAILABLE)
+        assert await consumer.receive(1, timeout=0.3) == []
