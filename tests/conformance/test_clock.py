@@ -12,7 +12,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
 from broker.storage import clock as clock_module
-from broker.storage.clock import DatabaseClock
+from broker.storage.clock import SERVER_NOW, DatabaseClock
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -71,19 +71,51 @@ async def test_the_clock_reads_the_servers_utc_time(world: World) -> None:
     assert abs(store.clock.now() - server) < SECOND
 
 
-async def test_time_never_goes_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not when the server's clock was set back."""
+def set_servers_clock(monkeypatch: pytest.MonkeyPatch, world: World, error: int) -> None:
+    """Has the database's clock be wrong by so many microseconds from now on."""
     session = world.session()
-    clock = DatabaseClock()
-    clock.synchronise(session)
-    before = clock.now()
-    if session.dialect.embedded:
-        monkeypatch.setattr(clock_module.time, "time_ns", HostClock(-HOUR).time_ns)
-    else:
-        monkeypatch.setattr(clock_module, "SERVER_NOW", f"SELECT {before - HOUR}")
-    clock.synchronise(session)
-    assert clock.now() >= before
+    embedded = session.dialect.embedded
     session.rollback()
+    if embedded:
+        monkeypatch.setattr(clock_module.time, "time_ns", HostClock(error).time_ns)
+    else:
+        moved = SERVER_NOW.replace(" AS SIGNED)", f" AS SIGNED) + {error}")
+        monkeypatch.setattr(clock_module, "SERVER_NOW", moved)
+
+
+def synchronise(world: World, clock: DatabaseClock) -> None:
+    session = world.session()
+    clock.synchronise(session)
+    session.rollback()
+
+
+async def test_time_stands_still_while_a_clock_that_was_set_back_a_little_catches_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = DatabaseClock()
+    synchronise(world, clock)
+    before = clock.now()
+    set_servers_clock(monkeypatch, world, -4 * SECOND)
+    synchronise(world, clock)
+    assert before <= clock.now() < before + SECOND
+    assert "set 4.0 s back: time stands still here for " in caplog.text
+
+
+async def test_time_follows_a_clock_that_jumps_ahead_and_is_put_right(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would stand still for an hour, and nothing would be delivered again, checked or delayed."""
+    clock = DatabaseClock()
+    synchronise(world, clock)
+    right = clock.now()
+    with monkeypatch.context() as patch:
+        set_servers_clock(patch, world, HOUR)
+        synchronise(world, clock)
+    assert clock.now() >= right + HOUR
+    assert "jumped 3600.0 s ahead" in caplog.text
+    synchronise(world, clock)
+    assert right <= clock.now() < right + HOUR // 2
+    assert "set 3600.0 s back: time goes back here too" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
