@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import check_count, check_seconds, check_text, client_name, refuse
+from producer_sdk.connection import HEARTBEAT, check_count, check_seconds, check_text, client_name, refuse
 from producer_sdk.filters import topic_filters
 from producer_sdk.positions import position_to_wire
 
@@ -85,6 +86,7 @@ class ConsumerSettings:
             replace_filters=self.replace_filters and not again,
             start=self.start,
         )
+        subscribe.heartbeat.FromTimedelta(timedelta(seconds=HEARTBEAT))
         if self.lease_duration is not None:
             subscribe.lease_duration.FromNanoseconds(round(self.lease_duration * 1e9))
         return subscribe

@@ -281,6 +281,8 @@ class Subscription:
     def _on_subscribed(self, subscribed: pb.Subscribed) -> None:
         _log.info("group %s reads through broker %s", self._settings.group, subscribed.broker_id)
         self._stop_waiting()
+        if self._duplex is not None:
+            self._duplex.expect_heartbeats(agreed=subscribed.HasField("heartbeat"))
         if self._extender is not None:
             self._extender.cancel()
         self._lease_duration = seconds_of(subscribed.lease_duration)

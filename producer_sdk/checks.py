@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 import grpc
 
 from halfmq.v1 import transaction_pb2 as pb
-from producer_sdk.connection import Duplex, Reconnect
+from producer_sdk.connection import HEARTBEAT, Duplex, Reconnect
 from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
 from producer_sdk.encoding import from_wire
 from producer_sdk.errors import RequestRefused
@@ -150,6 +150,7 @@ class CheckStream:
     async def _serve(self, broker: Broker) -> None:
         self._duplex = Duplex(broker.transactions.CheckTransactions())
         introduction = pb.RegisterProducer(producer_group=self._group, client_id=self._client_id)
+        introduction.heartbeat.FromTimedelta(timedelta(seconds=HEARTBEAT))
         self._duplex.put(pb.CheckTransactionsRequest(register=introduction))
         for answer in self._unconfirmed.values():
             self._duplex.put(pb.CheckTransactionsRequest(answer=answer))
@@ -162,6 +163,8 @@ class CheckStream:
         event = response.WhichOneof("event")
         if event == "registered":
             _log.info("registered for checks of group %s at broker %s", self._group, response.registered.broker_id)
+            if self._duplex is not None:
+                self._duplex.expect_heartbeats(agreed=response.registered.HasField("heartbeat"))
             self._refusal = None
             self._answered.set()
         elif event == "check":

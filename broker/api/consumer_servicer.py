@@ -7,13 +7,14 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from broker.api import heartbeats
 from broker.api.converters import columns, deliveries, filters, messages, times
 from broker.api.outbox import Outbox
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.subscription import Wish
-from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
+from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -56,8 +57,13 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request_iterator: AsyncIterator[consumer_pb2.ConsumeRequest], context: _ConsumeContext
     ) -> AsyncIterator[consumer_pb2.ConsumeResponse]:
         """Serves one consumer."""
-        subscription = await self._subscribe(request_iterator)
-        subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id, client_id=subscription.client_id)
+        wanted = await self._wanted(request_iterator)
+        subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id)
+        beat: consumer_pb2.ConsumeResponse | bytes = consumer_pb2.ConsumeResponse(heartbeat=message_pb2.Heartbeat())
+        heartbeat = heartbeats.agreed(wanted, "subscribe.heartbeat", subscribed, beat)
+        subscription = await self._delivery.subscribe(_wish(wanted))
+        del wanted
+        subscribed.client_id = subscription.client_id
         times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         outbox: _ConsumeOutbox = Outbox()
@@ -68,18 +74,20 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         try:
             yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
             async for response in outbox.run(
-                self._deliver(subscription, outbox), self._take_requests(request_iterator, subscription, outbox)
+                self._deliver(subscription, outbox),
+                self._take_requests(request_iterator, subscription, outbox),
+                heartbeat=heartbeat,
             ):
                 # What is serialized already passes as it is: see CallInterceptor.
                 yield cast("consumer_pb2.ConsumeResponse", response)
         finally:
             self._streams.discard(outbox)
 
-    async def _subscribe(self, requests: AsyncIterator[consumer_pb2.ConsumeRequest]) -> Subscription:
+    async def _wanted(self, requests: AsyncIterator[consumer_pb2.ConsumeRequest]) -> consumer_pb2.Subscribe:
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("event") != "subscribe":
             raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
-        return await self._delivery.subscribe(_wish(first.subscribe))
+        return first.subscribe
 
     async def _deliver(self, subscription: Subscription, outbox: _ConsumeOutbox) -> None:
         async with aclosing(subscription.batches()) as batches:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
+    from broker.api.heartbeats import Heartbeat
+
 Response = TypeVar("Response")
 
 
@@ -43,8 +45,14 @@ class Outbox(Generic[Response]):
         """Ends the stream after what waits."""
         self._waiting.put_nowait(None)
 
-    async def run(self, *work: Coroutine[object, object, None]) -> AsyncIterator[Response]:
+    async def run(
+        self, *work: Coroutine[object, object, None], heartbeat: Heartbeat[Response] | None = None
+    ) -> AsyncIterator[Response]:
         """Runs the tasks and yields what they write, until one of them ends.
+
+        Args:
+            work: The tasks.
+            heartbeat: What to say where they have nothing to.
 
         Raises:
             Exception: whatever a task raised.
@@ -53,7 +61,16 @@ class Outbox(Generic[Response]):
         for task in tasks:
             task.add_done_callback(lambda _: self.close())
         try:
-            while (entry := await self._waiting.get()) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(None if heartbeat is None else heartbeat.interval):
+                        entry = await self._waiting.get()
+                except TimeoutError:
+                    if heartbeat is not None:
+                        yield heartbeat.response
+                    continue
+                if entry is None:
+                    break
                 response, written = entry
                 yield response
                 if not written.done():

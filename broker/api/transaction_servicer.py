@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from broker.api import heartbeats
 from broker.api.converters import messages, times, transactions
 from broker.api.outbox import Outbox
 from broker.api.status import item_error
@@ -14,7 +15,7 @@ from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.check_sessions import CheckSession
 from broker.services.work import CheckAnswer, VerdictWork
-from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
+from halfmq.v1 import message_pb2, producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -110,28 +111,34 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: _CheckContext
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
         """Asks the producer about its transactions, for as long as it listens."""
-        session, group_id = await self._register(request_iterator)
-        outbox: Outbox[_CheckResponse] = Outbox()
+        producer = await self._introduced(request_iterator)
         registered = transaction_pb2.ProducerRegistered(broker_id=self._broker_id)
+        beat = transaction_pb2.CheckTransactionsResponse(heartbeat=message_pb2.Heartbeat())
+        heartbeat = heartbeats.agreed(producer, "register.heartbeat", registered, beat)
+        group_id = await self._catalog.producer_group_id(producer.producer_group)
+        session = CheckSession(producer.client_id or "producer")
+        outbox: Outbox[_CheckResponse] = Outbox()
         try:
             yield transaction_pb2.CheckTransactionsResponse(registered=registered)
             self._sessions.admit(session, group_id)
             async for response in outbox.run(
-                _send_checks(session, outbox), self._take_answers(request_iterator, session, outbox)
+                _send_checks(session, outbox),
+                self._take_answers(request_iterator, session, outbox),
+                heartbeat=heartbeat,
             ):
                 yield response
         finally:
             self._sessions.end(session)
 
-    async def _register(
-        self, requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest]
-    ) -> tuple[CheckSession, int]:
+    @staticmethod
+    async def _introduced(
+        requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest],
+    ) -> transaction_pb2.RegisterProducer:
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("event") != "register":
             raise InvalidArgument("The first request on this stream must be register.", field="register")
         check_client_id(first.register.client_id, "register.client_id")
-        group_id = await self._catalog.producer_group_id(first.register.producer_group)
-        return CheckSession(first.register.client_id or "producer"), group_id
+        return first.register
 
     async def _take_answers(
         self,

@@ -7,7 +7,7 @@ producers and consumers do with them.
 from __future__ import annotations
 
 from producer_sdk.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
-from producer_sdk.connection.duplex import Duplex
+from producer_sdk.connection.duplex import HEARTBEAT, Duplex
 from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
 from producer_sdk.connection.link import Broker, BrokerLink, Route
 from producer_sdk.connection.reasons import reason_of, text_of_reason
@@ -26,6 +26,7 @@ from producer_sdk.connection.times import Span, as_duration, as_durations, as_ti
 from producer_sdk.connection.tls import TlsConfig
 
 __all__ = [
+    "HEARTBEAT",
     "BackgroundRunner",
     "Broker",
     "BrokerLink",

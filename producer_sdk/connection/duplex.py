@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -11,7 +12,14 @@ import grpc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Duplex"]
+__all__ = ["HEARTBEAT", "Duplex"]
+
+HEARTBEAT = 5.0
+"""Seconds of silence after which brokers are asked to say that they are there."""
+_MISSED = 3
+"""So many heartbeats that did not come mean that the broker hangs."""
+_FIRST_ANSWER = 30.0
+"""Seconds until the broker's first word; it may have to wait for its database."""
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -22,6 +30,9 @@ class Duplex(Generic[RequestT, ResponseT]):
 
     gRPC allows one write at a time; the queue lets many parts of a client say something without waiting for each
     other. What was put but not written when the stream breaks is lost with it: the owner knows what is unanswered.
+
+    A broker that hangs keeps its connections, and gRPC answers pings for it; so a stream on which nothing comes, not
+    even a heartbeat, is given up.
     """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[RequestT, ResponseT]) -> None:
@@ -30,6 +41,9 @@ class Duplex(Generic[RequestT, ResponseT]):
         self._outbox: deque[RequestT] = deque()
         self._something_to_write = asyncio.Event()
         self._half_closed = False
+        # Looked at by counting, not by a clock that also runs while this process is stopped.
+        self._quiet_for = 0
+        self._patience = round(_FIRST_ANSWER / HEARTBEAT)
 
     def put(self, request: RequestT) -> None:
         """Queues a request; ignored after half_close()."""
@@ -46,6 +60,10 @@ class Duplex(Generic[RequestT, ResponseT]):
         """Ends the stream now, both ways."""
         self._call.cancel()
 
+    def expect_heartbeats(self, *, agreed: bool) -> None:
+        """Notes whether the broker sends them; one that does not may be silent for as long as it likes."""
+        self._patience = _MISSED if agreed else sys.maxsize
+
     async def run(self, on_response: Callable[[ResponseT], None]) -> None:
         """Writes and reads until the broker ends the stream.
 
@@ -53,17 +71,33 @@ class Duplex(Generic[RequestT, ResponseT]):
             on_response: Called with each response, on the event loop; it must not block.
 
         Raises:
-            grpc.aio.AioRpcError: The stream broke, or the broker ended it with an error.
+            grpc.aio.AioRpcError: The stream broke, the broker ended it with an error, or says nothing any more.
         """
         writer = asyncio.create_task(self._write())
+        self._watch = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
         try:
             # Not by read(): it passes over what has arrived once the end has arrived as well.
             async for response in self._call:
+                self._quiet_for = 0
                 on_response(response)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._quiet_for < self._patience or (task is not None and task.cancelling()):
+                raise
+            # The call was cancelled by the watch.
+            raise _silent() from None
         finally:
+            self._watch.cancel()
             writer.cancel()
             self._call.cancel()
             await asyncio.wait([writer])
+
+    def _look(self) -> None:
+        self._quiet_for += 1
+        if self._quiet_for >= self._patience:
+            self._call.cancel()
+        else:
+            self._watch = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
 
     async def _write(self) -> None:
         try:
@@ -78,3 +112,9 @@ class Duplex(Generic[RequestT, ResponseT]):
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             # The stream is over; the reader finds out why and says so.
             return
+
+
+def _silent() -> grpc.aio.AioRpcError:
+    nothing = grpc.aio.Metadata()
+    text = "the broker says nothing any more, though its connection stands: it hangs"
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, text)

@@ -43,6 +43,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     # A broker that vanished without a word (power, network) is noticed after 15 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # gRPC waits for the longer of the two, and this one is a minute unless it is set.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Off: the probe lets the window of an unread stream grow to hundreds of megabytes.

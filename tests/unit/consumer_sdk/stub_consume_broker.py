@@ -107,6 +107,8 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
         self.failures: list[Failure] = []
         self.lease_duration = 30.0
         self.answering = True
+        self.heartbeat = False
+        self.hangs = False
         self.deliver_first: Iterable[int] = ()
         self.errors: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
         self.dead: set[str] = set()
@@ -158,6 +160,11 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
                 session.subscribe = request.subscribe
                 subscribed = pb.Subscribed(broker_id="stub", client_id=request.subscribe.client_id)
                 subscribed.lease_duration.FromNanoseconds(int(self.lease_duration * 1e9))
+                if self.heartbeat:
+                    subscribed.heartbeat.CopyFrom(request.subscribe.heartbeat)
+                if self.hangs:
+                    await self.changed()
+                    continue
                 session.outgoing.put_nowait(pb.ConsumeResponse(subscribed=subscribed))
             elif kind == "credits":
                 session.credits += request.credits.messages

@@ -116,6 +116,7 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
         self.recorded: dict[str, int] = {}
         self.item_errors: dict[str, deque[message_pb2.ItemError]] = {}
         self.confirm_answers = True
+        self.heartbeat = False
         self.check_refusal: Failure | None = None
         self.check_refusals = 0
 
@@ -278,6 +279,8 @@ class StubBroker(Signals, transaction_pb2_grpc.TransactionServiceServicer, produ
             if request.WhichOneof("event") == "register":
                 session.register = request.register
                 registered = transaction_pb2.ProducerRegistered(broker_id="stub")
+                if self.heartbeat:
+                    registered.heartbeat.CopyFrom(request.register.heartbeat)
                 session.outgoing.put_nowait(transaction_pb2.CheckTransactionsResponse(registered=registered))
             else:
                 session.answers.append(request.answer)

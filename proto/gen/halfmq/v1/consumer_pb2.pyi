@@ -132,6 +132,7 @@ class Subscribe(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     REPLACE_FILTERS_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     consumer_group: _builtins.str
     """Its group. It must exist."""
     client_id: _builtins.str
@@ -156,6 +157,10 @@ class Subscribe(_message.Message):
     def start(self) -> _message_pb2.Position:
         """Where to begin with topics that the group never read; unset: as the group is set."""
 
+    @_builtins.property
+    def heartbeat(self) -> _duration_pb2.Duration:
+        """Whenever the broker has said nothing for so long, it says that it is there; a second at least. Unset: it does not."""
+
     def __init__(
         self,
         *,
@@ -166,10 +171,11 @@ class Subscribe(_message.Message):
         filters: _abc.Iterable[Global___TopicFilter] | None = ...,
         replace_filters: _builtins.bool = ...,
         start: _message_pb2.Position | None = ...,
+        heartbeat: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "lease_duration", b"lease_duration", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "filters", b"filters", "lease_duration", b"lease_duration", "replace_filters", b"replace_filters", "start", b"start", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumer_group", b"consumer_group", "filters", b"filters", "heartbeat", b"heartbeat", "lease_duration", b"lease_duration", "replace_filters", b"replace_filters", "start", b"start", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -234,6 +240,7 @@ class ConsumeResponse(_message.Message):
     SUBSCRIBED_FIELD_NUMBER: _builtins.int
     DELIVERIES_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def subscribed(self) -> Global___Subscribed:
         """The subscription stands."""
@@ -246,18 +253,23 @@ class ConsumeResponse(_message.Message):
     def outcome(self) -> Global___ReceiptOutcome:
         """What became of an ack, a nack or an extension."""
 
+    @_builtins.property
+    def heartbeat(self) -> _message_pb2.Heartbeat:
+        """The broker is there."""
+
     def __init__(
         self,
         *,
         subscribed: Global___Subscribed | None = ...,
         deliveries: Global___DeliveryBatch | None = ...,
         outcome: Global___ReceiptOutcome | None = ...,
+        heartbeat: _message_pb2.Heartbeat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deliveries", b"deliveries", "event", b"event", "outcome", b"outcome", "subscribed", b"subscribed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deliveries", b"deliveries", "event", b"event", "heartbeat", b"heartbeat", "outcome", b"outcome", "subscribed", b"subscribed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliveries", b"deliveries", "event", b"event", "outcome", b"outcome", "subscribed", b"subscribed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliveries", b"deliveries", "event", b"event", "heartbeat", b"heartbeat", "outcome", b"outcome", "subscribed", b"subscribed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["subscribed", "deliveries", "outcome"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["subscribed", "deliveries", "outcome", "heartbeat"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -273,6 +285,7 @@ class Subscribed(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     """Name of the broker."""
     client_id: _builtins.str
@@ -285,6 +298,10 @@ class Subscribed(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """Database time: what comes later than its own times tell stood somewhere on the way."""
 
+    @_builtins.property
+    def heartbeat(self) -> _duration_pb2.Duration:
+        """How often there is a heartbeat on a stream that is silent otherwise; unset: never."""
+
     def __init__(
         self,
         *,
@@ -292,10 +309,11 @@ class Subscribed(_message.Message):
         client_id: _builtins.str = ...,
         lease_duration: _duration_pb2.Duration | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        heartbeat: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "heartbeat", b"heartbeat", "lease_duration", b"lease_duration", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -404,3 +404,20 @@ class ItemError(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ItemError: _TypeAlias = ItemError  # noqa: Y015
+
+@_typing.final
+class Heartbeat(_message.Message):
+    """Says that a broker is there, on a stream where it has nothing else to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015

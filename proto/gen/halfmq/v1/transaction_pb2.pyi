@@ -388,19 +388,25 @@ class RegisterProducer(_message.Message):
 
     PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     producer_group: _builtins.str
     """Its group: it can answer checks about every transaction of this group."""
     client_id: _builtins.str
     """Its own name, for logs and the check history."""
+    @_builtins.property
+    def heartbeat(self) -> _duration_pb2.Duration:
+        """Whenever the broker has said nothing for so long, it says that it is there; a second at least. Unset: it does not."""
+
     def __init__(
         self,
         *,
         producer_group: _builtins.str = ...,
         client_id: _builtins.str = ...,
+        heartbeat: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "producer_group", b"producer_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "heartbeat", b"heartbeat", "producer_group", b"producer_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,6 +455,7 @@ class CheckTransactionsResponse(_message.Message):
     REGISTERED_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     ANSWERED_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registered(self) -> Global___ProducerRegistered:
         """The producer is registered; checks may follow."""
@@ -461,18 +468,23 @@ class CheckTransactionsResponse(_message.Message):
     def answered(self) -> Global___CheckAnswered:
         """What became of an answer."""
 
+    @_builtins.property
+    def heartbeat(self) -> _message_pb2.Heartbeat:
+        """The broker is there."""
+
     def __init__(
         self,
         *,
         registered: Global___ProducerRegistered | None = ...,
         check: Global___TransactionCheck | None = ...,
         answered: Global___CheckAnswered | None = ...,
+        heartbeat: _message_pb2.Heartbeat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "check", b"check", "event", b"event", "registered", b"registered"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "check", b"check", "event", b"event", "heartbeat", b"heartbeat", "registered", b"registered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "check", b"check", "event", b"event", "registered", b"registered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "check", b"check", "event", b"event", "heartbeat", b"heartbeat", "registered", b"registered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registered", "check", "answered"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registered", "check", "answered", "heartbeat"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -485,16 +497,22 @@ class ProducerRegistered(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     """Name of the broker."""
+    @_builtins.property
+    def heartbeat(self) -> _duration_pb2.Duration:
+        """How often there is a heartbeat on a stream that is silent otherwise; unset: never."""
+
     def __init__(
         self,
         *,
         broker_id: _builtins.str = ...,
+        heartbeat: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "heartbeat", b"heartbeat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
