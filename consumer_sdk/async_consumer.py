@@ -349,11 +349,38 @@ class AsyncConsumer:
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
         topic_id: str | None = None,
     ) -> QueueSlice:
-        """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
+        """Reads messages from an offset on.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset wanted; below the first one kept, reading starts there.
+            max_messages: How many to read at most.
+            wait: Seconds to wait for the first message when there is none; None: do not wait.
+            filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
+                the broker cannot read the filter.
+            BrokerUnavailable: No broker answered in time.
+        """
         return await read_queue(self._link, topic, queue, offset, max_messages, wait, filter, topic_id)
 
     async def queue_offsets(
         self, topic: str, group: str | None = None, *, time: datetime | None = None
     ) -> list[QueueOffset]:
-        """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
+        """Tells where the queues of a topic begin and end, and how far a group has come.
+
+        Args:
+            topic: Topic.
+            group: Group whose progress to tell.
+            time: A time, with its time zone, to tell the offsets of.
+
+        Raises:
+            RequestRefused: There is no such topic or group.
+            BrokerUnavailable: No broker answered in time.
+            TypeError: The time is no datetime.
+            ValueError: The time has no time zone.
+        """
         return await queue_offsets(self._link, topic, group, time)

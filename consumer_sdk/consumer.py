@@ -28,10 +28,11 @@ __all__ = ["Consumer"]
 
 
 class Consumer:
-    """Receives the messages of some topics for a consumer group; see AsyncConsumer. Safe to share between threads.
+    """Receives the messages of some topics for a consumer group. Safe to share between threads.
 
-    Usable right after construction: iterate, call ``receive()``, or give a handler to ``run()``. Use it with
-    ``with``, or call ``close()`` in the end.
+    Each message is delivered to one member of the group under a lease, which is extended for as long as the message
+    is held here, and again to somebody until it is acked: at least once. Usable right after construction: iterate, call
+    ``receive()``, or give a handler to ``run()``. Use it with ``with``, or call ``close()`` in the end.
     """
 
     def __init__(
@@ -51,7 +52,28 @@ class Consumer:
         replace_filters: bool = False,
         start: StartPosition | None = None,
     ) -> None:
-        """Reads the settings, which are those of AsyncConsumer; nothing is connected yet.
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            group: Consumer group. It must exist, unless the broker creates groups by itself.
+            topics: One topic or several.
+            prefetch: Messages that wait in this process or are on their way to it, at most.
+            lease_duration: Seconds after which others get what this process holds if it dies, from 0.1 to 12 h; None:
+                the broker's default. Leases are extended every third of it.
+            client_id: This consumer's name in logs and leases; None: host and process number.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
+            longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
+                application forgot goes to somebody else.
+            close_grace: Seconds that ``close()`` waits, at most, for handlers at work, and again for confirmations.
+            filter: Which messages the group wants: a TagFilter or a SqlFilter for all topics, or a mapping with one for
+                each of some topics. It belongs to the group: all of its consumers name the same one, or none. None: as
+                the group is set.
+            replace_filters: Give the group these filters in the place of those it has; without it, a consumer that
+                names other ones is refused.
+            start: Where to begin with topics that the group never read: "earliest", "latest", or a time with its time
+                zone. None: as the group is set.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -94,7 +116,15 @@ class Consumer:
         self._runner.run(self._core.start())
 
     def wait_until_subscribed(self, timeout: float | None = None) -> None:
-        """Waits until a broker has confirmed the subscription; see AsyncConsumer."""
+        """Waits until a broker has confirmed the subscription.
+
+        Args:
+            timeout: Seconds to wait at most; None: for ever.
+
+        Raises:
+            TimeoutError: No broker confirmed it in time.
+            SubscriptionRefused: A broker refused it.
+        """
         self._runner.run(self._core.wait_until_subscribed(timeout))
 
     def close(self) -> None:
@@ -141,12 +171,35 @@ class Consumer:
         return ReceivedMessage(deliveries[0], self)
 
     def receive(self, max_messages: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Waits for messages; see AsyncConsumer.receive."""
+        """Waits for messages.
+
+        Args:
+            max_messages: How many to take at most; what is there is taken, without waiting for more.
+            timeout: Seconds to wait for the first one; None: for ever.
+
+        Returns:
+            At least one message; none after the timeout, and once the consumer is stopped.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was made.
+        """
         check_count("max_messages", max_messages)
         return [ReceivedMessage(delivery, self) for delivery in self._take(max_messages, timeout)]
 
     def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
-        """Marks messages as handled; see AsyncConsumer.ack."""
+        """Marks messages as handled.
+
+        Args:
+            messages: One message or several.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+
+        Raises:
+            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused the one message for another reason.
+            BatchReceiptsRefused: Some of several messages were refused.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+        """
         self._settle(handles_of(messages), None, wait=wait)
 
     def nack(
@@ -157,15 +210,47 @@ class Consumer:
         reason: str = "",
         wait: bool = True,
     ) -> list[LogPosition | None]:
-        """Gives messages back; see AsyncConsumer.nack."""
+        """Gives messages back; they are delivered again, or moved to the dead letter topic after their last attempt.
+
+        With a message of a message group, all later ones of the group that were delivered go back as well, and come
+        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+
+        Args:
+            messages: One message or several.
+            delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
+            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+
+        Returns:
+            For each message, where it lies in the dead letter topic, or None; empty when nobody waits.
+
+        Raises:
+            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused the one message for another reason.
+            BatchReceiptsRefused: Some of several messages were refused.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+            TypeError: An argument is of the wrong type.
+            ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
+        """
         handles = handles_of(messages)
         said = self._settle(handles, nack_of(delay, reason), wait=wait)
         return dead_letters(handles, said) if wait else []
 
     def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
-        """Gives every message to a handler until ``stop()``; see AsyncConsumer.run.
+        """Gives every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
         An interrupt (Ctrl-C) does what ``stop()`` does and is raised again.
+
+        Messages of one message group are handled one after the other. A handler that raises SystemExit or
+        the like ends ``run()`` as ``stop()`` does; its message is given back, and ``run()`` raises what it raised.
+
+        Args:
+            handler: A function, which is called in threads.
+            workers: Messages at work at a time.
+
+        Raises:
+            SubscriptionRefused: The broker refuses the subscription.
+            TypeError: The handler cannot be called.
         """
         running = self._core.run_wrapped(lambda delivery: ReceivedMessage(delivery, self), handler, workers)
         try:
@@ -191,13 +276,40 @@ class Consumer:
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
         topic_id: str | None = None,
     ) -> QueueSlice:
-        """Reads messages from an offset on, without a lease; see AsyncQueueReader.read_queue."""
+        """Reads messages from an offset on.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset wanted; below the first one kept, reading starts there.
+            max_messages: How many to read at most.
+            wait: Seconds to wait for the first message when there is none; None: do not wait.
+            filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
+                the broker cannot read the filter.
+            BrokerUnavailable: No broker answered in time.
+        """
         return self._runner.run(
             self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter, topic_id=topic_id)
         )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
-        """Tells where queues begin and end, and how far a group has come; see AsyncQueueReader.queue_offsets."""
+        """Tells where the queues of a topic begin and end, and how far a group has come.
+
+        Args:
+            topic: Topic.
+            group: Group whose progress to tell.
+            time: A time, with its time zone, to tell the offsets of.
+
+        Raises:
+            RequestRefused: There is no such topic or group.
+            BrokerUnavailable: No broker answered in time.
+            TypeError: The time is no datetime.
+            ValueError: The time has no time zone.
+        """
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
     def _take(self, limit: int, timeout: float | None) -> list[pb.Delivery]:

@@ -68,14 +68,38 @@ class ReceivedMessage(DeliveredMessage):
         self._consumer = consumer
 
     def ack(self, *, wait: bool = True) -> None:
-        """Marks the message as handled; see Consumer.ack."""
+        """Marks the message as handled.
+
+        Args:
+            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+
+        Raises:
+            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused it for another reason.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+        """
         self._consumer.ack(self, wait=wait)
 
     def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
-        """Gives the message back; see Consumer.nack.
+        """Gives the message back; it is delivered again, or moved to the dead letter topic after its last attempt.
+
+        With a message of a message group, all later ones of the group that were delivered go back as well, and come
+        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+
+        Args:
+            delay: Seconds after which it may be delivered again, up to 12 h; None: the group's retry delays.
+            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged.
 
         Returns:
-            Where it lies in the dead letter topic, if its attempts are used up; None otherwise.
+            Where it lies in the dead letter topic, if its attempts are used up; None otherwise, or when nobody waits.
+
+        Raises:
+            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused it for another reason.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+            TypeError: An argument is of the wrong type.
+            ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
         """
         positions = self._consumer.nack(self, delay=delay, reason=reason, wait=wait)
         return positions[0] if positions else None
@@ -92,14 +116,38 @@ class AsyncReceivedMessage(DeliveredMessage):
         self._consumer = consumer
 
     async def ack(self, *, wait: bool = True) -> None:
-        """Marks the message as handled; see AsyncConsumer.ack."""
+        """Marks the message as handled.
+
+        Args:
+            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+
+        Raises:
+            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused it for another reason.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+        """
         await self._consumer.ack(self, wait=wait)
 
     async def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
-        """Gives the message back; see AsyncConsumer.nack.
+        """Gives the message back; it is delivered again, or moved to the dead letter topic after its last attempt.
+
+        With a message of a message group, all later ones of the group that were delivered go back as well, and come
+        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+
+        Args:
+            delay: Seconds after which it may be delivered again, up to 12 h; None: the group's retry delays.
+            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
+            wait: Wait until the broker confirmed it; otherwise refusals are logged.
 
         Returns:
-            Where it lies in the dead letter topic, if its attempts are used up; None otherwise.
+            Where it lies in the dead letter topic, if its attempts are used up; None otherwise, or when nobody waits.
+
+        Raises:
+            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            ReceiptRefused: The broker refused it for another reason.
+            BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
+            TypeError: An argument is of the wrong type.
+            ValueError: The delay is out of range; the reason is too long, or cannot be written in UTF-8.
         """
         positions = await self._consumer.nack(self, delay=delay, reason=reason, wait=wait)
         return positions[0] if positions else None

@@ -248,19 +248,58 @@ class QueueReader:
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
         topic_id: str | None = None,
     ) -> QueueSlice:
-        """Reads messages from an offset on; see AsyncQueueReader.read_queue."""
+        """Reads messages from an offset on.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset wanted; below the first one kept, reading starts there.
+            max_messages: How many to read at most.
+            wait: Seconds to wait for the first message when there is none; None: do not wait.
+            filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
+                the broker cannot read the filter.
+            BrokerUnavailable: No broker answered in time.
+        """
         return self._runner.run(
             self._core.read_queue(topic, queue, offset, max_messages, wait=wait, filter=filter, topic_id=topic_id)
         )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
-        """Tells where queues begin and end; see AsyncQueueReader.queue_offsets."""
+        """Tells where the queues of a topic begin and end, and how far a group has come.
+
+        Args:
+            topic: Topic.
+            group: Group whose progress to tell.
+            time: A time, with its time zone, to tell the offsets of.
+
+        Raises:
+            RequestRefused: There is no such topic or group.
+            BrokerUnavailable: No broker answered in time.
+            TypeError: The time is no datetime.
+            ValueError: The time has no time zone.
+        """
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
     def commit_offsets(
         self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None
     ) -> None:
-        """Notes how far a group has come that reads by offset; see AsyncQueueReader.commit_offsets."""
+        """Notes how far a group has come that reads by offset: its lag is seen, and retention can spare what is left.
+
+        Args:
+            topic: Topic.
+            group: Group. It must exist, share its messages, and have no consumers.
+            offsets: By number of the queue, the offset below which all is handled.
+            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic, queue or group, another topic has the name by now
+                (``TOPIC_REPLACED``), or the group reads under leases.
+            BrokerUnavailable: No broker answered in time.
+        """
         self._runner.run(self._core.commit_offsets(topic, group, offsets, topic_id=topic_id))
 
     def close(self) -> None:

@@ -59,15 +59,35 @@ class TransactionListener(ABC):
 
 
 class AsyncTransactionListener(ABC):
-    """Runs local transactions and answers for them, on the event loop of an AsyncTransactionProducer."""
+    """Runs local transactions and answers for them, on the event loop of an AsyncTransactionProducer.
+
+    Checks go to any producer of the group, so answers must come from the database that the local transaction wrote to,
+    not from the memory of this process.
+    """
 
     @abstractmethod
     async def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Runs the local transaction; see TransactionListener."""
+        """Runs the local transaction; the half messages are stored by now.
+
+        Args:
+            messages: The half messages, with the ``transaction_id`` to store along with the local change.
+            arg: What ``send_in_transaction`` was given for it.
+
+        Returns:
+            COMMIT or ROLLBACK; UNKNOWN when a later check shall find out. An exception counts as UNKNOWN.
+        """
 
     @abstractmethod
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Tells how a local transaction ended; see TransactionListener."""
+        """Tells how a local transaction ended whose verdict the broker never got.
+
+        Args:
+            messages: The half messages, with ``transaction_id`` and ``check_number``.
+
+        Returns:
+            COMMIT, ROLLBACK, or UNKNOWN while it may still be running. An exception counts as UNKNOWN, SystemExit as
+            well.
+        """
 
 
 AnyListener: TypeAlias = TransactionListener | AsyncTransactionListener

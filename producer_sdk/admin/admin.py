@@ -28,13 +28,23 @@ FoundT = TypeVar("FoundT")
 
 
 class Admin:
-    """Creates, changes and deletes topics and consumer groups, and looks after messages; see AsyncAdmin.
+    """Creates, changes and deletes topics and consumer groups, and looks after messages.
 
     Safe to share between threads. Use it with ``with``, or call ``close()`` in the end.
+
+    Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
+    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
+    for an argument that cannot be. Calls are tried again by themselves: one that creates or deletes, and whose answer
+    was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
     """
 
     def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
-        """Reads the settings, which are those of AsyncAdmin; nothing is connected yet.
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -71,7 +81,17 @@ class Admin:
         priority_levels: int | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
-        """Creates a topic; see AsyncAdmin.create_topic."""
+        """Creates a topic.
+
+        Args:
+            topic: Its name.
+            queues: Number of queues for messages without a priority; None: the broker's default.
+            retention: How long messages are kept, in seconds or as a timedelta; None: the broker's default.
+            retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
+            dedup_window: How long a dedup_key keeps other messages with it out; None: one day.
+            priority_levels: Number of priorities; None: 1.
+            exist_ok: Take one that exists, whatever its settings.
+        """
         return self._runner.run(
             self._core.create_topic(
                 topic,
@@ -89,7 +109,7 @@ class Admin:
         return self._runner.run(self._core.get_topic(topic))
 
     def list_topics(self) -> Iterator[TopicInfo]:
-        """Iterates over all topics, by name; see AsyncAdmin.list_topics."""
+        """Iterates over all topics, by name; dead letter topics are among them."""
         return self._each(self._core.list_topics())
 
     def update_topic(
@@ -101,7 +121,7 @@ class Admin:
         retention_bytes: int | None = None,
         dedup_window: Span | None = None,
     ) -> TopicInfo:
-        """Changes a topic while it is in use; see AsyncAdmin.update_topic."""
+        """Changes a topic while it is in use; what is None stays as it is. The number of queues can only grow."""
         return self._runner.run(
             self._core.update_topic(
                 topic,
@@ -113,7 +133,7 @@ class Admin:
         )
 
     def delete_topic(self, topic: str, *, missing_ok: bool = False) -> None:
-        """Deletes a topic and its messages; see AsyncAdmin.delete_topic."""
+        """Deletes a topic and its messages; refused while half messages, scheduled ones or leases refer to it."""
         self._runner.run(self._core.delete_topic(topic, missing_ok=missing_ok))
 
     def create_group(
@@ -129,7 +149,21 @@ class Admin:
         fifo: bool = False,
         exist_ok: bool = False,
     ) -> GroupInfo:
-        """Creates a consumer group; see AsyncAdmin.create_group."""
+        """Creates a consumer group.
+
+        Args:
+            group: Its name.
+            max_attempts: Deliveries of a message before it is given up; None: 17.
+            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
+                the last counts for all others. Empty: the broker's default.
+            when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
+            mode: Whether its consumers share the messages, for ever; None: they do.
+            start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
+            keep_unread: Whether retention spares what it has not handled, in queues that it read before.
+            fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
+                keep their order themselves; otherwise they get each when the one before is settled.
+            exist_ok: Take one that exists, whatever its settings.
+        """
         return self._runner.run(
             self._core.create_group(
                 group,
@@ -158,7 +192,7 @@ class Admin:
         keep_unread: bool | None = None,
         fifo: bool | None = None,
     ) -> GroupInfo:
-        """Changes a consumer group while it is in use; see AsyncAdmin.update_group."""
+        """Changes a consumer group while it is in use; what is None stays. No retry delays: the broker's default."""
         return self._runner.run(
             self._core.update_group(
                 group,
@@ -171,11 +205,11 @@ class Admin:
         )
 
     def delete_group(self, group: str, *, missing_ok: bool = False) -> None:
-        """Deletes a consumer group with its progress and leases; see AsyncAdmin.delete_group."""
+        """Deletes a consumer group with its progress and leases; its consumers end with SubscriptionRefused."""
         self._runner.run(self._core.delete_group(group, missing_ok=missing_ok))
 
     def pause_group(self, group: str, reason: str = "") -> GroupInfo:
-        """Stops handing out messages to a group; see AsyncAdmin.pause_group."""
+        """Stops handing out messages to a group; what was handed out may still be settled. The reason is kept."""
         return self._runner.run(self._core.pause_group(group, reason))
 
     def resume_group(self, group: str) -> GroupInfo:
@@ -185,11 +219,21 @@ class Admin:
     def seek_group(
         self, group: str, topic: str, to: StartPosition | int, *, queue: int | None = None
     ) -> list[GroupProgress]:
-        """Moves a group to another place, also while it runs; see AsyncAdmin.seek_group."""
+        """Moves a group to another place, also while it runs; what its consumers hold is somebody else's from then on.
+
+        Args:
+            group: Its name.
+            topic: Topic to move it in.
+            to: "earliest", "latest", a time with its time zone, or an offset of the one queue.
+            queue: Only this queue; None: all queues of the topic.
+
+        Returns:
+            Where the group stands in the topic now.
+        """
         return self._runner.run(self._core.seek_group(group, topic, to, queue=queue))
 
     def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
-        """Tells which messages of a topic a group wants from now on; see AsyncAdmin.set_filter."""
+        """Tells which messages of a topic a group wants from now on; None: all. What was passed over stays so."""
         return self._runner.run(self._core.set_filter(group, topic, filter))
 
     def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
@@ -213,7 +257,18 @@ class Admin:
         offsets: Sequence[int] = (),
         republish_expired: bool = False,
     ) -> Iterator[RedriveProgress]:
-        """Delivers dead letters to their group again, as it is iterated over; see AsyncAdmin.redrive."""
+        """Delivers dead letters to their group again, as it is iterated over; each once, however often this is done.
+
+        Args:
+            group: Group that could not handle them, and gets them again.
+            filter: Only these; None: all.
+            offsets: Only these offsets of the dead letter topic; empty: all.
+            republish_expired: Where the original is past retention, append a copy to its topic, which all groups of
+                the topic get.
+
+        Returns:
+            Iterates over how far it is. The last one has ``done``; who ends before leaves the rest as it is.
+        """
         return self._each(
             self._core.redrive(group, filter=filter, offsets=offsets, republish_expired=republish_expired)
         )
@@ -225,11 +280,18 @@ class Admin:
     def find_messages(
         self, topic: str, *, key: str | None = None, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[StoredMessage]:
-        """Iterates over messages of a topic; see AsyncAdmin.find_messages."""
+        """Iterates over messages of a topic, the oldest first within each queue.
+
+        Args:
+            topic: The topic.
+            key: Only those with this key; None: any.
+            since: Only those that became visible at this time or later; with its time zone.
+            until: Only those that became visible before this time; with its time zone.
+        """
         return self._each(self._core.find_messages(topic, key=key, since=since, until=until))
 
     def timeline(self, message_id: str) -> list[TimelineEvent]:
-        """Tells all that happened to a message, in order; see AsyncAdmin.timeline."""
+        """Tells all that happened to a message, in order; deliveries are kept for a day by default."""
         return self._runner.run(self._core.timeline(message_id))
 
     def _each(self, source: AsyncGenerator[FoundT, None]) -> Iterator[FoundT]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -41,7 +40,8 @@ def test_the_examples_work_together(new_broker: Callable[..., BrokerProcess], tm
         assert consumer.stdout.readline() == "three apples\n"
         assert _produce(endpoint, "one pear", tmp_path) == "COMMITTED"
         assert consumer.stdout.readline() == "one pear\n"
-        consumer.send_signal(signal.SIGINT)
+        consumer.terminate()
+        assert consumer.wait(30) == 0, "SIGTERM does not stop it in an orderly way"
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         assert shop.execute("SELECT content FROM orders ORDER BY rowid").fetchall() == [
             ("three apples",),
