@@ -155,7 +155,10 @@ class Broker:
     def _open_database(self) -> None:
         config = self.config
         self._database, warnings = open_database(
-            config.database, answer_timeout=config.answer_timeout, allow_unsafe=config.allow_unsafe_database
+            config.database,
+            answer_timeout=config.answer_timeout,
+            allow_unsafe=config.allow_unsafe_database,
+            largest_body=config.max_body_bytes,
         )
         for warning in warnings:
             logger.warning("database setting: %s", warning)

@@ -22,6 +22,8 @@ MAX_TAG_BYTES = 255
 MAX_MESSAGE_GROUP_BYTES = 64
 MAX_DEDUP_KEY_BYTES = 255
 MAX_KEY_BYTES = 16 * 1024
+MAX_KEYS = 1000
+"""Of a message: each has an entry in an index, and all of them together have to fit into a column of 64 KiB."""
 LONGEST_DELAY = 366 * 24 * 3600 * 1_000_000
 MAX_CLIENT_ID = 255
 MAX_REASON = 500
@@ -204,6 +206,10 @@ class Limits:
                 f"{len(message.properties)} properties; {self.max_properties} are allowed.",
                 field="properties",
                 reason="PROPERTIES_TOO_LARGE",
+            )
+        if len(message.keys) > MAX_KEYS:
+            raise InvalidArgument(
+                f"{len(message.keys)} keys; {MAX_KEYS} are allowed.", field="keys", reason="PROPERTIES_TOO_LARGE"
             )
         total = 0
         for key in message.keys:

@@ -15,13 +15,24 @@ if TYPE_CHECKING:
 
 OLDEST = {"mysql": (8, 4), "mariadb": (10, 6)}
 SMALLEST_PACKET = 16 * 1024 * 1024
+"""Bytes; statements grow to 12 MiB."""
+BESIDE_A_BODY = 1024 * 1024
+USUAL_BODY = 4 * 1024 * 1024
 
 _ACCESS_DENIED = {1044, 1045, 1698}
 _UNKNOWN_DATABASE = 1049
 
 
-def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False) -> tuple[Database, list[str]]:
+def open_database(
+    url: str, *, answer_timeout: float, allow_unsafe: bool = False, largest_body: int = USUAL_BODY
+) -> tuple[Database, list[str]]:
     """Connects and checks; the database, and warnings about settings that are allowed but not good.
+
+    Args:
+        url: where it is.
+        answer_timeout: seconds that a statement may take.
+        allow_unsafe: warn of what would be refused.
+        largest_body: bytes of the largest message that is to be stored.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which
@@ -30,7 +41,7 @@ def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False
     try:
         database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT)
         try:
-            unsafe, warnings = _check(database)
+            unsafe, warnings = _check(database, largest_body)
             if unsafe and not allow_unsafe:
                 raise ConfigurationError(" ".join(unsafe), field="database")
         except BaseException:
@@ -45,12 +56,12 @@ def open_database(url: str, *, answer_timeout: float, allow_unsafe: bool = False
     return database, unsafe + warnings
 
 
-def _check(database: Database) -> tuple[list[str], list[str]]:
+def _check(database: Database, largest_body: int) -> tuple[list[str], list[str]]:
     if not database.dialect.embedded:
         _check_version(database)
     session = database.session()
     try:
-        found = ([], []) if database.dialect.embedded else _check_settings(session)
+        found = ([], []) if database.dialect.embedded else _check_settings(session, largest_body)
         session.rollback()
     finally:
         database.release(session)
@@ -85,7 +96,7 @@ def _check_version(database: Database) -> None:
         )
 
 
-def _check_settings(session: Session) -> tuple[list[str], list[str]]:
+def _check_settings(session: Session, largest_body: int) -> tuple[list[str], list[str]]:
     flush, log_bin, sync_binlog, packet, doublewrite = session.fetch(
         "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,"
         " @@GLOBAL.max_allowed_packet, @@GLOBAL.innodb_doublewrite"
@@ -101,10 +112,12 @@ def _check_settings(session: Session) -> tuple[list[str], list[str]]:
             f"sync_binlog is {sync_binlog} while a binary log is kept: after a crash replicas may lack acknowledged "
             "commits; set it to 1."
         )
-    if int(packet) < SMALLEST_PACKET:
+    # A byte of a body takes two in a statement.
+    needed = max(SMALLEST_PACKET, 2 * largest_body + BESIDE_A_BODY)
+    if int(packet) < needed:
         unsafe.append(
-            f"max_allowed_packet is {packet}: messages of the allowed size would not fit; "
-            f"set it to {SMALLEST_PACKET} or more."
+            f"max_allowed_packet is {packet}: messages of {largest_body} bytes (max_body_bytes) would not fit; set it "
+            f"to {needed} or more (SET GLOBAL max_allowed_packet = {needed}, and in my.cnf), or allow smaller bodies."
         )
     if str(doublewrite).upper() in {"0", "OFF"}:
         warnings.append("innodb_doublewrite is off: a torn page after a power failure would damage tables.")

@@ -10,8 +10,8 @@ from broker.storage.dialect import Dialect, Row, render, render_row
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-# A packet holds 16 MiB by default, and a byte takes two characters as a literal.
-MAX_STATEMENT_CHARACTERS = 12 * 1024 * 1024
+# A packet holds 16 MiB by default. One piece alone may be larger, see `durability`: a byte of a body takes two.
+MAX_STATEMENT_BYTES = 12 * 1024 * 1024
 MAX_BOUND_VALUES = 30_000
 MAX_UNITED = 100
 MAX_GIVEN = 2000
@@ -278,10 +278,12 @@ def _joined(pieces: Iterable[str], separator: str) -> Iterable[str]:
     waiting: list[str] = []
     size = 0
     for piece in pieces:
-        if waiting and size + len(piece) > MAX_STATEMENT_CHARACTERS:
+        # Not its characters: those of other scripts take up to four bytes.
+        length = len(piece) if piece.isascii() else len(piece.encode())
+        if waiting and size + length > MAX_STATEMENT_BYTES:
             yield separator.join(waiting)
             waiting, size = [], 0
         waiting.append(piece)
-        size += len(piece)
+        size += length
     if waiting:
         yield separator.join(waiting)

@@ -143,6 +143,12 @@ async def test_body_limit_of_ones_own(new_broker: Callable[..., BrokerProcess], 
             "message_group",
             id="message group of 64 bytes",
         ),
+        pytest.param(
+            [{"keys": [chr(0x100 + n) for n in range(count)]} for count in (999, 1000)],
+            {"keys": [chr(0x100 + n) for n in range(1001)]},
+            "keys PROPERTIES_TOO_LARGE",
+            id="1000 keys",
+        ),
         pytest.param([{"properties": {"a": ""}}], {"properties": {"": "a"}}, "properties", id="empty name"),
         pytest.param([{"tag": "a b"}], {"tag": "a|b"}, "tag", id="bar in a tag"),
         pytest.param(

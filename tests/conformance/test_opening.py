@@ -187,6 +187,19 @@ def test_a_server_that_would_lose_commits(
     assert [words in warning for warning in warnings] == ([True] if words else [])
 
 
+@pytest.mark.parametrize(("packet", "refused"), [(31 << 20, False), ((31 << 20) - 1, True)])
+def test_a_packet_too_small_for_the_largest_body(serving: Callable[..., str], packet: int, refused: bool) -> None:
+    url = serving("10.11.0-MariaDB", [1, 0, 0, packet, 1])
+    try:
+        opened, _ = open_database(url, answer_timeout=5.0, largest_body=15 << 20)
+    except ConfigurationError as error:
+        assert refused
+        assert "messages of 15728640 bytes (max_body_bytes) would not fit; set it to 32505856" in str(error)
+    else:
+        opened.close()
+        assert not refused
+
+
 def test_the_binary_logs_durability_does_not_matter_without_one(serving: Callable[..., str]) -> None:
     database, warnings = open_database(serving("10.11.0-MariaDB", [1, 0, 0, 64 << 20, 1]), answer_timeout=5.0)
     database.close()

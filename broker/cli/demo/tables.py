@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.storage.engine import Database, Trouble, trouble_of
-from broker.storage.session import MAX_STATEMENT_CHARACTERS
+from broker.storage.session import MAX_STATEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[Any, ...]
 
 COMMITTED, ROLLED_BACK = "committed", "rolled back"
-SCAN_BYTES = MAX_STATEMENT_CHARACTERS
+SCAN_BYTES = MAX_STATEMENT_BYTES
 SCAN_ROWS = 10_000
 
 
