@@ -101,6 +101,10 @@ def trouble_of(error: BaseException) -> Trouble:
         return Trouble.LOST
     if isinstance(error, pymysql.err.MySQLError):
         code = error.args[0] if error.args else 0
+        if not isinstance(code, int) and isinstance(error, pymysql.err.InternalError | pymysql.err.OperationalError):
+            # The driver's own words: the packets do not fit together, as when the server gave up a log-in, or ended a
+            # session, while this process stood still.
+            return Trouble.LOST
         return _SERVER_TROUBLE.get(code, Trouble.OTHER)
     if isinstance(error, sqlite3.Error):
         name = getattr(error, "sqlite_errorname", "")

@@ -20,8 +20,8 @@ _END = b"\xfe\x00\x00\x02\x00"
 class FakeServer:
     """Greets, takes any password, answers VERSION() and the question for its settings."""
 
-    def __init__(self, version: str, settings: Sequence[object] = GOOD_SETTINGS) -> None:
-        self.version, self.settings = version, settings
+    def __init__(self, version: str, settings: Sequence[object] = GOOD_SETTINGS, *, gives_up: bool = False) -> None:
+        self.version, self.settings, self._gives_up = version, settings, gives_up
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -53,6 +53,11 @@ class FakeServer:
         greeting += struct.pack("<HBHHB", capabilities & 0xFFFF, 45, 2, capabilities >> 16, 21)
         greeting += b"\x00" * 10 + b"ijklmnopqrst\x00" + b"mysql_native_password\x00"
         _send(client, 0, greeting)
+        if self._gives_up:
+            # What a server says of a log-in that took too long; it counts from its greeting on.
+            _send(client, 1, b"\xff" + struct.pack("<H", 1159) + b"#08S01Got timeout reading communication packets")
+            _receive(client)
+            return
         if _receive(client) is None:
             return
         _send(client, 2, _FINE)

@@ -11,6 +11,7 @@ import pytest
 
 from broker.errors import ConfigurationError
 from broker.storage.durability import open_database
+from broker.storage.engine import Database, Trouble, trouble_of
 from broker.storage.session import Session
 from conformance.fake_server import GOOD_SETTINGS, FakeServer
 from support.databases import server_url
@@ -126,8 +127,8 @@ def serving() -> Iterator[Callable[..., str]]:
     """Starts servers with a version and settings; their URLs."""
     servers: list[FakeServer] = []
 
-    def start(version: str, settings: Sequence[object] = GOOD_SETTINGS) -> str:
-        servers.append(FakeServer(version, settings))
+    def start(version: str, settings: Sequence[object] = GOOD_SETTINGS, **rest: bool) -> str:
+        servers.append(FakeServer(version, settings, **rest))
         return servers[-1].url
 
     yield start
@@ -242,3 +243,10 @@ def test_a_server_that_hangs_up() -> None:
         hanging_up.start()
         assert "cannot be reached" in refusal(f"mysql://u@127.0.0.1:{listening.getsockname()[1]}/db")
         hanging_up.join(30)
+
+
+def test_a_log_in_that_the_server_gave_up_is_no_internal_error(serving: Callable[..., str]) -> None:
+    """While this process stood still: what the server said then answers nothing that was asked."""
+    with pytest.raises(Exception, match="sequence") as given_up:
+        Database(serving("8.4.0", gives_up=True))
+    assert trouble_of(given_up.value) is Trouble.LOST
