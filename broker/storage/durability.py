@@ -24,7 +24,12 @@ _UNKNOWN_DATABASE = 1049
 
 
 def open_database(
-    url: str, *, answer_timeout: float, allow_unsafe: bool = False, largest_body: int = USUAL_BODY
+    url: str,
+    *,
+    answer_timeout: float,
+    allow_unsafe: bool = False,
+    largest_body: int = USUAL_BODY,
+    table_prefix: str = "",
 ) -> tuple[Database, list[str]]:
     """Connects and checks; the database, and warnings about settings that are allowed but not good.
 
@@ -33,13 +38,14 @@ def open_database(
         answer_timeout: seconds that a statement may take.
         allow_unsafe: warn of what would be refused.
         largest_body: bytes of the largest message that is to be stored.
+        table_prefix: what the names of all tables begin with.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which
             acknowledged commits could be lost (unless `allow_unsafe`, which turns those into warnings).
     """
     try:
-        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT)
+        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
         try:
             unsafe, warnings = _check(database, largest_body)
             if unsafe and not allow_unsafe:

@@ -22,6 +22,7 @@ from broker.errors import ConfigurationError
 from broker.storage.availability import Availability
 from broker.storage.dialect import MARIADB, MYSQL, SQLITE, Dialect
 from broker.storage.driver import QuickConnection
+from broker.storage.naming import TableNames
 from broker.storage.session import Session
 
 CONNECT_TIMEOUT = 5.0
@@ -188,6 +189,7 @@ class Database:
         pool_size: int = 16,
         quick: bool = True,
         hold_limit: int = 0,
+        table_prefix: str = "",
     ) -> None:
         """Connects once to learn which database it is.
 
@@ -198,6 +200,7 @@ class Database:
             quick: take rows apart in the quicker way; otherwise as the driver does by itself.
             hold_limit: seconds that a session may keep a database transaction open in silence before the server ends
                 it; 0 for as long as the server allows by itself.
+            table_prefix: what the names of all tables begin with.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
@@ -207,6 +210,7 @@ class Database:
         self._answer_timeout = answer_timeout
         self._quick = quick
         self._hold_limit = hold_limit
+        self.names = TableNames(table_prefix)
         self._connecting = threading.local()
         self.availability = Availability()
         embedded = self.url.get_backend_name() == "sqlite"
@@ -249,7 +253,7 @@ class Database:
                 connection = self._pool.connect()
         finally:
             del self._connecting.within
-        session = Session(connection, self.dialect)
+        session = Session(connection, self.dialect, self.names)
         if self.dialect.embedded:
             return session
         if answer_timeout is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.dialect import Dialect, Row, render, render_row
+from broker.storage.naming import TableNames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -15,6 +16,7 @@ MAX_STATEMENT_BYTES = 12 * 1024 * 1024
 MAX_BOUND_VALUES = 30_000
 MAX_UNITED = 100
 MAX_GIVEN = 2000
+PLAIN_NAMES = TableNames()
 
 
 def marks(values: Collection[Any]) -> str:
@@ -27,8 +29,8 @@ class Statement:
     """A statement to be run together with others.
 
     Attributes:
-        sql: with `?` for values, unless `values` is None.
-        values: None where the statement holds its values already.
+        sql: with `?` for values and plain names of tables, unless `values` is None.
+        values: None where the statement holds its values already, and the names that tables have.
         rows: with these it is run once for each of them (embedded database).
     """
 
@@ -49,10 +51,11 @@ class Answer:
 class Session:
     """Runs statements written with `?` on a DBAPI connection."""
 
-    def __init__(self, connection: Any, dialect: Dialect) -> None:
+    def __init__(self, connection: Any, dialect: Dialect, names: TableNames = PLAIN_NAMES) -> None:
         """Takes a DBAPI connection (or SQLAlchemy's pooled proxy of one)."""
         self.connection = connection
         self.dialect = dialect
+        self._names = names
         self.reading = False
         self._cursor = connection.cursor()
 
@@ -79,6 +82,7 @@ class Session:
 
     def run(self, sql: str, values: Row = ()) -> int:
         """Runs a statement; the number of rows it changed."""
+        sql = self._names.in_statement(sql)
         if self.dialect.inlines_values:
             self._cursor.execute(render(sql, values))
         else:
@@ -99,9 +103,9 @@ class Session:
         if self.dialect.embedded:
             return [self._run_one(statement) for statement in statements]
         answers: list[Answer] = []
-        cursor = self._cursor
+        cursor, named = self._cursor, self._names.in_statement
         for packet in _packets(
-            [each.sql if each.values is None else render(each.sql, each.values) for each in statements]
+            [each.sql if each.values is None else render(named(each.sql), each.values) for each in statements]
         ):
             cursor.execute(packet)
             more: Any = True
@@ -113,11 +117,11 @@ class Session:
         return answers
 
     def _run_one(self, statement: Statement) -> Answer:
-        cursor = self._cursor
+        cursor, sql = self._cursor, self._names.in_statement(statement.sql)
         if statement.rows:
-            cursor.executemany(statement.sql, statement.rows)
+            cursor.executemany(sql, statement.rows)
         else:
-            cursor.execute(statement.sql, statement.values or ())
+            cursor.execute(sql, statement.values or ())
         return Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0)
 
     def fetch_one(self, sql: str, values: Row = ()) -> tuple[Any, ...] | None:
@@ -240,6 +244,7 @@ class Session:
         tail = self.dialect.keep_existing_column(keep_existing) if keep_existing else ""
         if self.dialect.embedded:
             return [Statement(f"{head}({marks(rows[0])}){tail}", rows=rows)]
+        head = self._names.in_statement(head)
         return [Statement(f"{head}{values}{tail}", None) for values in _joined(map(render_row, rows), ",")]
 
     def insert_one(self, table: str, columns: str, row: Row) -> int:

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
-from conformance.world import Databases, World
+from conformance.world import PREFIXES, Databases, World
 from support.databases import ALL_KINDS, AnyKind, drop_database
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def kind(request: pytest.FixtureRequest) -> AnyKind:
 @pytest.fixture
 async def world(kind: AnyKind, databases: Databases) -> AsyncIterator[World]:
     """An empty database and a clock; brokers are opened with `world.broker()`."""
-    made = World(kind, databases.empty(kind))
+    made = World(kind, databases.empty(kind), PREFIXES.get(kind, ""))
     yield made
     await made.close()
 

@@ -39,10 +39,10 @@ class Rig:
     groups: list[ConsumerGroup]
     producer: int
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, table_prefix: str) -> None:
         self.clock = FakeClock()
         self.policy, self.lease_time = POLICY, LEASE
-        self._database = Database(url)
+        self._database = Database(url, table_prefix=table_prefix)
         self._runner = asyncio.Runner()
         self.stores = [
             Store(self._database, broker_id=name, policy=POLICY, clock=self.clock)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,10 +51,11 @@ def test_the_tables_are_what_the_code_believes(database: Database) -> None:
     assert migrations.current(database) is None
     migrations.migrate(database)
     assert migrations.current(database) == migrations.newest()
-    assert migrations.newest() == ScriptDirectory.from_config(upgrading.config()).get_current_head()
+    assert migrations.newest() == ScriptDirectory.from_config(upgrading.config(database.names)).get_current_head()
     engine = database.sqlalchemy_engine()
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        opts = {"compare_type": True, "version_table": database.names.versions}
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, metadata) == []
         indexes = {
             (table.name, index["name"], tuple(index["column_names"]))
@@ -75,7 +77,7 @@ def test_texts_compare_by_their_bytes(database: Database) -> None:
     session = database.session()
     found = session.fetch(
         "SELECT table_name, column_name, collation_name FROM information_schema.columns WHERE table_schema = DATABASE()"
-        " AND collation_name IS NOT NULL AND table_name <> 'alembic_version'"
+        " AND collation_name IS NOT NULL AND table_name <> 'halfmq_version'"
     )
     database.release(session)
     assert found
@@ -136,10 +138,87 @@ def test_a_newer_database_is_refused_and_left_alone(database: Database) -> None:
     migrations.migrate(database)
     session = database.session()
     session.begin()
-    session.run("UPDATE alembic_version SET version_num = ?", ("9999",))
+    session.run("UPDATE halfmq_version SET version_num = ?", ("9999",))
     session.commit()
     database.release(session)
     for _ in range(2):  # The lock is given back by the refusal.
         with pytest.raises(ConfigurationError, match="upgrade the broker"):
             migrations.migrate(database)
     assert migrations.current(database) == "9999"
+
+
+def tables(database: Database) -> dict[str, list[str]]:
+    """The names of all tables, with those of their columns."""
+    with database.sqlalchemy_engine().connect() as connection:
+        found = sa.inspect(connection)
+        return {name: [each["name"] for each in found.get_columns(name)] for name in found.get_table_names()}
+
+
+@pytest.fixture
+def application(database: Database) -> dict[str, list[str]]:
+    """Tables of an application: its own messages, and the versions of its own migrations."""
+    with database.sqlalchemy_engine().connect() as connection:
+        for statement in (
+            "CREATE TABLE message (id INTEGER PRIMARY KEY, sender VARCHAR(20))",
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
+            "INSERT INTO alembic_version VALUES ('0001')",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+    return tables(database)
+
+
+def test_tables_of_others_are_refused_before_anything_is_made(
+    database: Database, application: dict[str, list[str]]
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"would have: message\. Set table_prefix") as refused:
+            migrations.migrate(database)
+        assert refused.value.field == "table_prefix"
+        assert tables(database) == application
+
+
+def test_with_a_prefix_a_database_is_shared(url: str, database: Database, application: dict[str, list[str]]) -> None:
+    """Two brokers' tables, too, as long as their prefixes differ."""
+    for prefix in ("hq_", "half_"):
+        with closing(Database(url, table_prefix=prefix)) as ours:
+            migrations.migrate(ours)
+            migrations.migrate(ours)
+            assert migrations.current(ours) == migrations.newest()
+            with ours.sqlalchemy_engine().connect() as connection:
+                wanted = {
+                    f"{prefix}{table.name}": {index.name for index in table.indexes} for table in metadata.sorted_tables
+                }
+                found = {
+                    name: {index["name"] for index in sa.inspect(connection).get_indexes(name) if not index["unique"]}
+                    for name in wanted
+                }
+            if ours.dialect.embedded:
+                wanted = {name: {f"{prefix}{index}" for index in indexes} for name, indexes in wanted.items()}
+            assert found == wanted
+    made = tables(database)
+    assert {name: made[name] for name in application} == application
+    assert len(made) == len(application) + 2 * (len(metadata.sorted_tables) + 1)
+    with database.sqlalchemy_engine().connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "0001"
+
+
+def test_versions_that_were_kept_in_alembics_usual_table_are_taken_over(database: Database) -> None:
+    migrations.migrate(database)
+    with database.sqlalchemy_engine().connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO alembic_version SELECT version_num FROM halfmq_version")
+        connection.exec_driver_sql("DROP TABLE halfmq_version")
+        connection.commit()
+    assert migrations.current(database) is None
+    migrations.migrate(database)
+    assert migrations.current(database) == migrations.newest()
+    assert "alembic_version" not in tables(database)
+
+
+def test_no_column_or_index_has_the_name_of_a_table() -> None:
+    """Each of these words in a statement is the table; see broker.storage.naming."""
+    names = set(metadata.tables)
+    for table in metadata.sorted_tables:
+        assert not names & {column.name for column in table.columns}
+        assert not names & {index.name for index in table.indexes}

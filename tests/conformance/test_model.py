@@ -27,7 +27,7 @@ from broker.services.work import Claimed, ClaimWork, TransactionOutcome, Verdict
 from broker.storage import claims, groups, leases, progress, receipts, redrive, release, verdicts
 from conformance.model.machine import Model
 from conformance.rig import Rig
-from conformance.world import LEASE
+from conformance.world import LEASE, PREFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def rig(kind: AnyKind, databases: Databases) -> Iterator[Rig]:
         folder = tempfile.mkdtemp(dir="/dev/shm")
         shutil.copy(url.removeprefix("sqlite:///"), f"{folder}/model.db")
         url = f"sqlite:///{folder}/model.db"
-    made = Rig(url)
+    made = Rig(url, PREFIXES.get(kind, ""))
     yield made
     made.close()
     if folder:

@@ -24,7 +24,7 @@ ENOUGH = 60.0
 
 @pytest.fixture
 def limited(world: World) -> Iterator[Database]:
-    database = Database(world.url, hold_limit=1)
+    database = world.database(hold_limit=1)
     yield database
     database.close()
 

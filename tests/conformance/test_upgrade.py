@@ -89,7 +89,7 @@ def fill(session: Session) -> None:
 
 def upgrade_to(database: Database, version: str) -> None:
     """Brings a database to a version that is not the newest."""
-    config = upgrading.config()
+    config = upgrading.config(database.names)
     with database.sqlalchemy_engine().connect() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, version)

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.ids import uuid7
@@ -29,7 +29,7 @@ from broker.services.work import (
 )
 from broker.storage.engine import Database
 from broker.storage.migrations import migrate
-from broker.storage.schema import metadata
+from broker.storage.naming import TableNames
 from broker.storage.store import Store
 from support.databases import connect, create_database, server_url
 
@@ -142,9 +142,12 @@ def of(kind: type[BrokerError], outcome: object) -> BrokerError:
     return refused
 
 
-def wiped(url: str) -> None:
-    """Empties all tables of a server's database."""
-    names = [table.name for table in metadata.sorted_tables]
+PREFIXES: dict[str, str] = {"mariadb": "hq_"}
+"""What names of tables begin with, by the kind of database: so every statement is tried with a prefix and without."""
+
+
+def wiped(url: str, names: Sequence[str]) -> None:
+    """Empties tables of a server's database."""
     with connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(f"(SELECT '{name}' FROM {name} LIMIT 1)" for name in names))
         for (name,) in cursor.fetchall():
@@ -165,11 +168,11 @@ class Databases:
         if kind not in self._urls:
             url = f"sqlite:///{self._folder / 'template.db'}" if kind == "sqlite" else create_database(server_url(kind))
             self._urls[kind] = url
-            database = Database(url)
+            database = Database(url, table_prefix=PREFIXES.get(kind, ""))
             migrate(database)
             database.close()
         elif kind != "sqlite":
-            wiped(self._urls[kind])
+            wiped(self._urls[kind], TableNames(PREFIXES.get(kind, "")).all())
         if kind != "sqlite":
             return self._urls[kind]
         copy = self._folder / f"copy-{next(self._copies)}.db"
@@ -187,6 +190,7 @@ class World:
 
     kind: AnyKind
     url: str
+    table_prefix: str = ""
     clock: FakeClock = field(default_factory=FakeClock)
     _open: list[tuple[Store, Database]] = field(default_factory=list)
     _sessions: list[tuple[Session, Database]] = field(default_factory=list)
@@ -201,7 +205,7 @@ class World:
         keep_history: bool = True,
     ) -> Store:
         """Another broker's store, with connections of its own."""
-        database = Database(self.url)
+        database = self.database()
         store = Store(
             database,
             broker_id=name,
@@ -213,13 +217,17 @@ class World:
         self._open.append((store, database))
         return store
 
+    def database(self, **settings: Any) -> Database:
+        """A pool of connections; the test closes it."""
+        return Database(self.url, table_prefix=self.table_prefix, **settings)
+
     def forget(self, store: Store) -> None:
         """The test closed this store itself."""
         self._open = [(each, database) for each, database in self._open if each is not store]
 
     def session(self) -> Session:
         """A bare session on the database; the test begins and ends its transactions."""
-        database = Database(self.url)
+        database = self.database()
         session = database.session()
         self._sessions.append((session, database))
         return session

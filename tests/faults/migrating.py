@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from broker.errors import ConfigurationError
 from broker.storage.engine import Database, is_database_error
 from broker.storage.migrations import current, migrate, newest, upgrading
+from broker.storage.naming import TableNames
 from conformance.test_upgrade import fill, upgrade_to
 from faults.mysql_proxy import MySqlProxy
 from support.databases import connect, create_database, drop_database, server_url
@@ -31,7 +32,7 @@ CHANGING = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|UPDATE|DELE
 
 def older_versions() -> list[str]:
     """Every version but the newest, the first one first."""
-    known = [script.revision for script in ScriptDirectory.from_config(upgrading.config()).walk_revisions()]
+    known = [script.revision for script in ScriptDirectory.from_config(upgrading.config(TableNames())).walk_revisions()]
     return sorted(known)[:-1]
 
 

@@ -79,7 +79,7 @@ def test_a_start_that_is_cut_off_is_finished_by_the_next(kind: Kind, version: st
 KILLED_AT = [
     (EMPTY, "CREATE TABLE topic"),
     (EMPTY, "CREATE INDEX half_due"),
-    (EMPTY, "INSERT INTO alembic_version"),
+    (EMPTY, "INSERT INTO halfmq_version"),
     ("0001", "ALTER TABLE queue"),
     ("0001", "UPDATE queue"),
     ("0001", "lease_queue"),
@@ -179,10 +179,15 @@ def test_databases_of_one_server_do_not_wait_for_each_other(kind: Kind) -> None:
 def test_tables_of_somebody_else_are_not_taken_for_halfmqs(kind: Kind) -> None:
     with Migrated(kind, EMPTY) as database, connect(database.url) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE topic (topic_id INT PRIMARY KEY, name TEXT)")
+        with pytest.raises(ConfigurationError, match="would have: topic") as refused:
+            database.migrate()
+        assert refused.value.field == "table_prefix"
+        # Nor where a migration was cut off meanwhile.
+        cursor.execute("CREATE TABLE halfmq_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
         with pytest.raises(ConfigurationError, match="'topic' that is not of halfmq") as refused:
             database.migrate()
-        assert refused.value.field == "database"
-        cursor.execute("DROP TABLE topic")
+        assert refused.value.field == "table_prefix"
+        cursor.execute("DROP TABLE topic, halfmq_version")
         database.migrate()
         database.is_whole(uninterrupted(kind, EMPTY)[0])
 

@@ -28,14 +28,15 @@ def current(database: Database) -> str | None:
 
 def _current(database: Database) -> str | None:
     session = database.session()
+    versions = database.names.versions
     if database.dialect.embedded:
-        tables = "sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+        tables = "sqlite_master WHERE type = 'table' AND name = ?"
     else:
-        tables = "information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'alembic_version'"
+        tables = "information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?"
     found = None
     try:
-        if session.fetch_one(f"SELECT 1 FROM {tables}") is not None:
-            found = session.fetch_one("SELECT version_num FROM alembic_version")
+        if session.fetch_one(f"SELECT 1 FROM {tables}", (versions,)) is not None:
+            found = session.fetch_one(f"SELECT version_num FROM {versions}")
         session.rollback()
     except BaseException:
         database.discard(session)
@@ -50,8 +51,9 @@ def migrate(database: Database) -> None:
     What an earlier migration left when it was cut off is finished.
 
     Raises:
-        ConfigurationError: the database is newer than this broker, or another migration does not end, or the database
-            does not let this one end: a right is missing, the connection is lost, something else holds the tables.
+        ConfigurationError: the database is newer than this broker, or has tables of the same names from elsewhere, or
+            another migration does not end, or the database does not let this one end: a right is missing, the
+            connection is lost, something else holds the tables.
     """
     if current(database) != newest():
         # Loaded where it has something to do: that takes as long as the rest of the broker.

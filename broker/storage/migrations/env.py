@@ -1,10 +1,9 @@
 from alembic import context
 
 from broker.storage.migrations.resuming import resume
-from broker.storage.schema import metadata
 
-connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+connection, names = (context.config.attributes[given] for given in ("connection", "names"))
+context.configure(connection=connection, version_table=names.versions, render_as_batch=True, names=names)
 resume(context.get_context())
 with context.begin_transaction():
     context.run_migrations()

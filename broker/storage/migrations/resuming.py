@@ -69,8 +69,8 @@ class ResumingImpl(MySQLImpl):
         if (found, unique) != ([column.name for column in table.columns], keys):
             raise ConfigurationError(
                 f"The database has a table {table.name!r} that is not of halfmq: "
-                "give the broker a database of its own, or rename that table.",
-                field="database",
+                "set table_prefix, give the broker a database of its own, or rename that table.",
+                field="table_prefix",
             )
 
     def drop_table(self, table: sa.Table, **rest: Any) -> None:

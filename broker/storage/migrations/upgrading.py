@@ -17,18 +17,22 @@ from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from broker.storage.engine import Database
+    from broker.storage.naming import TableNames
 
 _one_at_a_time = threading.Lock()
 # In seconds: for other migrations; how long one may send nothing (less, so that a frozen one is outlived); for tables.
 LOCK_WAIT = 60
 SILENCE = 30
 TABLE_WAIT = 50
+USUAL_VERSIONS = "alembic_version"
+"""Where Alembic keeps versions unless told otherwise; applications do."""
 
 
-def config() -> Config:
+def config(names: TableNames) -> Config:
     """Alembic's settings."""
     made = Config()
     made.set_main_option("script_location", str(Path(__file__).parent))
+    made.attributes["names"] = names
     return made
 
 
@@ -42,7 +46,7 @@ def upgrade(database: Database) -> None:
         else:
             _take_turn(connection, str(database.url.database))
         # The server takes the lock back with the connection, which ends here or with this process.
-        _upgrade(connection, config())
+        _upgrade(connection, config(database.names))
 
 
 def _take_turn(connection: sa.Connection, name_of_database: str) -> None:
@@ -70,8 +74,12 @@ def _take_turn(connection: sa.Connection, name_of_database: str) -> None:
 
 
 def _upgrade(connection: sa.Connection, settings: Config) -> None:
-    version = MigrationContext.configure(connection).get_current_revision()
+    names: TableNames = settings.attributes["names"]
     known = {script.revision for script in ScriptDirectory.from_config(settings).walk_revisions()}
+    context = MigrationContext.configure(connection, opts={"version_table": names.versions})
+    version = context.get_current_revision()
+    if version is None:
+        version = _taken_over(connection, names, known)
     if version is not None and version not in known:
         raise ConfigurationError(
             f"The database's tables are at version {version}, which this broker does not know: upgrade the broker.",
@@ -80,3 +88,32 @@ def _upgrade(connection: sa.Connection, settings: Config) -> None:
     settings.attributes["connection"] = connection
     command.upgrade(settings, "head")
     connection.commit()
+
+
+def _taken_over(connection: sa.Connection, names: TableNames, known: set[str]) -> str | None:
+    """The version of tables that were made when Alembic's usual table of versions was used; from now on it is ours.
+
+    Raises:
+        ConfigurationError: nothing was made yet, and tables of somebody else have the names that ours would have.
+    """
+    there = {name.lower() for name in sa.inspect(connection).get_table_names()}
+    version: str | None = None
+    if not names.prefix and {USUAL_VERSIONS, "half_message", "op_record"} <= there:
+        version = connection.exec_driver_sql(f"SELECT version_num FROM {USUAL_VERSIONS}").scalar()
+    if version in known:
+        if names.versions not in there:
+            connection.exec_driver_sql(
+                f"CREATE TABLE {names.versions} (version_num VARCHAR(32) NOT NULL,"
+                f" CONSTRAINT {names.versions}_pkc PRIMARY KEY (version_num))"
+            )
+        connection.exec_driver_sql(f"INSERT INTO {names.versions} (version_num) VALUES ('{version}')")
+        connection.exec_driver_sql(f"DROP TABLE {USUAL_VERSIONS}")
+        return version
+    taken = sorted(there & set(names.all()))
+    if taken and names.versions not in there:
+        raise ConfigurationError(
+            f"The database has tables of the names that halfmq's would have: {', '.join(taken)}. Set table_prefix, "
+            "such as halfmq_, or give the broker a database of its own. Nothing was changed.",
+            field="table_prefix",
+        )
+    return None

@@ -6,6 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
+from broker.storage.migrations.names import index, table
+
 revision = "0001"
 down_revision = None
 
@@ -19,7 +21,7 @@ Counter = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     op.create_table(
-        "topic",
+        table("topic"),
         sa.Column("topic_id", sa.Integer(), primary_key=True, autoincrement=True),
         sa.Column("name", sa.String(127), nullable=False),
         sa.Column("queue_count", sa.Integer(), nullable=False),
@@ -29,7 +31,7 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "queue",
+        table("queue"),
         sa.Column("queue_id", sa.Integer(), primary_key=True, autoincrement=True),
         sa.Column("topic_id", sa.Integer(), nullable=False),
         sa.Column("queue_no", sa.Integer(), nullable=False),
@@ -39,14 +41,14 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "producer_group",
+        table("producer_group"),
         sa.Column("producer_group_id", sa.Integer(), primary_key=True, autoincrement=True),
         sa.Column("name", sa.String(120), nullable=False),
         sa.UniqueConstraint("name", name="producer_group_name"),
         **MYSQL,
     )
     op.create_table(
-        "half_message",
+        table("half_message"),
         sa.Column("transaction_id", Id, primary_key=True),
         sa.Column("position", sa.SmallInteger(), primary_key=True, autoincrement=False),
         sa.Column("producer_group_id", sa.Integer(), nullable=False),
@@ -68,9 +70,9 @@ def upgrade() -> None:
         sa.Column("parked_at", sa.BigInteger()),
         **MYSQL,
     )
-    op.create_index("half_due", "half_message", ["check_state", "producer_group_id", "check_due_at"])
+    op.create_index(index("half_due"), table("half_message"), ["check_state", "producer_group_id", "check_due_at"])
     op.create_table(
-        "op_record",
+        table("op_record"),
         sa.Column("transaction_id", Id, primary_key=True),
         sa.Column("state", sa.SmallInteger(), nullable=False, comment="2 committed, 3 rolled back"),
         sa.Column("source", sa.SmallInteger(), nullable=False, comment="1 producer, 2 check, 3 operator, 4 send"),
@@ -83,9 +85,9 @@ def upgrade() -> None:
         sa.Column("released", Text, comment="JSON list of [queue_id, log_offset], by position"),
         **MYSQL,
     )
-    op.create_index("op_decided", "op_record", ["decided_at"])
+    op.create_index(index("op_decided"), table("op_record"), ["decided_at"])
     op.create_table(
-        "transaction_check",
+        table("transaction_check"),
         sa.Column("transaction_id", Id, primary_key=True),
         sa.Column("check_number", sa.SmallInteger(), primary_key=True, autoincrement=False),
         sa.Column("sent_at", sa.BigInteger(), nullable=False),
@@ -97,7 +99,7 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "operator_action",
+        table("operator_action"),
         sa.Column("action_id", Counter, primary_key=True, autoincrement=True),
         sa.Column("transaction_id", Id, nullable=False),
         sa.Column("action", sa.String(20), nullable=False),
@@ -106,9 +108,9 @@ def upgrade() -> None:
         sa.Column("acted_at", sa.BigInteger(), nullable=False),
         **MYSQL,
     )
-    op.create_index("operator_action_transaction", "operator_action", ["transaction_id"])
+    op.create_index(index("operator_action_transaction"), table("operator_action"), ["transaction_id"])
     op.create_table(
-        "message",
+        table("message"),
         sa.Column("queue_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("log_offset", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("transaction_id", Id, nullable=False),
@@ -124,7 +126,7 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "consumer_group",
+        table("consumer_group"),
         sa.Column("group_id", sa.Integer(), primary_key=True, autoincrement=True),
         sa.Column("name", sa.String(120), nullable=False),
         sa.Column("max_attempts", sa.Integer(), nullable=False),
@@ -133,14 +135,14 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "group_progress",
+        table("group_progress"),
         sa.Column("group_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("queue_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("next_offset", sa.BigInteger(), nullable=False, comment="the next offset never handed out"),
         **MYSQL,
     )
     op.create_table(
-        "lease",
+        table("lease"),
         sa.Column("lease_id", Counter, primary_key=True, autoincrement=True),
         sa.Column("group_id", sa.Integer(), nullable=False),
         sa.Column("queue_id", sa.Integer(), nullable=False),
@@ -155,10 +157,10 @@ def upgrade() -> None:
         sa.Column("last_error", sa.String(500)),
         **MYSQL,
     )
-    op.create_index("lease_queue", "lease", ["group_id", "queue_id", "first_offset"])
-    op.create_index("lease_available", "lease", ["group_id", "available_at", "queue_id"])
+    op.create_index(index("lease_queue"), table("lease"), ["group_id", "queue_id", "first_offset"])
+    op.create_index(index("lease_available"), table("lease"), ["group_id", "available_at", "queue_id"])
     op.create_table(
-        "maintenance_turn",
+        table("maintenance_turn"),
         sa.Column("task", sa.String(50), primary_key=True),
         sa.Column("broker_id", sa.String(255), nullable=False),
         sa.Column("until", sa.BigInteger(), nullable=False),

@@ -9,6 +9,8 @@ from alembic import op
 from alembic.operations import BatchOperations
 from sqlalchemy.dialects import mysql
 
+from broker.storage.migrations.names import index, statement, table
+
 revision = "0002"
 down_revision = "0001"
 
@@ -27,16 +29,16 @@ def upgrade() -> None:
     _create_tables()
 
 
-def _numbered_for_good(table: str) -> AbstractContextManager[BatchOperations]:
+def _numbered_for_good(name: str) -> AbstractContextManager[BatchOperations]:
     """Changes a table; SQLite then never gives the number of a deleted row again, as the servers never do."""
     embedded = op.get_bind().dialect.name == "sqlite"
     return op.batch_alter_table(
-        table, recreate="always" if embedded else "never", table_kwargs={"sqlite_autoincrement": True}
+        name, recreate="always" if embedded else "never", table_kwargs={"sqlite_autoincrement": True}
     )
 
 
 def _extend_tables() -> None:
-    with _numbered_for_good("topic") as topic:
+    with _numbered_for_good(table("topic")) as topic:
         topic.add_column(
             sa.Column("retention_bytes", sa.BigInteger(), nullable=False, server_default="0", comment="0: no bound")
         )
@@ -51,7 +53,7 @@ def _extend_tables() -> None:
             )
         )
         topic.add_column(sa.Column("deleted_at", sa.BigInteger(), comment="set while its messages are being deleted"))
-    with _numbered_for_good("queue") as queue:
+    with _numbered_for_good(table("queue")) as queue:
         queue.add_column(
             sa.Column(
                 "priority", sa.SmallInteger(), nullable=False, server_default="0", comment="of the messages in it"
@@ -63,13 +65,13 @@ def _extend_tables() -> None:
             )
         )
         queue.add_column(sa.Column("deleted_at", sa.BigInteger(), comment="set while its messages are being deleted"))
-    with op.batch_alter_table("half_message") as half:
+    with op.batch_alter_table(table("half_message")) as half:
         half.add_column(sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"))
         half.add_column(sa.Column("deliver_at", sa.BigInteger(), comment="set when it is not to be delivered at once"))
         half.add_column(sa.Column("dedup_hash", Id, comment="of its dedup_key"))
-    with op.batch_alter_table("op_record") as op_record:
+    with op.batch_alter_table(table("op_record")) as op_record:
         op_record.add_column(sa.Column("parked_at", sa.BigInteger(), comment="when it last was parked"))
-    with _numbered_for_good("consumer_group") as group:
+    with _numbered_for_good(table("consumer_group")) as group:
         group.alter_column("name", existing_type=sa.String(120), type_=sa.String(376), existing_nullable=False)
         group.add_column(sa.Column("retry_delays", Text, comment="JSON list of microseconds; none: the default"))
         group.add_column(
@@ -96,22 +98,22 @@ def _extend_tables() -> None:
         )
         group.add_column(sa.Column("parent_id", sa.Integer(), comment="broadcasting group that this member belongs to"))
         group.add_column(sa.Column("seen_at", sa.BigInteger(), comment="when this member was here, to the hour"))
-        group.create_index("group_members", ["parent_id"])
-    with _numbered_for_good("lease") as lease:
+        group.create_index(index("group_members"), ["parent_id"])
+    with _numbered_for_good(table("lease")) as lease:
         lease.add_column(
             sa.Column("message_group", sa.String(64), comment="all messages of the lease are of this group")
         )
-        lease.drop_index("lease_queue")
-        lease.create_index("lease_queue", ["group_id", "queue_id", "message_group", "first_offset"])
+        lease.drop_index(index("lease_queue"))
+        lease.create_index(index("lease_queue"), ["group_id", "queue_id", "message_group", "first_offset"])
 
 
 def _fill() -> None:
-    op.execute("UPDATE topic SET group_queues = queue_count")
+    op.execute(statement("UPDATE topic SET group_queues = queue_count"))
     bind = op.get_bind()
-    for (queue_id,) in bind.execute(sa.text("SELECT queue_id FROM queue ORDER BY queue_id")).all():
+    for (queue_id,) in bind.execute(statement("SELECT queue_id FROM queue ORDER BY queue_id")).all():
         size = sum(_sizes(bind, queue_id))
         bind.execute(
-            sa.text("UPDATE queue SET stored_bytes = :size WHERE queue_id = :queue_id"),
+            statement("UPDATE queue SET stored_bytes = :size WHERE queue_id = :queue_id"),
             {"size": size, "queue_id": queue_id},
         )
 
@@ -119,19 +121,20 @@ def _fill() -> None:
 def _sizes(bind: sa.Connection, queue_id: int) -> Iterator[int]:
     """Bytes of a queue's bodies, by ranges: no statement takes long, and no lock is held while they are read."""
     of_queue = "FROM message WHERE queue_id = :queue_id"
-    found = bind.execute(sa.text(f"SELECT MIN(log_offset), MAX(log_offset) {of_queue}"), {"queue_id": queue_id})
+    found = bind.execute(statement(f"SELECT MIN(log_offset), MAX(log_offset) {of_queue}"), {"queue_id": queue_id})
     first, last = found.one()
     for start in range(first or 0, last + 1 if last is not None else 0, SUMMED_AT_ONCE):
         bounds = {"queue_id": queue_id, "start": start, "end": start + SUMMED_AT_ONCE}
         part = bind.execute(
-            sa.text(f"SELECT COALESCE(SUM(size), 0) {of_queue} AND log_offset >= :start AND log_offset < :end"), bounds
+            statement(f"SELECT COALESCE(SUM(size), 0) {of_queue} AND log_offset >= :start AND log_offset < :end"),
+            bounds,
         )
         yield int(part.scalar_one())
 
 
 def _create_tables() -> None:
     op.create_table(
-        "scheduled_message",
+        table("scheduled_message"),
         sa.Column("deliver_at", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("transaction_id", Id, primary_key=True),
         sa.Column("position", sa.SmallInteger(), primary_key=True, autoincrement=False),
@@ -147,9 +150,9 @@ def _create_tables() -> None:
         sa.Column("born_at", sa.BigInteger(), nullable=False),
         **MYSQL,
     )
-    op.create_index("scheduled_id", "scheduled_message", ["transaction_id", "position"])
+    op.create_index(index("scheduled_id"), table("scheduled_message"), ["transaction_id", "position"])
     op.create_table(
-        "dedup_key",
+        table("dedup_key"),
         sa.Column("topic_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("dedup_hash", Id, primary_key=True),
         sa.Column("transaction_id", Id, nullable=False),
@@ -157,9 +160,9 @@ def _create_tables() -> None:
         sa.Column("expires_at", sa.BigInteger(), nullable=False),
         **MYSQL,
     )
-    op.create_index("dedup_expires", "dedup_key", ["expires_at"])
+    op.create_index(index("dedup_expires"), table("dedup_key"), ["expires_at"])
     op.create_table(
-        "message_key",
+        table("message_key"),
         sa.Column("topic_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("key_hash", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("queue_id", sa.Integer(), primary_key=True, autoincrement=False),
@@ -167,7 +170,7 @@ def _create_tables() -> None:
         **MYSQL,
     )
     op.create_table(
-        "group_filter",
+        table("group_filter"),
         sa.Column("group_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("topic_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("kind", sa.SmallInteger(), nullable=False, comment="1 tags, 2 SQL"),
@@ -175,7 +178,7 @@ def _create_tables() -> None:
         **MYSQL,
     )
     op.create_table(
-        "delivery_event",
+        table("delivery_event"),
         sa.Column("event_id", Counter, primary_key=True, autoincrement=True),
         sa.Column("queue_id", sa.Integer(), nullable=False),
         sa.Column("first_offset", sa.BigInteger(), nullable=False),
@@ -190,9 +193,9 @@ def _create_tables() -> None:
         sa.Column("dead_letter", sa.BigInteger(), comment="offset of the first in the dead letter topic"),
         **MYSQL,
     )
-    op.create_index("event_place", "delivery_event", ["queue_id", "first_offset"])
+    op.create_index(index("event_place"), table("delivery_event"), ["queue_id", "first_offset"])
     op.create_table(
-        "redriven",
+        table("redriven"),
         sa.Column("queue_id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("log_offset", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("redriven_at", sa.BigInteger(), nullable=False),

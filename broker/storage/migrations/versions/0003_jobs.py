@@ -6,6 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
+from broker.storage.migrations.names import index, table
+
 revision = "0003"
 down_revision = "0002"
 
@@ -16,19 +18,19 @@ Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 def upgrade() -> None:
     if op.get_bind().dialect.name != "sqlite":
         op.alter_column(
-            "op_record",
+            table("op_record"),
             "source",
             existing_type=sa.SmallInteger(),
             existing_nullable=False,
             comment="1 producer, 2 check, 3 operator, 4 send, 5 sink",
         )
     op.add_column(
-        "consumer_group",
+        table("consumer_group"),
         sa.Column("keep_unread", sa.SmallInteger(), nullable=False, server_default="0", comment="retention spares it"),
     )
-    op.create_index("group_keeping", "consumer_group", ["keep_unread"])
+    op.create_index(index("group_keeping"), table("consumer_group"), ["keep_unread"])
     op.create_table(
-        "sink",
+        table("sink"),
         sa.Column("sink_id", sa.Integer(), primary_key=True, autoincrement=True),
         sa.Column("name", sa.String(100), nullable=False),
         sa.Column("query_id", sa.String(100), nullable=False),
@@ -41,7 +43,7 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
-        "sink_transaction",
+        table("sink_transaction"),
         sa.Column("transaction_id", Id, primary_key=True),
         sa.Column("sink_id", sa.Integer(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
@@ -51,5 +53,5 @@ def upgrade() -> None:
         sa.Column("prepared_at", sa.BigInteger(), nullable=False),
         **MYSQL,
     )
-    op.create_index("sink_epoch", "sink_transaction", ["sink_id", "generation", "epoch"])
-    op.create_index("sink_prepared", "sink_transaction", ["prepared_at"])
+    op.create_index(index("sink_epoch"), table("sink_transaction"), ["sink_id", "generation", "epoch"])
+    op.create_index(index("sink_prepared"), table("sink_transaction"), ["prepared_at"])

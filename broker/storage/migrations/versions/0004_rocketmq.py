@@ -3,13 +3,15 @@
 import sqlalchemy as sa
 from alembic import op
 
+from broker.storage.migrations.names import table
+
 revision = "0004"
 down_revision = "0003"
 
 
 def upgrade() -> None:
     op.add_column(
-        "consumer_group",
+        table("consumer_group"),
         sa.Column(
             "fifo", sa.SmallInteger(), nullable=False, server_default="0", comment="RocketMQ clients keep its order"
         ),

@@ -36,6 +36,9 @@ def transactions(
     ] = None,
     reader: Annotated[str, typer.Option(help="How MySQL is read: auto, jdbc, connectorx or pymysql.")] = "auto",
     pieces: Annotated[int | None, typer.Option(help="Parts of the window that are read at once.", min=1)] = None,
+    table_prefix: Annotated[
+        str, typer.Option(help="What the names of the broker's tables begin with.", envvar="HALFMQ_TABLE_PREFIX")
+    ] = "",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -51,6 +54,7 @@ def transactions(
             moment("--as-of", as_of),
             reader,
             pieces,
+            table_prefix,
             say,
         )
         done = job.run(spark)

@@ -31,32 +31,32 @@ UNKNOWN = 3
 
 _DECIDED = (
     "SELECT transaction_id, state, source, producer_group_id, half_count, prepared_at, decided_at"
-    " FROM op_record WHERE decided_at >= {start} AND decided_at < {end} AND source <> {send}"
+    " FROM {prefix}op_record WHERE decided_at >= {start} AND decided_at < {end} AND source <> {send}"
 )
 _CHECKS_OF_DECIDED = (
     "SELECT c.transaction_id, c.answered_at, c.verdict"
-    " FROM op_record o JOIN transaction_check c ON c.transaction_id = o.transaction_id"
+    " FROM {prefix}op_record o JOIN {prefix}transaction_check c ON c.transaction_id = o.transaction_id"
     " WHERE o.decided_at >= {start} AND o.decided_at < {end} AND o.check_count > 0"
 )
 # The half at position 0 speaks for its transaction; halves of sinks have check_state 0.
 _PENDING = (
     "SELECT transaction_id, producer_group_id, check_state, born_at, parked_at"
-    " FROM half_message WHERE check_state IN (1, 2, 3) AND position = 0"
+    " FROM {prefix}half_message WHERE check_state IN (1, 2, 3) AND position = 0"
 )
 _CHECKS_OF_PENDING = (
     "SELECT c.transaction_id, c.answered_at, c.verdict"
-    " FROM half_message h JOIN transaction_check c ON c.transaction_id = h.transaction_id"
+    " FROM {prefix}half_message h JOIN {prefix}transaction_check c ON c.transaction_id = h.transaction_id"
     " WHERE h.check_state IN (1, 2, 3) AND h.position = 0"
 )
 _ACTIONS = (
     "SELECT a.acted_at, a.action, a.operator, a.reason, a.transaction_id,"
-    " o.producer_group_id AS decided_group, h.producer_group_id AS pending_group FROM operator_action a"
-    " LEFT JOIN op_record o ON o.transaction_id = a.transaction_id"
-    " LEFT JOIN half_message h ON h.transaction_id = a.transaction_id AND h.position = 0"
+    " o.producer_group_id AS decided_group, h.producer_group_id AS pending_group FROM {prefix}operator_action a"
+    " LEFT JOIN {prefix}op_record o ON o.transaction_id = a.transaction_id"
+    " LEFT JOIN {prefix}half_message h ON h.transaction_id = a.transaction_id AND h.position = 0"
     " WHERE a.acted_at >= {start} AND a.acted_at < {end}"
 )
 _TYPES = {"transaction_id": "binary", "action": "string", "operator": "string", "reason": "string"}
-_OLDEST = "SELECT decided_at FROM op_record ORDER BY decided_at LIMIT 1"
+_OLDEST = "SELECT decided_at FROM {prefix}op_record ORDER BY decided_at LIMIT 1"
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class History:
         url: Of the database.
         window: Verdicts and actions of this time are read.
         reader, pieces: As for `read_table`.
+        table_prefix: What the names of the tables begin with.
     """
 
     spark: SparkSession
@@ -75,6 +76,7 @@ class History:
     window: Window
     reader: str = "auto"
     pieces: int | None = None
+    table_prefix: str = ""
 
     def decided(self) -> DataFrame:
         """Transactions that got their verdict in the window, those of sinks too. Plain messages are none."""
@@ -98,7 +100,7 @@ class History:
 
     def group_names(self) -> dict[int, str]:
         """Producer groups by their numbers."""
-        read = read_table(self.spark, self.url, "producer_group", reader=self.reader, pieces=1)
+        read = read_table(self.spark, self.url, f"{self.table_prefix}producer_group", reader=self.reader, pieces=1)
         return {row.producer_group_id: row.name for row in read.collect()}
 
     def oldest(self) -> int | None:
@@ -112,7 +114,7 @@ class History:
         frame = read_table(
             self.spark,
             self.url,
-            query.format(start=start, end=end, send=SEND),
+            query.format(start=start, end=end, send=SEND, prefix=self.table_prefix),
             split_by=split_by,
             pieces=self.pieces if split_by else 1,
             reader=self.reader,

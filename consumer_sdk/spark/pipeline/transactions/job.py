@@ -77,6 +77,7 @@ class TransactionAnalytics:
         stuck_after: A transaction that has no verdict for longer than this is stuck.
         as_of: When the tables are looked at, for ages; None: now. For a copy of the database: when it was made.
         reader, pieces: How to read the database; see `read_table`.
+        table_prefix: What the names of the broker's tables begin with, as the broker's setting of this name.
         say: Is told what happens, a line at a time.
     """
 
@@ -89,6 +90,7 @@ class TransactionAnalytics:
     as_of: datetime | None = None
     reader: str = "auto"
     pieces: int | None = None
+    table_prefix: str = ""
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +117,7 @@ class TransactionAnalytics:
         window = Window.of(self.start or end - timedelta(days=1), end, self.bucket)
         since, until = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for each in (window.start, window.end))
         self.say(f"reading verdicts from {since} to {until} UTC")
-        history = History(spark, self.database, window, self.reader, self.pieces)
+        history = History(spark, self.database, window, self.reader, self.pieces, self.table_prefix)
         results = Results.of(
             window,
             measures.decided(history),

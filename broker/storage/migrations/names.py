@@ -1,0 +1,30 @@
+"""The names that versions give to what they make: those of the database that is migrated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from alembic import op
+
+if TYPE_CHECKING:
+    from broker.storage.naming import TableNames
+
+
+def _names() -> TableNames:
+    return op.get_context().opts["names"]  # type: ignore[no-any-return]
+
+
+def table(name: str) -> str:
+    """The name of a table."""
+    return _names().table(name)
+
+
+def index(name: str) -> str:
+    """The name of an index: in SQLite all tables of a file share the names of indexes."""
+    return table(name) if op.get_bind().dialect.name == "sqlite" else name
+
+
+def statement(sql: str) -> sa.TextClause:
+    """A statement, written with the plain names of tables."""
+    return sa.text(_names().in_statement(sql))
