@@ -22,8 +22,9 @@ from broker.api.health_servicer import HealthServicer
 from broker.api.interceptor import LARGEST_REQUEST, CallInterceptor
 from broker.api.query_servicer import QueryServicer
 from broker.api.sink_servicer import SinkServicer
+from broker.api.tls import CertificateFiles
 from broker.api.transaction_servicer import ProducerServicer, TransactionServicer
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, seen_by_all
 from broker.errors import BrokerError, ConfigurationError
 from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.retention import RetentionSweeper
@@ -115,6 +116,8 @@ class Broker:
         Raises:
             ConfigurationError: the database, its settings, or the address is not usable; says what to change.
         """
+        for setting in ("tls_key", "rocketmq_keys"):
+            warn_of_readers(setting, getattr(self.config, setting))
         await asyncio.to_thread(self._open_database)
         self._build()
         await self.store.start()
@@ -159,6 +162,7 @@ class Broker:
             answer_timeout=config.answer_timeout,
             allow_unsafe=config.allow_unsafe_database,
             largest_body=config.max_body_bytes,
+            table_prefix=config.table_prefix,
         )
         for warning in warnings:
             logger.warning("database setting: %s", warning)
@@ -237,6 +241,7 @@ class Broker:
             host=self.config.name,
             endpoints=self.config.rocketmq_endpoints,
             keys=self.config.rocketmq_keys,
+            signature_window=self.config.rocketmq_signature_window,
         )
 
     async def _listen(self) -> None:
@@ -273,18 +278,17 @@ class Broker:
         config = self.config
         if not config.tls_certificate:
             return self._server.add_insecure_port(config.listen)
-        try:
-            key = Path(config.tls_key).read_bytes()
-            chain = Path(config.tls_certificate).read_bytes()
-            client_ca = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
-        except OSError as error:
-            raise ConfigurationError(
-                f"The file {error.filename!r} cannot be read: {error.strerror}.", field="tls_certificate"
-            ) from None
-        credentials = grpc.ssl_server_credentials(
-            [(key, chain)], root_certificates=client_ca, require_client_auth=client_ca is not None
-        )
-        return self._server.add_secure_port(config.listen, credentials)
+        files = CertificateFiles(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        return self._server.add_secure_port(config.listen, files.credentials())
+
+
+def warn_of_readers(setting: str, file: str) -> None:
+    """Says so in the log if every user of this machine can read a file that holds a secret.
+
+    It is no error: files that a container is given often have these rights, where nobody else can reach them.
+    """
+    if file and seen_by_all(file):
+        logger.warning("%s: every user of this machine can read %r, which holds a secret: chmod o= it", setting, file)
 
 
 def _unusable(config: BrokerConfig) -> ConfigurationError:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
+import stat
 import tomllib
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import CheckPolicy
@@ -19,7 +22,6 @@ from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 ENVIRONMENT_PREFIX = "HALFMQ_"
 DEFAULT_DATABASE = "sqlite:///halfmq.db"
@@ -38,13 +40,22 @@ BOUNDS = {
     "drain": (0, 3600),
     "answer_timeout": (0.1, 3600),
     "patience": (0.01, 3600),
+    "rocketmq_signature_window": (0, 86_400),
 }
 """Least and largest values of settings."""
+
+FORMS = {
+    "table_prefix": ("([a-z][a-z0-9_]{,29})?", "has up to 30 lower-case letters, digits and _, a letter first"),
+    "log_format": ("text|json", "is text or json"),
+    "log_level": ("debug|info|warning|error", "is debug, info, warning or error"),
+}
+"""What settings that are texts look like, and how that is said."""
 
 NEEDS = {
     "tls_client_ca": ("tls_certificate", "tls_key"),
     "rocketmq_endpoints": ("rocketmq",),
     "rocketmq_keys": ("rocketmq",),
+    "rocketmq_signature_window": ("rocketmq_keys",),
 }
 """Settings that make no sense without others."""
 
@@ -54,7 +65,9 @@ class BrokerConfig:
     """Everything that can be set; the text behind each name is what `halfmq serve --help` shows.
 
     Attributes:
-        database: URL of the database: mysql://user:password@host:3306/name, or sqlite:///file.
+        database: URL of the database: mysql://user:password@host:3306/name, or sqlite:///file. On a command line
+            everybody on the machine can read its password: see `load`.
+        table_prefix: what the names of all tables begin with, such as halfmq_, where others share the database.
         listen: address and port to serve on; port 0 takes a free one.
         broker_id: this broker's name in logs and histories.
         first_check: seconds from prepare to the first check.
@@ -83,11 +96,13 @@ class BrokerConfig:
         rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
+        rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
         log_format: text or json.
         log_level: debug, info, warning or error.
     """
 
     database: str = DEFAULT_DATABASE
+    table_prefix: str = ""
     listen: str = "127.0.0.1:8085"
     broker_id: str = ""
     first_check: float = 6.0
@@ -115,6 +130,7 @@ class BrokerConfig:
     rocketmq: bool = False
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""
+    rocketmq_signature_window: float = 0.0
     log_format: str = "text"
     log_level: str = "info"
 
@@ -133,10 +149,9 @@ class BrokerConfig:
         for name, needed in NEEDS.items():
             if getattr(self, name) and not all(getattr(self, other) for other in needed):
                 raise ConfigurationError(f"{name} needs {' and '.join(needed)}.", field=name)
-        if self.log_format not in {"text", "json"}:
-            raise ConfigurationError("log_format is text or json.", field="log_format")
-        if self.log_level not in {"debug", "info", "warning", "error"}:
-            raise ConfigurationError("log_level is debug, info, warning or error.", field="log_level")
+        for name, (form, said) in FORMS.items():
+            if not re.fullmatch(form, getattr(self, name)):
+                raise ConfigurationError(f"{name} {said}.", field=name)
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise ConfigurationError(
@@ -173,7 +188,7 @@ class BrokerConfig:
         return int(self.retention_hours * 3600e6)
 
 
-_TYPES = {field.name: field.type for field in fields(BrokerConfig)}
+_TYPES = {field.name: field.type for field in fields(BrokerConfig)} | {"database_file": "str"}
 
 
 def load(
@@ -184,6 +199,8 @@ def load(
 ) -> BrokerConfig:
     """Reads the settings from everywhere.
 
+    In the place of database they may say database_file: the name of a file that holds the URL.
+
     Args:
         arguments: what the command line said; None where it said nothing.
         environment: HALFMQ_* variables; the process's own when not given.
@@ -193,13 +210,48 @@ def load(
         ConfigurationError: an unknown name, a value of the wrong kind, or one out of bounds.
     """
     environment = os.environ if environment is None else environment
-    settings: dict[str, Any] = _from_file(file) if file else {}
+    from_environment = {}
     for name in _TYPES:
         text = environment.get(ENVIRONMENT_PREFIX + name.upper())
         if text is not None:
-            settings[name] = _parse(name, text, f"{ENVIRONMENT_PREFIX}{name.upper()}")
-    settings.update({name: value for name, value in arguments.items() if value is not None})
+            from_environment[name] = _parse(name, text, f"{ENVIRONMENT_PREFIX}{name.upper()}")
+    from_arguments = {name: value for name, value in arguments.items() if value is not None}
+    settings: dict[str, Any] = {}
+    for found in (_from_file(file) if file else {}, from_environment, from_arguments):
+        settings.update(_with_database(found))
     return BrokerConfig(**settings)
+
+
+def _with_database(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings from one place, with the URL of the database where they name a file that holds it."""
+    settings = dict(settings)
+    named = settings.pop("database_file", "")
+    if not named:
+        return settings
+    if "database" in settings:
+        raise ConfigurationError("database and database_file are both set; one of them is enough.", field="database")
+    try:
+        content = Path(named).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The file {named!r} cannot be read: {error.strerror}.", field="database_file"
+        ) from None
+    except UnicodeDecodeError:
+        content = ""
+    if not content or "\n" in content:
+        raise ConfigurationError(
+            f"The file {named!r} must hold one line, the URL of the database.", field="database_file"
+        )
+    return {**settings, "database": content}
+
+
+def seen_by_all(file: str) -> bool:
+    """Whether every user of this machine can read a file that a setting names. If it is not there: no."""
+    try:
+        mode = Path(file).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
 
 
 def _from_file(file: Path) -> dict[str, Any]:

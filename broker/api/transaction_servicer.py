@@ -147,18 +147,21 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         outbox: Outbox[_CheckResponse],
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
-        kind: str | None = "answer"
+        refused: BrokerError | None = None
         async with asyncio.TaskGroup() as answers:
-            async for request in requests:
-                kind = request.WhichOneof("event")
-                if kind != "answer":
-                    break
-                await room.acquire()
-                task = answers.create_task(self._take_answer(request.answer, session, outbox))
-                task.add_done_callback(lambda _: room.release())
+            try:
+                async for request in requests:
+                    if request.WhichOneof("event") != "answer":
+                        refused = InvalidArgument("Only answers may follow the registration.", field="event")
+                        break
+                    await room.acquire()
+                    task = answers.create_task(self._take_answer(request.answer, session, outbox))
+                    task.add_done_callback(lambda _: room.release())
+            except BrokerError as error:  # It cannot be decoded, or there is no room for it.
+                refused = error.as_outcome()
         # Not raised inside: the group would wrap it, and a wrapped error is an unknown one.
-        if kind != "answer":
-            raise InvalidArgument("Only answers may follow the registration.", field="event")
+        if refused is not None:
+            raise refused
 
     async def _take_answer(
         self, answer: transaction_pb2.CheckAnswer, session: CheckSession, outbox: Outbox[_CheckResponse]

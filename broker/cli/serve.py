@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from broker.app import CLOSING, Broker
+from broker.app import CLOSING, Broker, warn_of_readers
 from broker.cli import logs
 from broker.cli.memory import give_back_large_blocks
 from broker.config import BrokerConfig, load
@@ -28,6 +28,10 @@ BACKSTOP = 5.0
 Database = Annotated[
     str | None, typer.Option(help="Database URL: mysql://user:password@host:3306/name, or sqlite:///file.")
 ]
+DatabaseFile = Annotated[
+    str | None, typer.Option(help="File with the database's URL: arguments are seen by all users of the machine.")
+]
+TablePrefix = Annotated[str | None, typer.Option(help="What the names of all tables begin with [nothing].")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with a table [broker].")]
 
 
@@ -40,6 +44,8 @@ def fail(error: BrokerError) -> NoReturn:
 
 def serve(
     database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
     listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
     config_file: ConfigFile = None,
     broker_id: Annotated[str | None, typer.Option(help="Name in logs and histories.")] = None,
@@ -80,6 +86,9 @@ def serve(
     rocketmq_keys: Annotated[
         str | None, typer.Option(help="File with access-key:secret-key lines; they must sign then [none].")
     ] = None,
+    rocketmq_signature_window: Annotated[
+        float | None, typer.Option(help="Seconds that the time of a signature may differ; 0: any time [0].")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:
@@ -92,6 +101,7 @@ def serve(
     try:
         config = load(arguments, file=file)
         logs.set_up(config.log_format, config.log_level)
+        warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
         give_back_large_blocks()
         # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
         sys.setswitchinterval(0.0005)
@@ -138,11 +148,22 @@ def _end_at_once() -> NoReturn:
     os._exit(1)
 
 
-def migrate_tables(database: Database = None, config_file: ConfigFile = None) -> None:
+def migrate_tables(
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
+    config_file: ConfigFile = None,
+) -> None:
     """Create or upgrade the database's tables."""
+    arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
     try:
-        config = load({"database": database}, file=config_file)
-        opened, _ = open_database(config.database, answer_timeout=config.answer_timeout, allow_unsafe=True)
+        config = load(arguments, file=config_file)
+        opened, _ = open_database(
+            config.database,
+            answer_timeout=config.answer_timeout,
+            allow_unsafe=True,
+            table_prefix=config.table_prefix,
+        )
         before = current(opened)
         migrate(opened)
         sys.stdout.write(f"{opened.shown_url}: {before or 'empty'} -> {current(opened)}\n")

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.limits import check_client_id
@@ -43,11 +44,22 @@ class Caller:
 
 
 class Callers:
-    """Tells callers apart, and sends away those whose signature is wrong, where keys are set."""
+    """Tells callers apart, and sends away those whose signature is wrong, where keys are set.
 
-    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
-        """Takes the secret keys by access key; with none, nothing is checked."""
+    What is signed is the time that the call names, and nothing else of it: as in RocketMQ, whoever has seen the headers
+    of one call can make others with them, for as long as that time is accepted.
+    """
+
+    def __init__(self, secrets: Mapping[str, str] | None = None, *, window: float = 0) -> None:
+        """Takes what signatures are compared with.
+
+        Args:
+            secrets: the secret keys by access key; with none, nothing is checked.
+            window: seconds that the time of a call may differ from this machine's; 0: any time is accepted, as by
+                RocketMQ's own proxy.
+        """
         self._secrets = {key: secret.encode() for key, secret in (secrets or {}).items()}
+        self._window = window
 
     def caller(self, context: Any) -> Caller:
         """The client that a call is from.
@@ -73,6 +85,23 @@ class Callers:
         signed = hmac.new(secret or b"-", headers.get("x-mq-date-time", "").encode(), hashlib.sha1).hexdigest()
         if not hmac.compare_digest(signed, found["sign"].lower()) or secret is None:
             raise Unauthorized("The access key is not known here, or the signature is not that of its secret key.")
+        if self._window:
+            self._check_time(headers.get("x-mq-date-time", ""))
+
+    def _check_time(self, text: str) -> None:
+        try:
+            # Also with a time zone and fractions, as the client for Node writes it.
+            signed_at = datetime.fromisoformat(text)
+        except ValueError:
+            raise Unauthorized("The time in x-mq-date-time must look like 20260131T235959Z.") from None
+        if signed_at.tzinfo is None:
+            signed_at = signed_at.replace(tzinfo=UTC)
+        apart = abs((datetime.now(UTC) - signed_at).total_seconds())
+        if apart > self._window:
+            raise Unauthorized(
+                f"The call was signed {apart:.0f} s before or after this machine's time, and {self._window:g} s are "
+                "allowed. Clients tell the time of their own time zone: it has to be UTC."
+            )
 
 
 def read_secrets(file: Path) -> dict[str, str]:

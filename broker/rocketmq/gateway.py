@@ -50,6 +50,7 @@ class Gateway:
         host: str,
         endpoints: str = "",
         keys: str = "",
+        signature_window: float = 0,
     ) -> None:
         """Takes the broker's services.
 
@@ -64,12 +65,13 @@ class Gateway:
             host: this broker's name.
             endpoints: addresses to announce, with commas between them; none: those that a client uses.
             keys: file with access keys and secret keys; none: signatures are not looked at.
+            signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
 
         Raises:
             ConfigurationError: an address or the file is not usable.
         """
         announced = [endpoints_of(each) for each in endpoints.split(",") if each.strip()]
-        callers = Callers(read_secrets(Path(keys)) if keys else None)
+        callers = Callers(read_secrets(Path(keys)) if keys else None, window=signature_window)
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)
         self.renewals = Renewals(delivery, self._clients, store.clock)
         self._servicer = MessagingServicer(

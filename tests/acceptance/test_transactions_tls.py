@@ -55,6 +55,60 @@ async def test_clients_need_the_right_certificates(new_broker: Callable[..., Bro
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_certificates_are_replaced_while_the_broker_serves(
+    new_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """New connections use the new ones; those that do not fit together, or are none, change nothing."""
+    old, new = Authority.make(), Authority.make()
+
+    def write(chain: bytes | None = None, key: bytes | None = None) -> None:
+        for name, content in (("chain.pem", chain), ("key.pem", key)):
+            if content is not None:
+                made = tmp_path / f"{name}.new"
+                made.write_bytes(content)
+                made.rename(tmp_path / name)
+
+    async def served_with(authority: Authority) -> bool:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # A connection of its own.
+        credentials = grpc.ssl_channel_credentials(authority.pem)
+        async with grpc.aio.secure_channel(broker.endpoint, credentials, options=options) as channel:
+            try:
+                await admin_pb2_grpc.AdminServiceStub(channel).ListTopics(
+                    admin_pb2.ListTopicsRequest(), timeout=PATIENCE
+                )
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                return False
+        return True
+
+    key, chain = old.issue("broker")
+    write(chain, key)
+    broker = new_broker("sqlite", tls_certificate=tmp_path / "chain.pem", tls_key=tmp_path / "key.pem")
+    assert (await served_with(old), await served_with(new)) == (True, False)
+    for broken in (b"no certificate", b"", new.issue("another")[1]):
+        write(broken)
+        assert (await served_with(old), await served_with(new)) == (True, False)
+    broker.await_log("cannot be used", "go on with those before")
+    key, chain = new.issue("broker")
+    write(key=key)
+    assert (await served_with(old), await served_with(new)) == (True, False)
+    write(chain)
+    assert (await served_with(old), await served_with(new)) == (False, True)
+    broker.await_log("new connections use the certificate")
+    (tmp_path / "key.pem").unlink()
+    assert await served_with(new)
+
+
+def test_secrets_that_everybody_can_read_are_told_of(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    key, chain = Authority.make().issue("broker")
+    (tmp_path / "chain.pem").write_bytes(chain)
+    for mode, told in ((0o644, True), (0o640, False)):
+        (tmp_path / "key.pem").write_bytes(key)
+        (tmp_path / "key.pem").chmod(mode)
+        broker = new_broker("sqlite", tls_certificate=tmp_path / "chain.pem", tls_key=tmp_path / "key.pem")
+        assert (broker.count("tls_key", "every user of this machine can read") == 1) == told
+
+
 def test_the_database_is_asked_for_its_certificate(
     brokers: Brokers, new_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -267,6 +268,21 @@ METHODS = {
     for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods
     if not method.client_streaming
 }
+
+
+async def test_a_signature_is_good_for_a_window_of_time_where_one_is_set(tmp_path: Path, connect_raw: Connect) -> None:
+    (tmp_path / "keys").write_text("shop:its secret\n")
+    keys, request = (
+        ("shop", "its secret"),
+        service_pb2.QueryRouteRequest(topic=resource("orders"), endpoints=endpoints("mq:1")),
+    )
+    settings = {"rocketmq_keys": tmp_path / "keys", "rocketmq_signature_window": 300, "auto_create": True}
+    with BrokerProcess(f"sqlite:///{tmp_path / 'halfmq.db'}", rocketmq=True, **settings) as broker:
+        for seconds, code in ((0, Code.OK), (-200, Code.OK), (-400, Code.UNAUTHORIZED), (400, Code.UNAUTHORIZED)):
+            time = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y%m%dT%H%M%SZ")
+            headers = {"x-mq-date-time": time, "authorization": signature(*keys, time)}
+            raw = connect_raw(endpoint=broker.endpoint, headers=headers)
+            assert (await raw.call("QueryRoute", request)).status.code == code
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.bench.databases import settle, side_by_side
-from broker.cli.bench.options import Json  # noqa: TC001 - typer reads them
+from broker.cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
 from broker.cli.serve import fail
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.group import GroupSettings
@@ -43,9 +43,7 @@ PULL_BATCH = 500
 
 
 def history(
-    database: Annotated[
-        str | None, typer.Option(help="Server URL; databases of its own are made there. Default: embedded.")
-    ] = None,
+    database: DatabaseUrl = None,
     decided: Annotated[int, typer.Option(min=1, help="Decided transactions in the long history.")] = 1_000_000,
     messages: Annotated[int, typer.Option(min=PULLED, help="Messages in the long history.")] = 1_000_000,
     pending: Annotated[int, typer.Option(min=1, help="Transactions that the checker asks about.")] = 1_000,

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 DatabaseUrl = Annotated[
-    str | None, typer.Option(help="Server URL; a database of its own is made there. Default: embedded.")
+    str | None,
+    typer.Option(
+        help="Server URL; databases of its own are made there. Default: embedded.", envvar="HALFMQ_BENCH_DATABASE"
+    ),
 ]
 Size = Annotated[int, typer.Option(min=8, max=4 * 1024 * 1024, help="Bytes of a body.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
+from broker.cli.children import environment
 from broker.errors import ConfigurationError
 
 START_TIMEOUT = 30
@@ -23,7 +24,8 @@ class BrokerProcess:
 
     def __init__(self, url: str, *options: str) -> None:
         """Takes the database, and further options of the command."""
-        self._command = [*_HALFMQ, "serve", "--database", url, *_SERVE, *options]
+        self._command = [*_HALFMQ, "serve", *_SERVE, *options]
+        self._environment = environment(HALFMQ_DATABASE=url)
         self.endpoint = ""
 
     def __enter__(self) -> Self:
@@ -32,7 +34,7 @@ class BrokerProcess:
         Raises:
             ConfigurationError: It did not start.
         """
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self._command, env=self._environment, stdout=subprocess.PIPE, text=True)
         self.endpoint = self._process.stdout.readline().strip() if self._process.stdout else ""
         if not self.endpoint:
             self._process.wait(START_TIMEOUT)

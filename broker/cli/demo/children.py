@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from broker.cli.children import environment
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -34,12 +34,6 @@ class DemoFailed(BrokerError):
     def __init__(self, message: str) -> None:
         """Takes the text for people."""
         super().__init__(message, reason="DEMO_FAILED")
-
-
-def environment(**settings: str) -> dict[str, str]:
-    """The environment of a child: without the user's own HALFMQ_ settings, which are for the user's own brokers."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
-    return {**kept, **settings}
 
 
 @dataclass
@@ -180,7 +174,6 @@ class BrokerChild:
                 *(sys.executable, "-m", "broker.cli", "serve", *self._options),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Not an argument: other users of the machine can see those, and the URL has a password.
                 env=environment(HALFMQ_DATABASE=self._database),
                 # Ctrl-C in the terminal is for the demo, which still needs the broker to tidy up.
                 process_group=0,

@@ -39,12 +39,16 @@ def demo(
         str | None,
         typer.Option(
             help="mysql://user:password@host:3306/name: use that database, for the broker and for the demo's own "
-            "tables (demo_..., dropped at the end). Default: SQLite files in a temporary folder."
+            "tables (demo_..., dropped at the end). Default: SQLite files in a temporary folder.",
+            envvar="HALFMQ_DEMO_DATABASE",
         ),
     ] = None,
     business_database: Annotated[
         str | None,
-        typer.Option(help="With --database of a server: another one, for the demo's own tables, as a shop has it."),
+        typer.Option(
+            help="With --database of a server: another one, for the demo's own tables, as a shop has it.",
+            envvar="HALFMQ_DEMO_BUSINESS_DATABASE",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Other seeds make other orders.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep tables, files and logs, and say where they are.")] = False,

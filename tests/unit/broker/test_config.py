@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Three values for each setting, none of them its default: what the file, the environment and the command line say.
 VALUES: dict[str, tuple[Any, Any, Any]] = {
     "database": ("sqlite:///file.db", "sqlite:///environment.db", "sqlite:///argument.db"),
+    "table_prefix": ("file_", "environment_", "argument_"),
     "listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
     "broker_id": ("file", "environment", "argument"),
     "first_check": (1.5, 2.5, 3.5),
@@ -47,6 +48,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "rocketmq": (True, True, True),
     "rocketmq_endpoints": ("file:1", "environment:2", "argument:3"),
     "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
+    "rocketmq_signature_window": (1.5, 2.5, 3.5),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }
@@ -97,6 +99,47 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
     assert vars(load({name: None}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_file}
 
 
+def test_the_database_may_be_named_by_a_file_in_each_source(tmp_path: Path) -> None:
+    """Arguments can be seen by everybody on the machine; a file has rights."""
+    secret = tmp_path / "url"
+    secret.write_text("mysql://me:secret@db/halfmq\n")
+    named, other = {"database_file": str(secret)}, {"database": "sqlite:///other.db"}
+    url = "mysql://me:secret@db/halfmq"
+    file = written(tmp_path, named)
+    assert load({}, environment=NOTHING, file=file).database == url
+    assert load({}, environment=in_environment(other), file=file).database == other["database"]
+    assert load(named, environment=in_environment(other)).database == url
+    assert load(other, environment=in_environment(named)).database == other["database"]
+    for both in ({**named, **other},):
+        with pytest.raises(ConfigurationError, match="both set") as refused:
+            load(both, environment=NOTHING)
+        assert refused.value.field == "database"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "sqlite:///a.db\nsqlite:///b.db", b"\xff"])
+def test_a_file_that_holds_no_url_is_refused_without_showing_it(tmp_path: Path, content: str | bytes) -> None:
+    file = tmp_path / "url"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigurationError, match="must hold one line") as refused:
+        load({"database_file": str(file)}, environment=NOTHING)
+    assert refused.value.field == "database_file"
+    assert "sqlite" not in refused.value.message
+    with pytest.raises(ConfigurationError, match="No such file"):
+        load({"database_file": str(tmp_path / "nowhere")}, environment=NOTHING)
+
+
+@pytest.mark.parametrize("prefix", ["a", "halfmq_", "a1_", "x" * 30])
+def test_a_prefix_of_tables(prefix: str) -> None:
+    assert BrokerConfig(table_prefix=prefix).table_prefix == prefix
+
+
+@pytest.mark.parametrize("prefix", ["1a", "_a", "A", "a-b", "a.b", "a b", "`", "x" * 31, "ü", "a\n"])
+def test_what_cannot_be_a_prefix_of_tables_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="30 lower-case letters") as refused:
+        BrokerConfig(table_prefix=prefix)
+    assert refused.value.field == "table_prefix"
+
+
 @pytest.mark.parametrize("name", ["auto_create", "allow_unsafe_database", "migrate", "rocketmq"])
 @pytest.mark.parametrize("winner", [True, False])
 def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bool) -> None:
@@ -144,6 +187,7 @@ NEEDS = {
     "tls_client_ca": "needs tls_certificate and tls_key",
     "rocketmq_endpoints": "needs rocketmq",
     "rocketmq_keys": "needs rocketmq",
+    "rocketmq_signature_window": "needs rocketmq_keys",
 }
 
 
@@ -159,7 +203,8 @@ def test_a_setting_that_makes_no_sense_alone_names_what_it_needs(tmp_path: Path,
             load(settings, environment=environment, file=file)
         assert refused.value.field == name
         assert NEEDS[name] in refused.value.message
-    needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "rocketmq": True}
+    needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "rocketmq": True, "rocketmq_keys": "keys"}
+    needed = {each: value for each, value in needed.items() if each != name}
     assert getattr(load({**needed, **alone}, environment=NOTHING), name) == VALUES[name][0]
     # What it needs may come from another source.
     assert getattr(load(needed, environment=in_environment(alone)), name) == VALUES[name][0]
@@ -190,6 +235,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "drain": between(0.0, 3600.0),
     "answer_timeout": between(0.1, 3600.0),
     "patience": between(0.01, 3600.0),
+    "rocketmq_signature_window": between(0.0, 86_400.0),
     "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
     "log_level": (["debug", "info", "warning", "error"], ["", "INFO", "warn", "critical", "error "]),
     "listen": (
@@ -206,11 +252,12 @@ def test_every_number_has_bounds() -> None:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds(name: str) -> None:
     right, wrong = BOUNDS[name]
+    needed = {"rocketmq": True, "rocketmq_keys": "keys"} if name in NEEDS else {}
     for value in right:
-        assert getattr(load({name: value}, environment=NOTHING), name) == value
+        assert getattr(load({**needed, name: value}, environment=NOTHING), name) == value
     for value in wrong:
         with pytest.raises(ConfigurationError) as refused:
-            load({name: value}, environment=NOTHING)
+            load({**needed, name: value}, environment=NOTHING)
         assert refused.value.field == name, value
         assert name in refused.value.message
 

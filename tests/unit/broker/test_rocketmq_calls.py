@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +80,25 @@ def test_the_time_is_signed_and_not_judged(time: str) -> None:
     """Clients tell their local time as if it was Greenwich's."""
     authorization = signature("key", "secret", time)
     assert Callers(SECRETS).caller(signed(authorization, time)).client_id == "me"
+
+
+@pytest.mark.parametrize("form", ["%Y%m%dT%H%M%SZ", "%Y-%m-%dT%H:%M:%S.%f+00:00", "%Y-%m-%dT%H:%M:%S"])
+def test_a_signature_is_good_for_a_window_of_time_where_one_is_set(form: str) -> None:
+    callers = Callers(SECRETS, window=300)
+    for seconds, taken in ((0, True), (-290, True), (290, True), (-310, False), (310, False), (-86_400 * 365, False)):
+        time = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(form)
+        call = signed(signature("key", "secret", time), time)
+        if taken:
+            assert callers.caller(call).client_id == "me"
+            continue
+        with pytest.raises(Unauthorized, match="300 s are allowed"):
+            callers.caller(call)
+
+
+@pytest.mark.parametrize("time", ["", "now", "20261332T000000Z", "1"])
+def test_a_time_that_is_none_is_refused_where_a_window_is_set(time: str) -> None:
+    with pytest.raises(Unauthorized, match="must look like"):
+        Callers(SECRETS, window=300).caller(signed(signature("key", "secret", time), time))
 
 
 def test_each_key_has_its_own_secret() -> None:
