@@ -118,7 +118,7 @@ class RequestRefused(HalfmqError):
 
 
 class TransactionRefused(RequestRefused):
-    """The broker refused because of where the transaction stands; ``state`` is the recorded outcome."""
+    """The broker refused because of where the transaction stands; ``state`` is the recorded outcome, if any."""
 
 
 class DuplicateKey(RequestRefused):

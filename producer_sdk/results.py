@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-
 from producer_sdk.connection import read_time
 from producer_sdk.connection.statuses import as_item_error
 from producer_sdk.encoding import from_wire
-from producer_sdk.errors import DuplicateKey, HalfmqError, RequestRefused, TransactionRefused
+from producer_sdk.errors import HalfmqError, RequestRefused, TransactionRefused
 from producer_sdk.message import LogPosition, Message
 from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
 
@@ -141,6 +139,12 @@ class TransactionInfo:
     verdict: VerdictInfo | None
 
 
+# Other refusals, such as TOPIC_NOT_FOUND, are about what the call names.
+_ABOUT_THE_TRANSACTION = frozenset(
+    {"VERDICT_CONFLICT", "TRANSACTION_NOT_FOUND", "TRANSACTION_ID_REUSED", "POSITION_GAP", "SINK_DECIDES"}
+)
+
+
 def message_ids(transaction_id: str, count: int) -> tuple[str, ...]:
     """Identities of a transaction's messages: its own, and ``.N`` behind it for the N-th further one."""
     return (transaction_id, *(f"{transaction_id}.{position}" for position in range(1, count)))[:count]
@@ -164,10 +168,10 @@ def transaction_result(result: pb.TransactionResult, transaction_id: str) -> Tra
 
 def _refused(result: pb.TransactionResult, state: TransactionState, transaction_id: str) -> HalfmqError:
     error = as_item_error(result.error, transaction_id)
-    about_state = error.code in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND}
-    if not isinstance(error, RequestRefused) or isinstance(error, DuplicateKey):
+    if not isinstance(error, RequestRefused):
         return error
-    if not about_state and state is TransactionState.UNSPECIFIED:
+    told = None if state is TransactionState.UNSPECIFIED else state
+    if told is None and error.reason not in _ABOUT_THE_TRANSACTION:
         return error
     return TransactionRefused(
         str(error),
@@ -175,7 +179,7 @@ def _refused(result: pb.TransactionResult, state: TransactionState, transaction_
         reason=error.reason,
         field=error.field,
         transaction_id=transaction_id,
-        state=state,
+        state=told,
     )
 
 

@@ -12,7 +12,7 @@ from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, R
 from producer_sdk.ids import new_id
 from producer_sdk.message import HalfMessages, as_messages
 from producer_sdk.results import TransactionResult, message_ids
-from producer_sdk.states import LocalTransactionState, TransactionState
+from producer_sdk.states import LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,8 +222,7 @@ class AsyncTransaction:
             self.result = await self._calls.rollback(self.transaction_id, reason)
         except TransactionRefused as error:
             # Nothing was stored at all: as good as rolled back.
-            unknown_there = error.state in {None, TransactionState.UNSPECIFIED}
-            if not (self._doubt is not None and unknown_there):
+            if self._doubt is None or error.state is not None:
                 raise
 
     async def _let_prepares_end(self) -> None:

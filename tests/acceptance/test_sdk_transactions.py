@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from acceptance.client import PATIENCE, Client, unique
+from acceptance.client import PATIENCE, Client, new_id, unique
 from acceptance.sdk_forms import Form, Shop, both_forms, transaction_producer
 from consumer_sdk import AsyncQueueReader
 from producer_sdk import (
@@ -75,6 +75,19 @@ async def test_a_listener_that_commits_releases_the_messages_of_all_topics(
     assert await client.bodies(orders) == ["three apples", "one pear"]
     assert await client.bodies(invoices) == ["invoice 7"]
     assert (await client.log(orders))[0].properties["colour"] == "red"
+
+
+@both_forms
+async def test_an_unknown_topic_is_no_matter_of_the_transaction(form: Form, broker: BrokerProcess) -> None:
+    """It was told as one, with a state that the transaction never had."""
+    async with transaction_producer(form, broker.endpoint, unique("shop"), Shop(COMMIT)) as sender:
+        with pytest.raises(RequestRefused, match="There is no topic") as refused:
+            await sender.prepare(Message(unique("nowhere"), "one"))
+        assert not isinstance(refused.value, TransactionRefused)
+        assert (refused.value.reason, refused.value.state) == ("TOPIC_NOT_FOUND", None)
+        with pytest.raises(TransactionRefused) as unknown:
+            await sender.commit(new_id())
+        assert (unknown.value.reason, unknown.value.state) == ("TRANSACTION_NOT_FOUND", None)
 
 
 @both_forms
