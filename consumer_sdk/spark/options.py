@@ -251,6 +251,12 @@ def _reset(given: Mapping[str, str]) -> bool:
 def _known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The options by their names as documented."""
     spelled = {name.lower(): name for name in names}
+    if "provider" in options:  # Of a table, with the options as option.endpoint and so on.
+        msg = (
+            "Spark does not give a table its options back when it is read, so CREATE TABLE ... USING halfmq cannot"
+            " work; use CREATE TEMPORARY VIEW name USING halfmq OPTIONS (endpoint '...', topic '...')"
+        )
+        raise ConfigurationError(msg, field="provider")
     given: dict[str, str] = {}
     for option, value in options.items():
         if option.lower() in _OF_SPARK:

@@ -142,6 +142,33 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "Traceback" not in str(refused.value)
 
 
+def test_sql_reads_topics_through_views_and_is_told_so_where_it_makes_a_table(
+    topic: str, send: Callable[..., None], broker: BrokerProcess, spark: SparkSession
+) -> None:
+    send(topic, range(10))
+    options = f"OPTIONS (endpoint '{broker.endpoint}', topic '{topic}')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING halfmq {options}")
+    try:
+        assert spark.sql("SELECT count(*) FROM seen").first()[0] == 10  # type: ignore[index]
+    finally:
+        spark.catalog.dropTempView("seen")
+    with pytest.raises(AnalysisException, match="use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE made USING halfmq {options}")
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offsets_behind_the_end_are_refused(
+    topic: str, send: Callable[..., None], read: Callable[..., DataFrame], admin: Admin, option: str
+) -> None:
+    """They gave a table without rows, or with fewer than were asked for."""
+    one = f"{topic}-one"
+    admin.create_topic(one, queues=1)
+    send(one, range(10))
+    read(topic=one, **{option: json.dumps({one: {"0": 10}})}).count()
+    with pytest.raises(AnalysisException, match=f"{option} names offset 11 of queue 0 of '{one}', which ends at 10"):
+        read(topic=one, **{option: json.dumps({one: {"0": 11}})}).count()
+
+
 def test_a_stream_goes_on_where_it_was(topic: str, send: Callable[..., None], queries: Queries, admin: Admin) -> None:
     for start in range(0, 1000, 100):
         send(topic, range(start, start + 100))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_session"]
 
+_PYTHON = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
 # Spark's own 200 are made for clusters.
 _HERE = {
     "spark.ui.enabled": "false",
@@ -38,6 +40,9 @@ def open_session(name: str, master: str | None = None, settings: Iterable[str] =
     builder = SparkSession.builder.appName(name)
     if master is None and not submitted:
         master = "local[*]"
+    if not submitted and (master or "").startswith("local") and not _PYTHON & os.environ.keys():
+        # Spark looks for the format in the environment of `python3`, which may be another than this one.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     if master is not None:
         builder = builder.master(master)
     for key, value in ({} if submitted else _HERE).items():

@@ -82,7 +82,8 @@ class Brokers:
         """Where a bound is, in all queues that there are.
 
         Raises:
-            ConfigurationError: It names a queue that is not there, or is of other topics of these names.
+            ConfigurationError: It names a queue that is not there, an offset behind a queue's end, or is of other
+                topics of these names.
         """
         if isinstance(bound, datetime):
             return {
@@ -101,6 +102,11 @@ class Brokers:
             topic, queue = missing[0]
             msg = f"{option} names queue {queue} of {topic!r}, which does not exist"
             raise ConfigurationError(msg, field=option)
+        for (topic, queue), offset in sorted(named.items()):
+            end = found[topic, queue].max_offset
+            if offset > end:
+                msg = f"{option} names offset {offset} of queue {queue} of {topic!r}, which ends at {end}"
+                raise ConfigurationError(msg, field=option)
         # What is not named is read whole.
         otherwise = EARLIEST if option == "startingOffsets" else LATEST
         return {queue: _offset_of(each, named.get(queue, otherwise)) for queue, each in found.items()}
