@@ -14,6 +14,7 @@ import grpc
 
 from broker.api.answers import Answers
 from broker.api.requests import RETRY_AFTER, Arrivals, Budget, Share, decoded, requests
+from broker.api.seldom import Seldom
 from broker.api.status import Refusal, refusal_of
 from broker.errors import BrokerError, InvalidArgument, Overloaded, release
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 logger = logging.getLogger("halfmq.api")
+_of_clients = Seldom(logger)
 
 # Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
 # large: they have a bound of their own.
@@ -219,7 +221,7 @@ def _told(method: str, error: Exception) -> Refusal | None:
         return None
     if isinstance(error, grpc.aio.InternalError):
         # gRPC's word for a stream that broke while it was written to: nobody is there to be answered.
-        logger.info("the client of %s is gone: %s", method, error)
+        _of_clients.info("the client of %s is gone: %s", method, error)
         release(error)
         return None
     incident = uuid.uuid4().hex[:12]

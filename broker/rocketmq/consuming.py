@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.converters.times import fill_timestamp, micros
+from broker.api.seldom import Seldom
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.lease import ReceiptHandle
 from broker.errors import BrokerError, StaleReceipt
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from broker.services.work import Delivered, HandedOut
 
 logger = logging.getLogger("halfmq.rocketmq")
+_of_clients = Seldom(logger)
 
 ANSWERING = 0.5
 """Seconds kept of a call's time for its answer."""
@@ -224,7 +226,7 @@ class Consuming:
         outcome = (await self._delivery.nack([handle], reason=reason, given_up=True)).get(handle)
         if isinstance(outcome, StaleReceipt):
             # It is this client's no more: settled, or delivered again. Clients would say it again and again for ever.
-            logger.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
+            _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
         elif isinstance(outcome, BrokerError):
             raise outcome
         self._renewals.settled([handle])

@@ -70,7 +70,7 @@ class Gateway:
         Raises:
             ConfigurationError: an address or the file is not usable.
         """
-        announced = [endpoints_of(each) for each in endpoints.split(",") if each.strip()]
+        announced = endpoints_of(endpoints)
         callers = Callers(read_secrets(Path(keys)) if keys else None, window=signature_window)
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)
         self.renewals = Renewals(delivery, self._clients, store.clock)

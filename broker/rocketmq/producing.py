@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from broker.api.requests import Share
+from broker.api.seldom import Seldom
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
@@ -32,6 +33,7 @@ _Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.Tran
 _VERDICTS = {_Resolution.COMMIT: CheckVerdict.COMMIT, _Resolution.ROLLBACK: CheckVerdict.ROLLBACK}
 
 logger = logging.getLogger("halfmq.rocketmq")
+_of_clients = Seldom(logger)
 
 
 class Producing:
@@ -135,7 +137,7 @@ class Producing:
             outcome = await self._decide(transaction_id, answer.verdict, VerdictSource.CHECK)
             if isinstance(outcome, Refused | NotFound):
                 shown = format_id(transaction_id)
-                logger.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
+                _of_clients.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
             elif isinstance(outcome, BrokerError):
                 raise outcome
         self._clients.answered(transaction_id)

@@ -1,12 +1,16 @@
 """Where topics are: on every broker, for all of them share the database.
 
 A client is told of the brokers whose addresses it was given itself, or of those that the operator announces. Each has
-all queues of a topic, so whichever a client asks serves it; where one is gone, the client goes on with the others.
+all queues of a topic, so whichever a client asks serves it. As RocketMQ's own proxies do, all are told as one broker
+with many addresses: a client speaks to one of them, and goes on with the next one where that is gone. As brokers of
+their own each would be needed: Java's and Go's clients begin only when all of them answer, and keep sending a message
+group to the one that is gone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from broker.domain.limits import check_group_name, check_topic_name
 from broker.errors import ConfigurationError
@@ -24,14 +28,30 @@ if TYPE_CHECKING:
 
 _Scheme, _Permission = definition_pb2.AddressScheme, definition_pb2.Permission
 ANY_QUEUE = -1
+# What calls say of the language of their clients: Node's cannot use endpoints of several addresses, and Python's all
+# begin with the same one. Both do without a broker that is gone.
+_ONE_ADDRESS_EACH = {"HTTP", "NODE_JS", "PYTHON"}
 
 
-def endpoints_of(text: str) -> Any:
-    """One address, such as `mq.example.com:8085`, as clients are told of it.
+def endpoints_of(text: str) -> list[Any]:
+    """What clients are told of addresses such as `10.0.0.1:8085,10.0.0.2:8085`.
+
+    All numeric addresses of a kind are one broker's. Clients refuse several names together, so each is one of its own.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: one is none.
     """
+    found: dict[Any, Any] = {}
+    for each in text.split(","):
+        if each.strip():
+            scheme, host, port = _address_of(each)
+            alone = each.strip() if scheme == _Scheme.DOMAIN_NAME else ""
+            at = found.setdefault((scheme, alone), definition_pb2.Endpoints(scheme=scheme))
+            at.addresses.add(host=host, port=port)
+    return list(found.values())
+
+
+def _address_of(text: str) -> tuple[Any, str, int]:
     host, _, port = text.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise ConfigurationError(
@@ -39,9 +59,7 @@ def endpoints_of(text: str) -> Any:
             field="rocketmq_endpoints",
         )
     scheme = _Scheme.IPv4 if _is_ipv4(host) else _Scheme.IPv6 if ":" in host else _Scheme.DOMAIN_NAME
-    endpoints = definition_pb2.Endpoints(scheme=scheme)
-    endpoints.addresses.add(host=host, port=int(port))
-    return endpoints
+    return scheme, host, int(port)
 
 
 def _is_ipv4(host: str) -> bool:
@@ -62,7 +80,7 @@ class Routes:
         topic = await self._topic(request, caller)
         response = service_pb2.QueryRouteResponse(status=OK)
         for number in range(_queues(topic)):
-            for broker in self._brokers(request):
+            for broker in self._brokers(request, caller):
                 queue = response.message_queues.add(id=number, permission=_Permission.READ_WRITE, broker=broker)
                 queue.topic.CopyFrom(request.topic)
                 queue.accept_message_types.extend(_types(topic))
@@ -76,7 +94,7 @@ class Routes:
         ordered = (await self._catalog.group(name)).settings.fifo
         response = service_pb2.QueryAssignmentResponse(status=OK)
         for number in range(_queues(topic)) if ordered else (ANY_QUEUE,):
-            for broker in self._brokers(request):
+            for broker in self._brokers(request, caller):
                 queue = response.assignments.add().message_queue
                 queue.topic.CopyFrom(request.topic)
                 queue.id, queue.permission = number, _Permission.READ_WRITE
@@ -89,25 +107,37 @@ class Routes:
         check_topic_name(name)
         return await self._catalog.topic(name)
 
-    def _brokers(self, request: Any) -> list[Any]:
-        """The brokers, all of them masters; each is named by its address."""
-        announced = self._announced
-        if not announced:
-            # Exactly as the client wrote them: another form of an address would be another broker to it.
-            announced = [
-                definition_pb2.Endpoints(scheme=request.endpoints.scheme, addresses=[address])
-                for address in request.endpoints.addresses
-            ]
-        if not announced:
+    def _brokers(self, request: Any, caller: Caller) -> list[Any]:
+        """The brokers, all of them masters; each is named by its first address."""
+        # As the client wrote them: another form of an address would be another broker to it.
+        announced = self._announced or ([request.endpoints] if request.endpoints.addresses else [])
+        apart = caller.language in _ONE_ADDRESS_EACH
+        told = [each for endpoints in announced for each in (_apart(endpoints) if apart else [endpoints])]
+        if not told:
             raise BadRequest(
                 "The request names no endpoints; set rocketmq_endpoints, the addresses to announce.",
                 Code.ILLEGAL_ACCESS_POINT,
                 "endpoints",
             )
+        turn = 0 if announced is not self._announced else crc32(caller.client_id.encode())
         return [
-            definition_pb2.Broker(name=f"{each.addresses[0].host}:{each.addresses[0].port}", id=0, endpoints=each)
-            for each in announced
+            definition_pb2.Broker(
+                name=f"{each.addresses[0].host}:{each.addresses[0].port}", id=0, endpoints=_from(turn, each)
+            )
+            for each in told
         ]
+
+
+def _apart(endpoints: Any) -> list[Any]:
+    """Endpoints of each address alone."""
+    return [definition_pb2.Endpoints(scheme=endpoints.scheme, addresses=[each]) for each in endpoints.addresses]
+
+
+def _from(turn: int, endpoints: Any) -> Any:
+    """The same addresses, beginning with another one for each client: the first that answers has all of its calls."""
+    first = turn % len(endpoints.addresses)
+    addresses = [*endpoints.addresses[first:], *endpoints.addresses[:first]]
+    return definition_pb2.Endpoints(scheme=endpoints.scheme, addresses=addresses)
 
 
 def _queues(topic: Topic) -> int:

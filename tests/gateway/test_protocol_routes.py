@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["support.rocketmq_fixtures"]
 
+ANNOUNCED = "mq-1.example.com:8085, 10.0.0.2:8086,10.0.0.3:8086, [::1]:8087"
 READ_WRITE = definition_pb2.Permission.READ_WRITE
 ALWAYS = [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
 LETTERS = [("", Code.ILLEGAL_TOPIC), ("a/b", Code.ILLEGAL_TOPIC), ("t" * 128, Code.ILLEGAL_TOPIC)]
@@ -40,9 +41,9 @@ async def assignment(client: RawClient, topic: str, group: str, where: Any) -> A
 
 @pytest.fixture(scope="module")
 def announcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that announces two addresses, and makes topics and groups."""
+    """A broker that announces addresses, and makes topics and groups."""
     folder = tmp_path_factory.mktemp("announcing")
-    settings = {"rocketmq_endpoints": "mq-1.example.com:8085, 10.0.0.2:8086", "auto_create": True, "queue_count": 2}
+    settings = {"rocketmq_endpoints": ANNOUNCED, "auto_create": True, "queue_count": 2}
     with BrokerProcess(f"sqlite:///{folder / 'halfmq.db'}", rocketmq=True, **settings) as broker:
         yield broker
 
@@ -73,14 +74,27 @@ async def test_a_route_names_the_broker_as_the_client_did(raw: RawClient, native
         assert queue.broker.name == f"{where.addresses[0].host}:{where.addresses[0].port}"
 
 
-async def test_each_address_is_a_broker_with_all_queues(raw: RawClient, native: Client) -> None:
+async def test_all_addresses_are_one_broker_with_all_queues(raw: RawClient, native: Client) -> None:
+    """As RocketMQ's proxies tell it: Java's and Go's clients begin only where every broker of a route answers."""
+    topic = await native.make_topic(queues=2)
+    where = endpoints("10.0.0.1:8081", "10.0.0.2:8081")
+    answer = await route(raw, topic, where)
+    told = [(queue.id, queue.broker.name, queue.broker.endpoints) for queue in answer.message_queues]
+    assert told == [(number, "10.0.0.1:8081", where) for number in range(2)]
+    # The same every time: clients compare.
+    assert await route(raw, topic, where) == answer
+
+
+@pytest.mark.parametrize("language", ["PYTHON", "HTTP"])
+async def test_each_address_is_a_broker_to_clients_that_cannot_use_several(
+    connect_raw: Connect, native: Client, language: str
+) -> None:
+    raw = connect_raw(headers={"x-mq-language": language})
     topic = await native.make_topic(queues=2)
     answer = await route(raw, topic, endpoints("10.0.0.1:8081", "10.0.0.2:8081"))
     told = [(queue.id, queue.broker.name, len(queue.broker.endpoints.addresses)) for queue in answer.message_queues]
     assert told == [(number, f"10.0.0.{host}:8081", 1) for number in range(2) for host in (1, 2)]
     assert {queue.broker.endpoints.scheme for queue in answer.message_queues} == {Scheme.IPv4}
-    # The same every time: clients compare.
-    assert await route(raw, topic, endpoints("10.0.0.1:8081", "10.0.0.2:8081")) == answer
 
 
 async def test_a_topic_with_priorities_accepts_them(raw: RawClient, native: Client) -> None:
@@ -113,22 +127,34 @@ async def test_a_route_to_nowhere(raw: RawClient, native: Client, topic: str, co
 async def test_what_is_announced_is_told_whatever_the_client_used(
     announcing: BrokerProcess, connect_raw: Connect
 ) -> None:
+    """Numeric addresses of a kind are one broker's; names, of which clients take one only, are brokers of their own."""
     raw = connect_raw(endpoint=announcing.endpoint)
     topic = unique("made")
+    name = endpoints("mq-1.example.com:8085", scheme=Scheme.DOMAIN_NAME)
     for where in (endpoints("127.0.0.1:1"), None):
         answer = await route(raw, topic, where)
         assert answer.status.code == Code.OK
         told = [(queue.id, queue.broker.name, queue.broker.endpoints) for queue in answer.message_queues]
-        one = endpoints("mq-1.example.com:8085", scheme=Scheme.DOMAIN_NAME)
-        other = endpoints("10.0.0.2:8086")
-        assert told == [
-            (number, name, at)
-            for number in range(2)
-            for name, at in (("mq-1.example.com:8085", one), ("10.0.0.2:8086", other))
-        ]
+        assert told[::3] == [(number, "mq-1.example.com:8085", name) for number in range(2)]
+        assert [(queue, named) for queue, named, _ in told[1::3]] == [(0, "10.0.0.2:8086"), (1, "10.0.0.2:8086")]
+        assert {address.host for _, _, at in told[1::3] for address in at.addresses} == {"10.0.0.2", "10.0.0.3"}
+        assert [at for _, _, at in told[2::3]] == [endpoints("[::1]:8087", scheme=Scheme.IPv6)] * 2
         assigned = await assignment(raw, topic, unique("made"), where)
         brokers = [each.message_queue.broker.name for each in assigned.assignments]
-        assert brokers == ["mq-1.example.com:8085", "10.0.0.2:8086"]
+        assert brokers == ["mq-1.example.com:8085", "10.0.0.2:8086", "[::1]:8087"]
+
+
+async def test_clients_begin_with_different_addresses_of_those_announced(
+    announcing: BrokerProcess, connect_raw: Connect
+) -> None:
+    """The first one that answers has all of a client's calls."""
+    topic, begun = unique("made"), []
+    for number in range(40):
+        raw = connect_raw(endpoint=announcing.endpoint, client_id=f"client-{number}")
+        first, again = [(await route(raw, topic, None)).message_queues[1].broker.endpoints for _ in range(2)]
+        assert first == again
+        begun.append(first.addresses[0].host)
+    assert min(begun.count("10.0.0.2"), begun.count("10.0.0.3")) > 5
 
 
 async def test_topics_and_groups_are_made_where_that_is_switched_on(
@@ -136,7 +162,7 @@ async def test_topics_and_groups_are_made_where_that_is_switched_on(
 ) -> None:
     raw = connect_raw(endpoint=announcing.endpoint)
     routed, sent, received, group = (unique(name) for name in ("routed", "sent", "received", "group"))
-    assert len((await route(raw, routed, None)).message_queues) == 2 * 2
+    assert len((await route(raw, routed, None)).message_queues) == 2 * 3
     assert (await raw.send_one(sent)).status.code == Code.OK
     assert (await raw.receive_some(group, sent)).bodies == ["hello"]
     assert (await raw.receive(unique("group"), received)).code == Code.MESSAGE_NOT_FOUND
@@ -144,7 +170,8 @@ async def test_topics_and_groups_are_made_where_that_is_switched_on(
     assert (await raw.prepare(unique("prepared"))) != ""
 
 
-async def test_a_push_consumer_polls_each_broker_once(raw: RawClient, native: Client) -> None:
+async def test_a_push_consumer_polls_each_broker_once(connect_raw: Connect, native: Client) -> None:
+    raw = connect_raw(headers={"x-mq-language": "PYTHON"})
     topic, group = await native.make_topic(queues=3), await native.make_group()
     where = endpoints("10.0.0.1:8081", "10.0.0.2:8081")
     answer = await assignment(raw, topic, group, where)

@@ -197,13 +197,24 @@ def test_a_status_has_always_a_text() -> None:
     ],
 )
 def test_an_address_to_announce(text: str, scheme: int, host: str, port: int) -> None:
-    told = endpoints_of(text)
+    (told,) = endpoints_of(text)
     assert told.scheme == scheme
     assert [(each.host, each.port) for each in told.addresses] == [(host, port)]
 
 
+def test_numeric_addresses_of_a_kind_are_announced_together_and_names_apart() -> None:
+    told = endpoints_of("10.0.0.1:1, mq:1,10.0.0.2:1,,mq:2,[::1]:1, [::2]:1 ,")
+    assert [(each.scheme, [f"{at.host}:{at.port}" for at in each.addresses]) for each in told] == [
+        (Scheme.IPv4, ["10.0.0.1:1", "10.0.0.2:1"]),
+        (Scheme.DOMAIN_NAME, ["mq:1"]),
+        (Scheme.DOMAIN_NAME, ["mq:2"]),
+        (Scheme.IPv6, ["[::1]:1", "[::2]:1"]),
+    ]
+    assert endpoints_of("") == []
+
+
 @pytest.mark.parametrize(
-    "text", ["", "mq", ":8085", "mq:", "mq:0", "mq:65536", "mq:-1", "mq:x", "mq:٣", "mq: 80", "mq:8_0"]
+    "text", ["mq", ":8085", "mq:", "mq:0", "mq:65536", "mq:-1", "mq:x", "mq:٣", "mq: 80", "mq:8_0"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(repr(text.strip()))) as refused:
