@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.converters.times import micros
 from broker.api.outbox import Outbox
+from broker.domain.group import ConsumerGroup
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
-from broker.errors import BrokerError, NotFound
+from broker.errors import NotFound
 from broker.rocketmq import settings
-from broker.rocketmq.codes import OK, BadRequest, status_of
+from broker.rocketmq.codes import OK, BadRequest
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
@@ -221,12 +222,7 @@ class Clients:
             self.heard(caller)
             if request.WhichOneof("command") != "settings":
                 continue  # Answers to commands that are not sent from here.
-            try:
-                agreed = await self._agree(request.settings, client, caller)
-            except BrokerError as error:
-                # Without settings: clients that wait for theirs give up at once, and tell why.
-                await outbox.write(service_pb2.TelemetryCommand(status=status_of(error)))
-                continue
+            agreed = await self._agree(request.settings, client, caller)
             command = service_pb2.TelemetryCommand(status=OK, settings=agreed)
             await outbox.write(command)
             if first and client.language == _Language.NODE_JS:
@@ -260,7 +256,23 @@ class Clients:
         group = name_of(told.subscription.group, caller.namespace)
         check_group_name(group, "consumer_group")
         client.polling = micros(told.subscription.long_polling_timeout, "settings.subscription.long_polling_timeout")
-        return settings.for_consumer(told, await self._catalog.group(group))
+        return settings.for_consumer(told, await self._group(group, client))
+
+    async def _group(self, name: str, client: Client) -> ConsumerGroup:
+        """A consumer's group; one that is not there is taken for a usual one, as by RocketMQ's proxies.
+
+        Whoever receives for it is refused by its name. Without settings Go's client never starts, and Java's does not
+        tell why; Node's does.
+
+        Raises:
+            NotFound: there is none, and the client can tell.
+        """
+        try:
+            return await self._catalog.group(name)
+        except NotFound:
+            if client.language == _Language.NODE_JS:
+                raise
+            return ConsumerGroup(0, name, 0)
 
     async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
         async for check in session.outgoing():

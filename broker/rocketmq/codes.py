@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
+
 from broker import errors
+from broker.api.status import code_of as code_of_grpc
 from broker.rocketmq.protocol import Code, definition_pb2
 
 
@@ -85,6 +88,15 @@ _BY_KIND: tuple[tuple[type[errors.BrokerError], int], ...] = (
     (errors.Overloaded, Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable, Code.HA_NOT_AVAILABLE),
 )
+
+
+def grpc_code_of(error: Exception) -> grpc.StatusCode:
+    """The code of gRPC of an error, where a stream ends with it."""
+    if isinstance(error, Unauthorized):
+        return grpc.StatusCode.UNAUTHENTICATED
+    if isinstance(error, Unsupported):
+        return grpc.StatusCode.UNIMPLEMENTED
+    return code_of_grpc(error) if isinstance(error, errors.BrokerError) else grpc.StatusCode.INTERNAL
 
 
 def code_of(error: errors.BrokerError) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from broker.errors import BrokerError, release
-from broker.rocketmq.codes import OK, Unsupported, status, status_of
+from broker.rocketmq.codes import OK, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -144,11 +144,20 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
             yield response
 
     async def Telemetry(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """Agrees on settings, and asks about transactions."""
-        async for response in self._stream(
-            context, request_iterator, self._clients.telemetry, service_pb2.TelemetryCommand
-        ):
-            yield response
+        """Agrees on settings, and asks about transactions.
+
+        Settings that cannot be end it, with the status and with an error of gRPC's: some clients look at the one only,
+        and some at the other.
+        """
+        try:
+            with self._streams:
+                async for each in self._clients.telemetry(request_iterator, self._callers.caller(context)):
+                    yield each
+        except (BrokerError, Exception) as error:
+            told = _told(error)
+            yield service_pb2.TelemetryCommand(status=told)
+            context.set_code(grpc_code_of(error))
+            context.set_details(told.message)
 
     async def _answer(self, context: Any, request: Any, work: _Work, response: Any) -> Any:
         try:

@@ -81,6 +81,16 @@ def test_an_unknown_topic_is_told(client: OfficialProcess, broker: BrokerProcess
         client.send("p", unique("nowhere"), "lost")
 
 
+def test_a_group_that_is_not_there_is_named(
+    client: OfficialProcess, broker: BrokerProcess, names: tuple[str, str], unique: Callable[[str], str]
+) -> None:
+    """Go's client waited for ever at its start, and Java's said that a task was cancelled."""
+    group = unique("nobody")
+    client.consumer("c", broker.endpoint, group, names[0])
+    with pytest.raises(ClientFailed, match=group):
+        client.receive_once("c", 1)
+
+
 # Two brokers that are announced
 
 

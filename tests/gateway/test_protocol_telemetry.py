@@ -88,24 +88,38 @@ async def test_the_largest_body_is_told(connect_raw: Connect, tmp_path: Path) ->
         assert (await raw.send(message("orders", b"x" * 1001))).status.code == Code.MESSAGE_BODY_TOO_LARGE
 
 
-async def test_bad_settings_are_answered_with_a_status_only_and_the_stream_goes_on(
-    raw: RawClient, native: Client
-) -> None:
+async def test_bad_settings_end_the_stream_with_a_status_and_an_error(raw: RawClient, native: Client) -> None:
+    """Java's and Go's clients look at the error only, and waited for settings as long as the stream went on."""
     group = await native.make_group()
-    stream = raw.telemetry()
+    bad, absent = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
     refusals = [
-        (definition_pb2.Settings(client_type=ClientType.PRODUCER), Code.BAD_REQUEST),
-        (raw.producer_settings("not/a/topic"), Code.ILLEGAL_TOPIC),
-        (raw.producer_settings("fine", ""), Code.ILLEGAL_TOPIC),
-        (raw.consumer_settings(""), Code.ILLEGAL_CONSUMER_GROUP),
-        (raw.consumer_settings("not a group"), Code.ILLEGAL_CONSUMER_GROUP),
-        (raw.consumer_settings("nobody"), Code.CONSUMER_GROUP_NOT_FOUND),
+        (definition_pb2.Settings(client_type=ClientType.PRODUCER), Code.BAD_REQUEST, bad),
+        (raw.producer_settings("not/a/topic"), Code.ILLEGAL_TOPIC, bad),
+        (raw.producer_settings("fine", ""), Code.ILLEGAL_TOPIC, bad),
+        (raw.consumer_settings(""), Code.ILLEGAL_CONSUMER_GROUP, bad),
+        (raw.consumer_settings("not a group"), Code.ILLEGAL_CONSUMER_GROUP, bad),
+        (raw.consumer_settings("nobody", language=Language.NODE_JS), Code.CONSUMER_GROUP_NOT_FOUND, absent),
     ]
     others = set(ClientType.values()) - set(CONSUMERS) | {99}
-    refusals += [(raw.consumer_settings(group, kind=kind), Code.UNRECOGNIZED_CLIENT_TYPE) for kind in others]
-    for settings, code in refusals:
+    refusals += [(raw.consumer_settings(group, kind=kind), Code.UNRECOGNIZED_CLIENT_TYPE, bad) for kind in others]
+    for settings, code, error in refusals:
+        stream = raw.telemetry()
         assert await stream.refused(settings) == code, settings
-    await stream.agree(raw.consumer_settings(group))
+        assert await stream.ended() is error
+    stream = raw.telemetry()
+    assert await stream.refused(raw.consumer_settings("not a group")) == Code.ILLEGAL_CONSUMER_GROUP
+    assert await stream.ended() is bad
+    assert "'not a group'" in await stream.call.details()
+
+
+async def test_consumers_of_an_unknown_group_start_and_are_refused_by_its_name(raw: RawClient, native: Client) -> None:
+    """Without settings Go's client waits for ever at its start, and Java's does not tell why it failed."""
+    topic, group = await native.make_topic(), unique("nobody")
+    told = await raw.telemetry().agree(raw.consumer_settings(group))
+    assert told.backoff_policy.max_attempts == 17
+    received = await raw.receive(group, topic)
+    assert received.code == Code.CONSUMER_GROUP_NOT_FOUND
+    assert group in received.text
 
 
 async def test_answers_to_commands_are_taken_and_not_answered(raw: RawClient) -> None:
@@ -149,7 +163,7 @@ async def test_without_a_name_there_is_no_stream(connect_raw: Connect) -> None:
     nameless = connect_raw("")
     stream = nameless.telemetry()
     assert (await stream.next()).status.code == Code.CLIENT_ID_REQUIRED
-    assert await stream.ended() is grpc.StatusCode.OK
+    assert await stream.ended() is grpc.StatusCode.INVALID_ARGUMENT
     assert await nameless.heartbeat() == Code.CLIENT_ID_REQUIRED
     assert await nameless.terminate() == Code.CLIENT_ID_REQUIRED
     assert (await nameless.receive("group", "topic")).code == Code.CLIENT_ID_REQUIRED

@@ -194,12 +194,16 @@ class OfficialProcess:
         """Sends a half message, and COMMIT or ROLLBACK after it, or nothing; the id of the message."""
         return self._ask("transact", name, topic, body, verdict)[0]
 
+    def receive_once(self, name: str, most: int) -> list[str]:
+        """Receives once; up to so many bodies."""
+        return self._ask("receive", name, str(most))
+
     def receive(self, name: str, wanted: int, until: Callable[[], bool] = lambda: False) -> list[str]:
         """Receives until so many messages are here; the bodies, in the order in which they came."""
         bodies: list[str] = []
         for _ in range(30):
             with suppress(ClientFailed):  # A broker that was killed meanwhile.
-                bodies += self._ask("receive", name, str(min(32, max(1, wanted - len(bodies)))))
+                bodies += self.receive_once(name, min(32, max(1, wanted - len(bodies))))
             if len(bodies) >= wanted or until():
                 break
         return bodies
