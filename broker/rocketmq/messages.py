@@ -17,6 +17,7 @@ from broker.rocketmq.codes import BadRequest
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.names import name_of, resource_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.rocketmq.reserved import RESERVED_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +53,13 @@ def message_in(given: Any, namespace: str, max_body: int, share: Share) -> tuple
         )
     if system.priority < 0:
         raise InvalidArgument("A priority is 0 or more.", field="priority")
+    reserved = RESERVED_NAMES & given.user_properties.keys() if given.user_properties else ()
+    if reserved:
+        raise BadRequest(
+            f"The property {min(reserved)!r} is RocketMQ's own; choose another name.",
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+            "user_properties",
+        )
     own, exact = own_id(system.message_id)
     notes = {} if exact else {ROCKETMQ_ID: system.message_id}
     if system.born_host:
@@ -64,6 +72,8 @@ def message_in(given: Any, namespace: str, max_body: int, share: Share) -> tuple
         )
     if system.trace_context:
         notes[TRACE_CONTEXT] = system.trace_context
+    if system.message_type == Type.PRIORITY and system.HasField("priority") and not system.priority:
+        notes[PRIORITY] = "0"  # To Node's client that is no priority, but it does not name the type then.
     # Some clients send an empty text for none.
     message = Message(
         name_of(given.topic, namespace),

@@ -95,6 +95,7 @@ async def test_everything_that_a_message_says_arrives(raw: RawClient, native: Cl
         (Type.DELAY, {"after": 0.2}, Type.DELAY),
         (Type.NORMAL, {"after": -5}, Type.DELAY),
         (Type.PRIORITY, {"priority": 2}, Type.PRIORITY),
+        (Type.PRIORITY, {"priority": 0}, Type.PRIORITY),
         # Node's client sends priority 0 as no priority.
         (Type.NORMAL, {"priority": 0}, Type.NORMAL),
         (Type.FIFO, {"message_group": "g", "after": 0.2}, Type.FIFO),
@@ -200,6 +201,13 @@ REFUSALS: dict[str, tuple[Callable[[Any], None], int]] = {
     "a message group's letters": (changed(message_group="a\x7f"), Code.ILLEGAL_MESSAGE_GROUP),
     "a property without a name": (changed(properties={"": "x"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
     "a property of the broker": (changed(properties={"halfmq.priority": "1"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    **{
+        f"the reserved property {name}": (
+            changed(properties={"fine": "", name: "x"}),
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        )
+        for name in ("TAGS", "KEYS", "UNIQ_KEY", "__BORNHOST", "TIMER_DELIVER_MS")
+    },
     "a property's letters": (changed(properties={"a\n": "x"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
     "a property's value": (changed(properties={"a": "x\x00"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
     "many properties": (

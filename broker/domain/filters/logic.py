@@ -157,7 +157,7 @@ def is_in(left: Value, items: Sequence[Value]) -> Condition:
 
 
 def fits(left: Value, fits_pattern: Callable[[str], bool]) -> Condition:
-    """LIKE.
+    """LIKE, CONTAINS, STARTSWITH and ENDSWITH.
 
     Raises:
         Fault: `left` is not a text.

@@ -32,7 +32,9 @@ _TOKEN = re.compile(
 )
 _NAME_PART = re.compile(_PART)
 
-_WORDS = {"AND", "OR", "NOT", "IS", "IN", "LIKE", "ESCAPE", "BETWEEN"}
+SEARCHES = {"CONTAINS", "STARTSWITH", "ENDSWITH"}
+"""What RocketMQ has beside LIKE: a text without wildcards."""
+_WORDS = {"AND", "OR", "NOT", "IS", "IN", "LIKE", "ESCAPE", "BETWEEN"} | SEARCHES
 _CONSTANTS: dict[str, tuple[Kind, bool | None]] = {
     "TRUE": (Kind.BOOLEAN, True),
     "FALSE": (Kind.BOOLEAN, False),
@@ -131,11 +133,11 @@ def _name_part(written: str, at: int) -> NamePart:
 
 
 _SIGNS = {"=", "<>", "<", "<=", ">", ">="}
-_COMPARISONS = _SIGNS | {"IS", "IN", "LIKE", "BETWEEN"}
+_COMPARISONS = _SIGNS | {"IS", "IN", "LIKE", "BETWEEN"} | SEARCHES
 _VALUES = {"NAME", "NUMBER", "TEXT", "TRUE", "FALSE", "NULL"}
 _VALUE_STARTS = _VALUES | {"(", "-"}
 _VALUE_ENDS = _VALUES | {")"}
-_CONDITION_ENDS = {"is's NULL", "in's )", "like's TEXT", "escape's TEXT"}
+_CONDITION_ENDS = {"is's NULL", "in's )", "like's TEXT", "escape's TEXT", "search's TEXT"}
 _JOINTS = {"AND", "OR", ")", "in's )", ","}
 
 _CONDITION = (_VALUE_STARTS | {"NOT"}, "a value or a condition")
@@ -151,11 +153,12 @@ _NEXT: dict[str, tuple[set[str], str]] = {
     **dict.fromkeys([*_SIGNS, "+", "-", "*", "/", ",", "in's (", "BETWEEN", "between's AND"], _VALUE),
     **dict.fromkeys(_VALUE_ENDS, _OPERATOR),
     **dict.fromkeys(_CONDITION_ENDS, _JOINT),
-    "value's NOT": ({"IN", "LIKE", "BETWEEN"}, "IN, LIKE or BETWEEN"),
+    "value's NOT": ({"IN", "LIKE", "BETWEEN"} | SEARCHES, "IN, LIKE or BETWEEN"),
     "IS": ({"is's NULL", "is's NOT"}, "NULL or NOT NULL"),
     "is's NOT": ({"is's NULL"}, "NULL"),
     "IN": ({"in's ("}, "a list such as (1, 2)"),
     "LIKE": ({"like's TEXT"}, "a text such as 'a%'"),
+    **dict.fromkeys(SEARCHES, ({"search's TEXT"}, "a text such as 'a'")),
     "like's TEXT": (_JOINTS | {"ESCAPE"}, "AND or OR"),
     "ESCAPE": ({"escape's TEXT"}, "a text of one character"),
 }
@@ -167,6 +170,7 @@ _ROLES = {
     ("is's NOT", "NULL"): "is's NULL",
     ("IN", "("): "in's (",
     ("LIKE", "TEXT"): "like's TEXT",
+    **{(search, "TEXT"): "search's TEXT" for search in SEARCHES},
     ("ESCAPE", "TEXT"): "escape's TEXT",
 }
 """What a token means behind another one, if it is not what it always means."""

@@ -21,7 +21,7 @@ from broker.domain.filters.cost import Cost
 from broker.domain.filters.fault import Fault
 from broker.domain.filters.fields import Kind, Value
 from broker.domain.filters.patterns import compile_pattern
-from broker.domain.filters.scanner import Token, scan
+from broker.domain.filters.scanner import SEARCHES, Token, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _TYPES = {
     **dict.fromkeys(["NAME", "NUMBER", "TEXT", "TRUE", "FALSE", "NULL"], TokenType.IDENTIFIER),
     **{word: TokenType[word] for word in ("AND", "OR", "NOT", "IS", "IN", "LIKE", "BETWEEN")},
+    **dict.fromkeys(SEARCHES, TokenType.LIKE),  # What stands before the text tells them apart.
     "=": TokenType.EQ,
     "<>": TokenType.NEQ,
     "<": TokenType.LT,
@@ -58,6 +59,11 @@ _ARITHMETIC: dict[type[exp.Expr], numbers.Operation] = {
     exp.Sub: operator.sub,
     exp.Mul: operator.mul,
     exp.Div: numbers.divide,
+}
+_SEARCHES: dict[str, Callable[[str], Callable[[str], bool]]] = {
+    "CONTAINS": lambda wanted: lambda text: wanted in text,
+    "STARTSWITH": lambda wanted: lambda text: text.startswith(wanted),
+    "ENDSWITH": lambda wanted: lambda text: text.endswith(wanted),
 }
 _UNDERSTOOD = {"this", "expression", "expressions", "low", "high", "negate"}
 """What is read of the tree. A node that says more than that is refused: a later sqlglot may mean something by it."""
@@ -164,6 +170,9 @@ class _Compiler:
 
     def _pattern(self, number: int) -> Callable[[str], bool]:
         pattern, *behind = self._tokens[number : number + 3]
+        if (search := self._tokens[number - 1].type) in SEARCHES:
+            self.cost.likes += 1
+            return _SEARCHES[search](_content(pattern))
         escape = None
         if behind and behind[0].type == "ESCAPE":
             escape = _content(behind[1])

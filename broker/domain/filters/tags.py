@@ -29,16 +29,17 @@ def compile_tags(expression: str) -> Callable[[Subject], bool]:
     tags = set()
     at = 0
     for piece in expression.split(_SEPARATOR):
-        tags.add(_tag(piece, at))
+        if piece.strip(BLANKS):  # As RocketMQ's: nothing between two separators is no tag.
+            tags.add(_tag(piece, at))
         at += len(piece) + len(_SEPARATOR)
+    if not tags:
+        raise Fault(0, "a tag is missing")
     wanted = frozenset(tags)
     return lambda subject: subject.tag in wanted
 
 
 def _tag(piece: str, at: int) -> str:
     tag = piece.strip(BLANKS)
-    if not tag:
-        raise Fault(at, "a tag is missing")
     at += piece.index(tag)
     forbidden = _FORBIDDEN.search(tag)
     if forbidden and forbidden[0] == "|":
