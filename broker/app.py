@@ -188,7 +188,10 @@ class Broker:
         self._sessions = CheckSessions()
         self._wakeups = Wakeups()
         catalog_config = CatalogConfig(
-            auto_create=config.auto_create, queue_count=config.queue_count, retention=config.retention
+            create_topics=config.auto_create,
+            create_groups=config.creates_groups,
+            queue_count=config.queue_count,
+            retention=config.retention,
         )
         self._catalog = Catalog(self.store, catalog_config)
         scheduler = DelayScheduler(self.store, self._wakeups, self.store.clock)

@@ -80,6 +80,7 @@ class BrokerConfig:
         history_hours: hours that deliveries and acks are kept for the timeline of messages; 0: they are not recorded.
         sink_hours: hours that half messages of a sink wait for the commit of their epoch.
         auto_create: make unknown topics and consumer groups when they are first named.
+        auto_create_groups: make unknown consumer groups; None: with auto_create, and with rocketmq, as its proxies do.
         max_body_bytes: largest body of a message.
         max_calls: calls under way at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
         max_streams: streams under way at a time (consumers, check streams, pulls); more are refused likewise.
@@ -115,6 +116,7 @@ class BrokerConfig:
     history_hours: float = 24.0
     sink_hours: float = 24.0
     auto_create: bool = False
+    auto_create_groups: bool | None = None
     max_body_bytes: int = 4 * 1024 * 1024
     max_calls: int = 5000
     max_streams: int = 20_000
@@ -169,6 +171,13 @@ class BrokerConfig:
     def name(self) -> str:
         """The broker's name; made of host and process where none is set."""
         return self.broker_id or f"{socket.gethostname()}-{os.getpid()}"
+
+    @property
+    def creates_groups(self) -> bool:
+        """Whether unknown consumer groups are made when they are first named."""
+        if self.auto_create_groups is None:
+            return self.auto_create or self.rocketmq
+        return self.auto_create_groups
 
     def check_policy(self) -> CheckPolicy:
         """The times of the check-back."""
@@ -279,7 +288,7 @@ def _from_file(file: Path) -> dict[str, Any]:
 def _parse(name: str, value: Any, shown: str) -> Any:
     kind = _TYPES[name]
     try:
-        if kind == "bool":
+        if str(kind).startswith("bool"):
             return _parse_bool(value)
         if kind == "int":
             return _parse_number(int, value)
@@ -288,7 +297,9 @@ def _parse(name: str, value: Any, shown: str) -> Any:
         if not isinstance(value, str):
             raise ValueError(value)
     except ValueError:
-        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}[str(kind)]
+        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}[
+            str(kind).partition(" ")[0]
+        ]
         raise ConfigurationError(f"{shown} is {value!r}; it must be {wanted}.", field=name) from None
     return value
 

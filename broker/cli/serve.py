@@ -65,6 +65,9 @@ def serve(
     auto_create: Annotated[
         bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
     ] = None,
+    auto_create_groups: Annotated[
+        bool | None, typer.Option(help="Make unknown consumer groups [with --auto-create and with --rocketmq].")
+    ] = None,
     max_body_bytes: Annotated[int | None, typer.Option(help="Largest body of a message [4194304].")] = None,
     max_calls: Annotated[int | None, typer.Option(help="Calls under way at a time [5000].")] = None,
     max_streams: Annotated[int | None, typer.Option(help="Streams under way at a time [20000].")] = None,

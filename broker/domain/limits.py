@@ -31,6 +31,8 @@ MAX_OPERATOR = 255
 MAX_TOPICS_OF_CLIENT = 1000
 MAX_PRODUCER_GROUPS = 10_000
 """Of a database: producers make them by their names alone, and every look for due checks goes through all of them."""
+MAX_GROUPS_MADE = 10_000
+"""Consumer groups beyond which none is made because somebody named it; operators may make more."""
 MAX_RECEIPTS = MAX_CREDITS = 100_000
 MAX_TRANSACTION_BYTES = 30 * 1024 * 1024
 """Bytes of a transaction's bodies, keys and properties: a check carries them all, in one message of 32 MiB at most."""

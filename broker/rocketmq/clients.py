@@ -19,9 +19,9 @@ from broker.api.outbox import Outbox
 from broker.domain.group import ConsumerGroup
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
-from broker.errors import NotFound
+from broker.errors import NotFound, StorageUnavailable
 from broker.rocketmq import settings
-from broker.rocketmq.codes import OK, BadRequest
+from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
@@ -222,7 +222,13 @@ class Clients:
             self.heard(caller)
             if request.WhichOneof("command") != "settings":
                 continue  # Answers to commands that are not sent from here.
-            agreed = await self._agree(request.settings, client, caller)
+            try:
+                agreed = await self._agree(request.settings, client, caller)
+            except StorageUnavailable as error:
+                # What else is wrong with settings ends the stream. This is over in a moment, and clients that lose
+                # their streams may be without one for minutes.
+                await outbox.write(service_pb2.TelemetryCommand(status=status_of(error)))
+                continue
             command = service_pb2.TelemetryCommand(status=OK, settings=agreed)
             await outbox.write(command)
             if first and client.language == _Language.NODE_JS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.group import GroupSettings, check_settings
-from broker.domain.limits import check_group_name, check_topic_name
+from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 
@@ -29,13 +29,14 @@ class CatalogConfig:
     """How topics and groups come into being.
 
     Attributes:
-        auto_create: make unknown topics and groups when they are first named. Off by default: a misspelt name would
+        create_topics, create_groups: make unknown ones when they are first named. Off by default: a misspelt name would
             otherwise swallow messages.
         queue_count: queues of a topic that names no number.
         retention: microseconds that messages are kept where a topic names no time.
     """
 
-    auto_create: bool = False
+    create_topics: bool = False
+    create_groups: bool = False
     queue_count: int = 4
     retention: int = 72 * 3600 * 1_000_000
 
@@ -66,7 +67,7 @@ class Catalog:
             return known
         check_topic_name(name, field)
         topic = await self._store.find_topic(name)
-        if topic is None and self.config.auto_create:
+        if topic is None and self.config.create_topics:
             try:
                 topic = await self.create_topic(name)
             except AlreadyExists:
@@ -114,9 +115,9 @@ class Catalog:
             return entry[1]
         check_group_name(name, field)
         group = await self._store.find_group(name)
-        if group is None and self.config.auto_create:
+        if group is None and self.config.create_groups:
             try:
-                group = await self.create_group(name)
+                group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:
                 group = await self._store.find_group(name)
         if group is None:
@@ -190,18 +191,21 @@ class Catalog:
             raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
         return topic
 
-    async def create_group(self, name: str, settings: GroupSettings | None = None) -> ConsumerGroup:
+    async def create_group(
+        self, name: str, settings: GroupSettings | None = None, *, most: int | None = None
+    ) -> ConsumerGroup:
         """Creates a consumer group and its dead letter topic.
 
         Raises:
             InvalidArgument: name or a setting is out of bounds.
             AlreadyExists: the name is taken.
+            Refused: there are `most` groups already.
         """
         settings = settings or GroupSettings()
         check_group_name(name, "group.name")
         check_settings({"max_attempts": settings.max_attempts, "retry_delays": settings.retry_delays}, "group.")
         dead_letters = TopicSettings(queue_count=1, retention=self.config.retention)
-        group = await self._store.create_group(name, settings, dead_letters)
+        group = await self._store.create_group(name, settings, dead_letters, most=most)
         self._groups.pop(name, None)
         return group
 

@@ -261,8 +261,13 @@ class QueryStore(Protocol):
 class GroupStore(Protocol):
     """Consumer groups."""
 
-    async def create_group(self, name: str, settings: GroupSettings, dead_letters: TopicSettings) -> ConsumerGroup:
-        """Creates a consumer group and its dead letter topic; AlreadyExists when the name is taken."""
+    async def create_group(
+        self, name: str, settings: GroupSettings, dead_letters: TopicSettings, *, most: int | None = None
+    ) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic; AlreadyExists when the name is taken.
+
+        Refused where there are `most` groups.
+        """
         ...
 
     async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:

@@ -208,12 +208,14 @@ class ConsumerStore(Access):
         """A consumer group by name."""
         return await self._read(lambda session: groups.find_group(session, name))
 
-    async def create_group(self, name: str, settings: GroupSettings, dead_letters: TopicSettings) -> ConsumerGroup:
-        """Creates a consumer group and its dead letter topic."""
+    async def create_group(
+        self, name: str, settings: GroupSettings, dead_letters: TopicSettings, *, most: int | None = None
+    ) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic, unless there are `most` groups."""
         now = self.clock.now()
 
         def create(session: Session) -> ConsumerGroup:
-            return groups.create_group(session, name, settings, dead_letters, now)
+            return groups.create_group(session, name, settings, dead_letters, now, most)
 
         def again(session: Session, before: ConsumerGroup) -> ConsumerGroup:
             return before if groups.has_group(session, before) else create(session)

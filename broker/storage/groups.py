@@ -86,13 +86,28 @@ def members(session: Session, group: ConsumerGroup) -> list[ConsumerGroup]:
 
 
 def create_group(
-    session: Session, name: str, settings: GroupSettings, dead_letters: TopicSettings, now: int
+    session: Session,
+    name: str,
+    settings: GroupSettings,
+    dead_letters: TopicSettings,
+    now: int,
+    most: int | None = None,
 ) -> ConsumerGroup:
     """Creates a consumer group, and its dead letter topic.
 
     Raises:
         AlreadyExists: the name is taken.
+        Refused: there are `most` groups already.
     """
+    if most is not None:
+        count = session.fetch("SELECT COUNT(*) FROM consumer_group WHERE parent_id IS NULL")[0][0]
+        if count >= most:
+            raise Refused(
+                f"There are {count} consumer groups, and no more are made because somebody names one. A group is what"
+                " consumers with the same code have in common; make it with AdminService.CreateGroup.",
+                reason="TOO_MANY_GROUPS",
+                field="consumer_group",
+            )
     values = (
         name,
         settings.max_attempts,

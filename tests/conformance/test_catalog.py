@@ -10,6 +10,7 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.services import catalog
 from broker.services.sinks import GROUP as SINK_GROUP
 from broker.services.work import JoinWork, NackWork
 from broker.storage import topics
@@ -210,3 +211,16 @@ async def test_producer_groups_are_bounded(store: Store, monkeypatch: pytest.Mon
     # Those that there are stay, and sinks have theirs whatever others do.
     assert [await store.producer_group_id(name) for name in ("first", "second")] == [first, second]
     assert await store.producer_group_id(SINK_GROUP) not in {first, second}
+
+
+async def test_groups_that_somebody_names_are_made_up_to_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names a new one at each start would fill the database; operators may make more."""
+    monkeypatch.setattr(catalog, "MAX_GROUPS_MADE", 3)
+    names = catalog.Catalog(store, catalog.CatalogConfig(create_groups=True))
+    made = [(await names.group(f"named-{number}")).name for number in range(3)]
+    with pytest.raises(Refused, match=r"AdminService\.CreateGroup") as refused:
+        await names.group("one-more")
+    assert refused.value.reason == "TOO_MANY_GROUPS"
+    assert [(await names.group(name)).name for name in made] == made
+    await names.create_group("one-more")
+    assert (await names.group("one-more")).name == "one-more"

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from support.databases import AnyKind
 
 KINDS = ALL_KINDS if os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1" else ("sqlite",)
-SHARED = {"rocketmq": True, "first_check": 0.5, "check_interval": 0.5}
+# A misspelt group is to be noticed; `auto_create_groups` is on otherwise.
+SHARED = {"rocketmq": True, "auto_create_groups": False, "first_check": 0.5, "check_interval": 0.5}
 
 
 @pytest.fixture(scope="session")

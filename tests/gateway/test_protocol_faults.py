@@ -206,7 +206,7 @@ async def test_calls_beyond_the_bound_are_refused(connect_raw: Connect) -> None:
         assert (await raw.receive(group, topic)).code == busy_code
         refused = raw.telemetry()
         assert (await refused.next()).status.code == busy_code
-        assert await refused.ended() is grpc.StatusCode.OK
+        assert await refused.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
         await stream.hang_up()
         bodies: list[str] = []
         async with asyncio.timeout(PATIENCE):
@@ -308,7 +308,7 @@ async def test_no_stream_is_served_without_a_signature(
     # Whatever it says comes too late.
     command = await stream.next()
     assert (command.status.code, command.WhichOneof("command")) == (Code.UNAUTHORIZED, None)
-    assert await stream.ended() is grpc.StatusCode.OK
+    assert await stream.ended() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(

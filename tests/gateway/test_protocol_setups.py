@@ -180,3 +180,17 @@ async def test_a_push_consumer_may_settle_at_another_broker(
     assert await other.give_up(group, topic, handles["dead"]) == Code.OK
     assert (await one.receive_some(group, topic)).bodies == ["nacked"]
     assert (await one.receive_some(unique("operators"), f"%DLQ%{group}")).bodies == ["dead"]
+
+
+async def test_groups_are_made_for_rocketmqs_clients_and_topics_only_where_that_is_switched_on(
+    tmp_path: Path, connect_raw: Connect
+) -> None:
+    """As RocketMQ's proxies have it."""
+    with BrokerProcess(f"sqlite:///{tmp_path / 'halfmq.db'}", rocketmq=True) as broker:
+        async with Native(broker.endpoint) as operator:
+            topic = await operator.make_topic()
+        raw, group = connect_raw(endpoint=broker.endpoint), unique("group")
+        await raw.telemetry().agree(raw.consumer_settings(group))
+        await raw.send_one(topic, "for whoever comes")
+        assert (await raw.receive_some(group, topic)).bodies == ["for whoever comes"]
+        assert (await raw.receive(unique("group"), unique("nowhere"))).code == Code.TOPIC_NOT_FOUND

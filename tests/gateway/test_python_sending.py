@@ -234,7 +234,7 @@ def test_a_consumer_group_that_is_not_there_is_not_made(
 def test_a_broker_that_makes_topics_and_groups_makes_them_for_official_clients(
     new_broker: Callable[..., BrokerProcess], python: OfficialClient, unique: Callable[[str], str]
 ) -> None:
-    broker = new_broker("sqlite", auto_create=True)
+    broker = new_broker("sqlite", auto_create=True, auto_create_groups=True)
     topic, group = unique("new"), unique("new")
     python.producer(broker.endpoint, topic).send(topic, "first")
     consumer = python.push_consumer(broker.endpoint, group, topic)

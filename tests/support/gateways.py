@@ -48,7 +48,7 @@ class Gateway:
             tls: how halfmq's own clients reach it.
             settings: further options of `halfmq serve`.
         """
-        self._settings = {"rocketmq": True, **QUICK, **settings}
+        self._settings = {"rocketmq": True, "auto_create_groups": False, **QUICK, **settings}
         self._variables = variables
         self.broker = BrokerProcess(database, variables, **self._settings)
         self._tls = tls

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def raw_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with the gateway, which all tests of a process share, with names of their own in it."""
     folder = tmp_path_factory.mktemp("rocketmq")
-    broker = BrokerProcess(f"sqlite:///{folder / 'halfmq.db'}", rocketmq=True, broker_id="raw", **TIMES)
+    broker = BrokerProcess(
+        f"sqlite:///{folder / 'halfmq.db'}", rocketmq=True, auto_create_groups=False, broker_id="raw", **TIMES
+    )
     yield broker
     broker.close()
     assert broker.process.returncode == 0, broker.log

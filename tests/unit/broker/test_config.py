@@ -33,6 +33,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "history_hours": (1.5, 2.5, 3.5),
     "sink_hours": (1.5, 2.5, 3.5),
     "auto_create": (True, True, True),
+    "auto_create_groups": (True, False, True),
     "max_body_bytes": (1, 2, 3),
     "max_calls": (1, 2, 3),
     "max_streams": (1, 2, 3),
@@ -128,6 +129,18 @@ def test_a_file_that_holds_no_url_is_refused_without_showing_it(tmp_path: Path, 
         load({"database_file": str(tmp_path / "nowhere")}, environment=NOTHING)
 
 
+def test_groups_are_made_with_topics_and_for_rocketmqs_clients_unless_told_otherwise() -> None:
+    for settings, made in (
+        ({}, False),
+        ({"auto_create": True}, True),
+        ({"rocketmq": True}, True),
+        ({"auto_create_groups": True}, True),
+        ({"auto_create": True, "auto_create_groups": False}, False),
+        ({"rocketmq": True, "auto_create_groups": False}, False),
+    ):
+        assert BrokerConfig(**settings).creates_groups is made, settings  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("prefix", ["a", "halfmq_", "a1_", "x" * 30])
 def test_a_prefix_of_tables(prefix: str) -> None:
     assert BrokerConfig(table_prefix=prefix).table_prefix == prefix
@@ -140,7 +153,7 @@ def test_what_cannot_be_a_prefix_of_tables_is_refused(prefix: str) -> None:
     assert refused.value.field == "table_prefix"
 
 
-@pytest.mark.parametrize("name", ["auto_create", "allow_unsafe_database", "migrate", "rocketmq"])
+@pytest.mark.parametrize("name", ["auto_create", "auto_create_groups", "allow_unsafe_database", "migrate", "rocketmq"])
 @pytest.mark.parametrize("winner", [True, False])
 def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bool) -> None:
     loser = not winner
