@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["first_line", "told_in_one_line"]
 
+_CAUSE = "Caused by: "
+_PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
+_TRACE = "Traceback (most recent call last)"
 _OURS = "_sdk.errors."
 # By raise_error in a job's own expressions.
 _RAISED = "[USER_RAISED_EXCEPTION] "
@@ -37,9 +41,18 @@ def told_in_one_line() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Spark's says of the cause: halfmq's own words where it has some."""
+    """What an error of Spark's says of the cause: halfmq's own words where it has some.
+
+    Otherwise its first line, which often says only that something failed, and what is behind that.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.partition(_OURS)[2].partition(": ")[2] for line in lines if _OURS in line]
     ours += [line.partition(_RAISED)[2] for line in lines if _RAISED in line]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    return [*ours, *causes[-1:], *lines, repr(error)][0]
+    if ours:
+        return ours[0]
+    head = lines[0] if lines else repr(error)
+    causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
+    # Of Python's traces the line behind the frames tells what it was.
+    causes += [line for line in lines[1:] if _PYTHON_ERROR.match(line) and _TRACE not in line]
+    behind = next((cause for cause in reversed(causes) if cause not in head), "")
+    return f"{head} ({behind})" if behind else head
