@@ -40,7 +40,6 @@ def test_brokers_wait_for_mysql_and_sign_in_as_it_was_set_up(services: dict[str,
     environment = services["mysql"]["environment"]
     broker = services["broker-1"]
     assert broker["depends_on"] == {"mysql": {"condition": "service_healthy"}}
-    options = dict(each.split("=", 1) for each in broker["command"] if each.startswith("--"))
     database = urlsplit(broker["environment"]["HALFMQ_DATABASE"])
     assert (database.hostname, database.port) == ("mysql", 3306)
     assert database.username == environment["MYSQL_USER"]
