@@ -119,6 +119,16 @@ async def test_after_its_time_a_receipt_is_anothers(raw: RawClient, native: Clie
     assert (await left(raw, group, topic)) == []
 
 
+async def test_after_its_time_a_receipt_still_counts_while_nobody_else_has_the_message(
+    raw: RawClient, native: Client
+) -> None:
+    """What was handled is handled; RocketMQ refuses the receipt, and delivers the message again."""
+    topic, group, handles = await some(raw, native, 1, invisible=0.2)
+    await asyncio.sleep(0.5)
+    assert (await raw.ack(group, topic, *handles)).status.code == Code.OK
+    assert (await left(raw, group, topic)) == []
+
+
 async def test_a_simple_consumer_keeps_a_message_under_a_new_handle(raw: RawClient, native: Client) -> None:
     topic, group, handles = await some(raw, native, invisible=2.0)
     answer = await raw.change(group, topic, handles[0], 30)
