@@ -116,12 +116,12 @@ class Broker:
         Raises:
             ConfigurationError: the database, its settings, or the address is not usable; says what to change.
         """
-        for setting in ("tls_key", "rocketmq_keys"):
-            warn_of_readers(setting, getattr(self.config, setting))
         await asyncio.to_thread(self._open_database)
         self._build()
         await self.store.start()
         await self._listen()
+        for setting in ("tls_key", "rocketmq_keys"):
+            warn_of_readers(setting, getattr(self.config, setting))
         for loop in self._loops:
             loop.start()
         await self._health.serve()

@@ -25,7 +25,8 @@ MISTAKES = [
     (message_pb2.Filter(sql="a = 'x' -- b"), "sql", 9, "begins a comment"),
     (message_pb2.Filter(sql="halfmq.color = 1"), "sql", 1, "there is no system field 'halfmq.color'"),
     (message_pb2.Filter(sql="x" * 5000), "sql", 4097, "it has 5000 characters"),
-    (message_pb2.Filter(tags="red || "), "tags", None, ""),
+    (message_pb2.Filter(tags=" || "), "tags", 1, "a tag is missing"),
+    (message_pb2.Filter(tags="red || a|b"), "tags", 9, "none contains a '|'"),
     (message_pb2.Filter(tags=""), "tags", 1, "it is empty"),
 ]
 
