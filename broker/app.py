@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
+from broker.api.front import Front, Ports
 from broker.api.health_servicer import HealthServicer
 from broker.api.interceptor import LARGEST_REQUEST, CallInterceptor
 from broker.api.query_servicer import QueryServicer
@@ -87,6 +88,9 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 
+_BEHIND = "127.0.0.1:0"
+"""Where the server listens behind a front."""
+
 SERVICES = (
     transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"].full_name,
     producer_pb2.DESCRIPTOR.services_by_name["ProducerService"].full_name,
@@ -104,6 +108,7 @@ class Broker:
         """Takes the settings; nothing is opened yet."""
         self.config = config
         self.port = 0
+        self._front: Front | None = None
 
     @property
     def endpoint(self) -> str:
@@ -141,7 +146,11 @@ class Broker:
         self._consumers.drain()
         for loop in self._loops:
             await loop.stop()
+        if self._front is not None:
+            self._front.close()
         await self._server.stop(self.config.drain)
+        if self._front is not None:
+            await asyncio.to_thread(self._front.stop)
         try:
             async with asyncio.timeout(CLOSING):
                 await self.store.close()
@@ -273,16 +282,25 @@ class Broker:
         )
         try:
             self.port = self._bind()
-        except RuntimeError as error:
+            await self._server.start()
+            if self._front is not None:
+                self.port = self._front.start()
+        except (RuntimeError, OSError) as error:
             raise _unusable(config) from error
-        await self._server.start()
 
     def _bind(self) -> int:
         config = self.config
         if not config.tls_certificate:
             return self._server.add_insecure_port(config.listen)
-        files = CertificateFiles(config.tls_certificate, config.tls_key, config.tls_client_ca)
-        return self._server.add_secure_port(config.listen, files.credentials())
+        credentials = CertificateFiles(config.tls_certificate, config.tls_key, config.tls_client_ca).credentials()
+        if not config.tls_optional:
+            return self._server.add_secure_port(config.listen, credentials)
+        ports = Ports(
+            tls=self._server.add_secure_port(_BEHIND, credentials), plain=self._server.add_insecure_port(_BEHIND)
+        )
+        host, _, port = config.listen.rpartition(":")
+        self._front = Front(host.strip("[]"), int(port), ports)
+        return int(port)
 
 
 def warn_of_readers(setting: str, file: str) -> None:

@@ -53,6 +53,7 @@ FORMS = {
 
 NEEDS = {
     "tls_client_ca": ("tls_certificate", "tls_key"),
+    "tls_optional": ("tls_certificate", "tls_key"),
     "rocketmq_endpoints": ("rocketmq",),
     "rocketmq_keys": ("rocketmq",),
     "rocketmq_signature_window": ("rocketmq_keys",),
@@ -94,6 +95,7 @@ class BrokerConfig:
         tls_certificate: file with the server's certificate chain (PEM); needs tls_key.
         tls_key: file with the server's private key (PEM).
         tls_client_ca: file with the CA of client certificates; clients must then show one.
+        tls_optional: serve clients without TLS, too, on the same port; what they send can be read on its way.
         rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
@@ -129,6 +131,7 @@ class BrokerConfig:
     tls_certificate: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    tls_optional: bool = False
     rocketmq: bool = False
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""
@@ -146,8 +149,7 @@ class BrokerConfig:
         for name, (least, most) in BOUNDS.items():
             if not least <= getattr(self, name) <= most:
                 raise ConfigurationError(f"{name} must be between {least:g} and {most:g}.", field=name)
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
+        self._check_tls()
         for name, needed in NEEDS.items():
             if getattr(self, name) and not all(getattr(self, other) for other in needed):
                 raise ConfigurationError(f"{name} needs {' and '.join(needed)}.", field=name)
@@ -166,6 +168,15 @@ class BrokerConfig:
             raise ConfigurationError(
                 "max_body_bytes must be between 1 and 15728640 (15 MiB).", field="max_body_bytes"
             ) from None
+
+    def _check_tls(self) -> None:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigurationError("tls_certificate and tls_key go together.", field="tls_key")
+        if self.tls_optional and self.tls_client_ca:
+            raise ConfigurationError(
+                "tls_optional lets in clients without a certificate, and tls_client_ca none; leave one of them out.",
+                field="tls_optional",
+            )
 
     @property
     def name(self) -> str:

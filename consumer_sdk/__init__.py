@@ -26,7 +26,7 @@ from consumer_sdk.errors import (
     SubscriptionRefused,
 )
 from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage
-from consumer_sdk.queues import AsyncQueueReader, QueueOffset, QueueReader, QueueSlice
+from consumer_sdk.queues import AsyncQueueReader, QueueMeasure, QueueOffset, QueueReader, QueueSlice
 from producer_sdk.admin import (
     Admin,
     AsyncAdmin,
@@ -67,6 +67,7 @@ __all__ = [
     "HalfmqError",
     "LogPosition",
     "MessageInfo",
+    "QueueMeasure",
     "QueueOffset",
     "QueueReader",
     "QueueSlice",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import BackgroundRunner, BrokerLink, as_timestamp, read_span
+from producer_sdk.connection import BackgroundRunner, BrokerLink, as_timestamp, check_count, read_span
 from producer_sdk.filters import filter_to_wire
 from producer_sdk.stored import StoredMessage
 
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncQueueReader",
+    "QueueMeasure",
     "QueueOffset",
     "QueueReader",
     "QueueSlice",
     "commit_offsets",
+    "measure_queue",
     "queue_offsets",
     "read_queue",
 ]
+
+_MEASURED_AT_ONCE = 100_000
+"""Messages that a broker measures in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,19 @@ class QueueSlice:
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMeasure:
+    """How large a part of a queue is.
+
+    Attributes:
+        end_offset: Where the part ends: its last message is the one before.
+        bytes: Bytes of the bodies in it; what retention took has none.
+    """
+
+    end_offset: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,40 @@ async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: d
     ]
 
 
+async def measure_queue(
+    link: BrokerLink,
+    topic: str,
+    queue: int,
+    offset: int,
+    end_offset: int | None,
+    max_bytes: int | None,
+    topic_id: str | None,
+) -> QueueMeasure:
+    """Measures a part of a queue through a link; see AsyncQueueReader.measure_queue."""
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes)
+    at, size = offset, 0
+    # An end of 0 would be the queue's.
+    while end_offset is None or at < end_offset:
+        request = pb.MeasureQueueRequest(
+            topic=topic,
+            queue=queue,
+            offset=at,
+            end_offset=end_offset or 0,
+            max_bytes=0 if max_bytes is None else max_bytes - size,
+            topic_id=topic_id or "",
+        )
+        found = await link.call(lambda broker: broker.consumer.MeasureQueue, request)
+        # The first message is in it, and a later one only if there is room.
+        if size and max_bytes is not None and size + found.bytes > max_bytes:
+            break
+        whole = found.end_offset - at >= _MEASURED_AT_ONCE
+        at, size = found.end_offset, size + found.bytes
+        if not whole or size == max_bytes:
+            break
+    return QueueMeasure(at, size)
+
+
 async def commit_offsets(
     link: BrokerLink, topic: str, group: str, offsets: Mapping[int, int], topic_id: str | None = None
 ) -> None:
@@ -191,6 +243,36 @@ class AsyncQueueReader:
             ValueError: The time has no time zone.
         """
         return await queue_offsets(self._link, topic, group, time)
+
+    async def measure_queue(
+        self,
+        topic: str,
+        queue: int,
+        offset: int = 0,
+        end_offset: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        topic_id: str | None = None,
+    ) -> QueueMeasure:
+        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some.
+
+        The broker adds up the sizes of all messages of the part, 100,000 of them in a call.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset of the part.
+            end_offset: First offset that is no longer of it; None: where the queue ends.
+            max_bytes: Bytes of bodies that it may have; None: any number. If there are any messages, it has one.
+            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic or queue, an offset is negative, or another topic has the name by now
+                (``TOPIC_REPLACED``).
+            BrokerUnavailable: No broker answered in time.
+            ConfigurationError: max_bytes is below 1.
+        """
+        return await measure_queue(self._link, topic, queue, offset, end_offset, max_bytes, topic_id)
 
     async def commit_offsets(
         self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None
@@ -283,6 +365,38 @@ class QueueReader:
             ValueError: The time has no time zone.
         """
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
+
+    def measure_queue(
+        self,
+        topic: str,
+        queue: int,
+        offset: int = 0,
+        end_offset: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        topic_id: str | None = None,
+    ) -> QueueMeasure:
+        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some.
+
+        The broker adds up the sizes of all messages of the part, 100,000 of them in a call.
+
+        Args:
+            topic: Topic.
+            queue: Number of the queue within the topic.
+            offset: First offset of the part.
+            end_offset: First offset that is no longer of it; None: where the queue ends.
+            max_bytes: Bytes of bodies that it may have; None: any number. If there are any messages, it has one.
+            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
+
+        Raises:
+            RequestRefused: There is no such topic or queue, an offset is negative, or another topic has the name by now
+                (``TOPIC_REPLACED``).
+            BrokerUnavailable: No broker answered in time.
+            ConfigurationError: max_bytes is below 1.
+        """
+        return self._runner.run(
+            self._core.measure_queue(topic, queue, offset, end_offset, max_bytes=max_bytes, topic_id=topic_id)
+        )
 
     def commit_offsets(
         self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None

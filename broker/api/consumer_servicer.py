@@ -228,6 +228,15 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             if offset >= piece.max_offset:
                 return
 
+    async def MeasureQueue(
+        self, request: consumer_pb2.MeasureQueueRequest, context: _Context
+    ) -> consumer_pb2.MeasureQueueResponse:
+        """Tells how many bytes a part of a queue has."""
+        found = await self._delivery.measure_queue(
+            request.topic, request.queue, request.offset, request.end_offset, request.max_bytes, request.topic_id
+        )
+        return consumer_pb2.MeasureQueueResponse(end_offset=found.end_offset, bytes=found.bytes)
+
     async def QueueOffsets(
         self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
     ) -> consumer_pb2.QueueOffsetsResponse:

@@ -82,6 +82,9 @@ def serve(
     tls_certificate: Annotated[str | None, typer.Option(help="Certificate chain (PEM file).")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Private key (PEM file).")] = None,
     tls_client_ca: Annotated[str | None, typer.Option(help="CA of client certificates (PEM file).")] = None,
+    tls_optional: Annotated[
+        bool | None, typer.Option(help="Serve clients without TLS, too, on the same port [off].")
+    ] = None,
     rocketmq: Annotated[bool | None, typer.Option(help="Serve RocketMQ's official clients, too [off].")] = None,
     rocketmq_endpoints: Annotated[
         str | None, typer.Option(help="Addresses to announce to them; those that they use [none].")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.message import SHORT_TAG
 from broker.errors import ConfigurationError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ RESERVED_PROPERTY_PREFIX = "halfmq."
 MAX_TOPIC_NAME = 127
 MAX_GROUP_NAME = 120
 MAX_SINK_NAME = 100
-MAX_TAG_BYTES = 255
+MAX_TAG_BYTES = 16 * 1024
 MAX_MESSAGE_GROUP_BYTES = 64
 MAX_DEDUP_KEY_BYTES = 255
 MAX_KEY_BYTES = 16 * 1024
@@ -124,7 +125,8 @@ class Limits:
 
     Attributes:
         max_body: bytes of a body.
-        max_properties_bytes: bytes of all property names and values of a message (keys count as well).
+        max_properties_bytes: bytes of all property names and values of a message; keys count as well, and a tag that is
+            stored with them because it is long.
         max_properties: entries of a message's properties.
         max_halves: messages of one transaction.
         max_items: items of one request.
@@ -183,7 +185,9 @@ class Limits:
         if message.dedup_key is not None:
             _check_label(message.dedup_key, "dedup_key", MAX_DEDUP_KEY_BYTES)
         if message.keys or message.properties:
-            self._check_headers(message)
+            self._check_headers(
+                message, len(message.tag.encode()) if message.tag and len(message.tag) > SHORT_TAG else 0
+            )
 
     def set_delivery(self, message: Message, now: int) -> None:
         """Makes a delay a time, and refuses a time that is too far away.
@@ -202,7 +206,7 @@ class Limits:
                 reason="DELAY_TOO_LONG",
             )
 
-    def _check_headers(self, message: Message) -> None:
+    def _check_headers(self, message: Message, total: int) -> None:
         if len(message.properties) > self.max_properties:
             raise InvalidArgument(
                 f"{len(message.properties)} properties; {self.max_properties} are allowed.",
@@ -213,7 +217,6 @@ class Limits:
             raise InvalidArgument(
                 f"{len(message.keys)} keys; {MAX_KEYS} are allowed.", field="keys", reason="PROPERTIES_TOO_LARGE"
             )
-        total = 0
         for key in message.keys:
             _check_label(key, "keys", self.max_properties_bytes)
             total += len(key.encode())
@@ -231,7 +234,8 @@ class Limits:
             total += len(name.encode()) + len(value.encode())
         if total > self.max_properties_bytes:
             raise InvalidArgument(
-                f"Keys and properties have {total} bytes; {self.max_properties_bytes} are allowed.",
+                f"Keys, properties and a tag of more than {SHORT_TAG} characters have {total} bytes;"
+                f" {self.max_properties_bytes} are allowed.",
                 field="properties",
                 reason="PROPERTIES_TOO_LARGE",
             )

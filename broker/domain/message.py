@@ -10,8 +10,14 @@ if TYPE_CHECKING:
 
 # What the broker keeps among the properties of a stored message; producers may not use such names.
 PRIORITY, DELIVER_AT, DEDUP_KEY = "halfmq.priority", "halfmq.deliver-at", "halfmq.dedup-key"
+# A tag that is longer than its column. It stands there in the tables only; who reads them gets it as the tag.
+LONG_TAG = "halfmq.tag"
 # What the gateway for RocketMQ's clients keeps there.
 ROCKETMQ_ID, BORN_HOST, TRACE_CONTEXT = "halfmq.rocketmq-id", "halfmq.born-host", "halfmq.trace-context"
+
+
+SHORT_TAG = 255
+"""Characters of a tag that its column has room for."""
 
 
 @dataclass(slots=True)
@@ -53,8 +59,10 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of body, keys and properties."""
+        """Bytes of body, keys and properties, and of a tag that is as large as they can be."""
         size = len(self.body)
+        if self.tag is not None and len(self.tag) > SHORT_TAG:
+            size += len(self.tag.encode())
         if self.keys or self.properties:
             size += sum([len(text.encode()) for text in self.keys])
             size += sum([len(name.encode()) + len(value.encode()) for name, value in self.properties.items()])

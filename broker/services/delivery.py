@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.services.catalog import Catalog
     from broker.services.ports import Storage
-    from broker.services.queue_slice import QueueSlice
+    from broker.services.queue_slice import QueueMeasure, QueueSlice
     from broker.services.wakeups import Wakeups
 
 
@@ -262,6 +262,41 @@ class DeliveryService:
             self._store.read_columns, topic, topic_id, queue_no, offset, (limit, most), wait, wanted
         )
 
+    async def measure_queue(
+        self, topic: str, queue_no: int, offset: int, end: int, max_bytes: int, topic_id: str = ""
+    ) -> QueueMeasure:
+        """How many bytes of bodies a part of a queue has.
+
+        Args:
+            topic: Topic.
+            queue_no: Number of the queue.
+            offset: First offset of the part.
+            end: First offset behind it; 0: where the queue ends.
+            max_bytes: Bytes that it may have; 0: any number.
+            topic_id: Identity of the topic; empty: whichever has the name.
+
+        Raises:
+            InvalidArgument: A number cannot be, or there is no such queue.
+            NotFound: There is no such topic.
+            Refused: Another topic has the name.
+        """
+        for name, value in (("end_offset", end), ("max_bytes", max_bytes)):
+            if value < 0:
+                raise InvalidArgument(f"{name} cannot be negative.", field=name)
+        found = await self._queue_of(topic, topic_id, queue_no, offset)
+        return await self._store.measure_queue(found, queue_no, offset, end or None, max_bytes or None)
+
+    async def _queue_of(self, topic: str, topic_id: str, queue_no: int, offset: int) -> Topic:
+        found = await self._catalog.same_topic(topic, topic_id)
+        if queue_no >= len(found.queue_ids):
+            raise InvalidArgument(
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
+                field="queue",
+            )
+        if offset < 0:
+            raise InvalidArgument("An offset cannot be negative.", field="offset")
+        return found
+
     async def _read(
         self,
         read: Callable[[Topic, int, int, int, int, Filter | None], Awaitable[QueueSlice[_Messages]]],
@@ -273,14 +308,7 @@ class DeliveryService:
         wait: int,
         wanted: Filter | None,
     ) -> QueueSlice[_Messages]:
-        found = await self._catalog.same_topic(topic, topic_id)
-        if queue_no >= len(found.queue_ids):
-            raise InvalidArgument(
-                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
-                field="queue",
-            )
-        if offset < 0:
-            raise InvalidArgument("An offset cannot be negative.", field="offset")
+        found = await self._queue_of(topic, topic_id, queue_no, offset)
         until = asyncio.get_running_loop().time() + self.seconds_to_wait(wait)
         limit = min(limits[0] or 32, limits[1])
         with self.wakeups.listen([found.topic_id]) as event:

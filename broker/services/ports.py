@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
     from broker.errors import BrokerError
-    from broker.services.queue_slice import QueueSlice
+    from broker.services.queue_slice import QueueMeasure, QueueSlice
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
@@ -155,6 +155,12 @@ class LogStore(Protocol):
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[LogColumns]:
         """Reads the same messages by columns."""
+        ...
+
+    async def measure_queue(
+        self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
+    ) -> QueueMeasure:
+        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
         ...
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:

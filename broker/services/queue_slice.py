@@ -10,6 +10,14 @@ Messages = TypeVar("Messages", bound=Sized)
 """Messages one by one (a list of LogMessage), or by columns (LogColumns)."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueueMeasure:
+    """How many bytes of bodies a part of a queue has, and where the part ends."""
+
+    end_offset: int
+    bytes: int
+
+
 @dataclass(slots=True)
 class QueueSlice(Generic[Messages]):
     """Messages of a queue, where it begins and ends, and where to go on reading."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicSettings
     from broker.errors import BrokerError
-    from broker.services.queue_slice import QueueSlice
+    from broker.services.queue_slice import QueueMeasure, QueueSlice
     from broker.services.timeline import TimelineEvent
     from broker.services.work import (
         AckOutcome,
@@ -189,6 +189,12 @@ class ConsumerStore(Access):
             return reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
 
         return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
+
+    async def measure_queue(
+        self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
+    ) -> QueueMeasure:
+        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
+        return await self._read(lambda session: reading.measure_queue(session, topic, queue_no, offset, end, max_bytes))
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
         """Where the queues of a topic begin and end, and how far a group has come."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from broker.domain.filters.cost import Steps
 from broker.domain.message import Candidate
 from broker.errors import NotFound
-from broker.services.queue_slice import QueueSlice
+from broker.services.queue_slice import QueueMeasure, QueueSlice
 from broker.storage import rows
 from broker.storage.session import Session, Statement, marks
 
@@ -28,6 +28,8 @@ EXAMINED_AT_ONCE = 1024
 # Messages that may have any size, where more small ones are read at a time.
 LARGE_AT_ONCE = 512
 _EXAMINED_PER_CALL = 16
+MEASURED_AT_ONCE = 100_000
+"""Messages whose sizes are added up in one call; their rows are read for it."""
 COPIED_AT_ONCE = 2 * 1024 * 1024
 """Bytes of bodies that are in memory at a time where messages are copied; as literals they take some times of that."""
 _SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
@@ -100,23 +102,26 @@ def candidates_in(queue_id: int, first: int, count: int) -> Statement:
 
 def candidates(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[Candidate]:
     """The rows of `candidates_in`."""
-    return [
-        Candidate(
-            topic,
-            queue_no,
-            offset,
-            transaction_id,
-            position,
-            size,
-            tag,
-            json.loads(keys) if keys else (),
-            json.loads(properties) if properties else {},
-            group,
-            born_at,
-            stored_at,
+    made = []
+    for offset, transaction_id, position, size, own, keys, group, encoded, born_at, stored_at in found:
+        properties, tag = rows.decode_properties(encoded, own)
+        made.append(
+            Candidate(
+                topic,
+                queue_no,
+                offset,
+                transaction_id,
+                position,
+                size,
+                tag,
+                json.loads(keys) if keys else (),
+                properties,
+                group,
+                born_at,
+                stored_at,
+            )
         )
-        for offset, transaction_id, position, size, tag, keys, group, properties, born_at, stored_at in found
-    ]
+    return made
 
 
 def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> int:
@@ -124,15 +129,62 @@ def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: 
 
     The sum of all is asked for first: mostly it fits, and a running sum in the database reads every row four times.
     """
-    if (session.together([sizes_of(queue_id, first, count)])[0].rows[0][0] or 0) <= max_bytes:
-        return count
-    total = 0
-    span = (queue_id, first, first + count)
-    for offset, size in session.fetch(f"SELECT log_offset, size {_SPAN} ORDER BY log_offset", span):
+    return _fitting(session, queue_id, first, count, max_bytes)[0]
+
+
+def _fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> tuple[int, int]:
+    """How many of the offsets from `first` on fit into `max_bytes`, at least one, and the bytes of their bodies."""
+    total = _bytes_of(session, queue_id, first, count)
+    if total <= max_bytes:
+        return count, total
+    # The part that does not fit is halved until it is short enough to be looked at one by one: the database adds up as
+    # many rows again, and sends few of them.
+    begin, end, total = first, first + count, 0
+    while end - begin > LARGE_AT_ONCE:
+        middle = (begin + end) // 2
+        half = _bytes_of(session, queue_id, begin, middle - begin)
+        if total + half <= max_bytes:
+            begin, total = middle, total + half
+        else:
+            end = middle
+    for offset, size in session.fetch(f"SELECT log_offset, size {_SPAN} ORDER BY log_offset", (queue_id, begin, end)):
+        if total + size > max_bytes:
+            # Offsets before it that are not kept any more fit, too.
+            return (int(offset) - first, total) if total or offset > first else (1, size)
         total += size
-        if total > max_bytes:
-            return max(1, int(offset) - first)
-    return count
+    return end - first, total
+
+
+def _bytes_of(session: Session, queue_id: int, first: int, count: int) -> int:
+    return int(session.together([sizes_of(queue_id, first, count)])[0].rows[0][0] or 0)
+
+
+def measure_queue(
+    session: Session, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
+) -> QueueMeasure:
+    """How many bytes of bodies the part [offset, end) of a queue has, or where it ends to have at most `max_bytes`.
+
+    Raises:
+        NotFound: The topic was deleted.
+    """
+    queue_id = topic.queue_ids[queue_no]
+    bounds = session.fetch_one(_BOUNDS, (queue_id,))
+    if bounds is None:
+        raise _deleted(topic)
+    min_offset, max_offset, _ = bounds
+    until = min(max_offset if end is None else end, max_offset)
+    first = max(offset, min_offset)
+    if first >= until:
+        return QueueMeasure(max(offset, until), 0)
+    count = min(until - first, MEASURED_AT_ONCE)
+    if max_bytes is None:
+        return QueueMeasure(first + count, _bytes_of(session, queue_id, first, count))
+    fit, size = _fitting(session, queue_id, first, count, max_bytes)
+    return QueueMeasure(first + fit, size)
+
+
+def _deleted(topic: Topic) -> NotFound:
+    return NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
 
 
 def read_offsets(
@@ -238,7 +290,7 @@ def _read(
     queue_id = topic.queue_ids[queue_no]
     bounds = session.fetch_one(_BOUNDS, (queue_id,))
     if bounds is None:
-        raise NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+        raise _deleted(topic)
     min_offset, max_offset, stored_bytes = bounds
     first = max(offset, min_offset)
     if wanted is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.columns import LogColumns
 from broker.domain.lease import Lease
-from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogMessage, Message
+from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHORT_TAG, LogMessage, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,13 +33,17 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def content(message: Message) -> tuple[Any, ...]:
     """The values of CONTENT."""
+    tag, properties = message.tag, message.stored_properties
+    if tag is not None and len(tag) > SHORT_TAG:
+        properties = {**properties, LONG_TAG: tag}
+        tag = None
     return (
         message.body,
         len(message.body),
-        message.tag,
+        tag,
         _encode(message.keys) if message.keys else None,
         message.message_group,
-        _encode(properties) if (properties := message.stored_properties) else None,
+        _encode(properties) if properties else None,
     )
 
 
@@ -51,7 +55,7 @@ def half_from_row(topic: str, row: Sequence[Any]) -> Message:
     return Message(
         topic=topic,
         body=body,
-        tag=tag,
+        tag=properties.pop(LONG_TAG, None) if tag is None else tag,
         keys=tuple(json.loads(keys)) if keys else (),
         message_group=group,
         priority=int(properties.pop(PRIORITY, 0)),
@@ -63,7 +67,8 @@ def half_from_row(topic: str, row: Sequence[Any]) -> Message:
 
 def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
     """A message from the values of READ_COLUMNS."""
-    offset, transaction_id, position, tag, keys, group, properties, born_at, stored_at, body = row
+    offset, transaction_id, position, tag, keys, group, encoded, born_at, stored_at, body = row
+    properties, tag = decode_properties(encoded, tag)
     return LogMessage(
         topic,
         queue_no,
@@ -73,18 +78,30 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
         body,
         tag,
         json.loads(keys) if keys else [],
-        json.loads(properties) if properties else {},
+        properties,
         group,
         born_at,
         stored_at,
     )
 
 
+def decode_properties(encoded: str | None, tag: str | None) -> tuple[dict[str, str], str | None]:
+    """Properties as they were stored, with what the broker keeps among them; and the tag."""
+    if not encoded:
+        return {}, tag
+    properties: dict[str, str] = json.loads(encoded)
+    return properties, properties.pop(LONG_TAG, None) if tag is None else tag
+
+
 def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> LogColumns:
     """Messages from rows of the values of READ_COLUMNS."""
     if not found:
         return LogColumns(topic, queue_no, (), (), (), (), (), ())
-    offsets, ids, positions, tags, keys, groups, properties, born_at, stored_at, bodies = zip(*found, strict=True)
+    offsets, ids, positions, tags, keys, groups, encoded, born_at, stored_at, bodies = zip(*found, strict=True)
+    properties = _decode_all(encoded, "{}") if any(encoded) else None
+    if properties is not None and not all(tags):
+        long = (each.pop(LONG_TAG, None) for each in properties)
+        tags = tuple([tag or own for tag, own in zip(tags, long, strict=True)])
     return LogColumns(
         topic,
         queue_no,
@@ -96,7 +113,7 @@ def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> Lo
         stored_at,
         tags if any(tags) else None,
         _decode_all(keys, "[]") if any(keys) else None,
-        _decode_all(properties, "{}") if any(properties) else None,
+        properties,
         groups if any(groups) else None,
     )
 

@@ -40,6 +40,7 @@ _READ = (
     "endingOffsets",
     "endingTimestamp",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
     "group",
@@ -115,6 +116,8 @@ class ReadOptions:
         start: Where to begin in the queues that exist at the first start; later ones begin at their first message.
         end: Where a batch ends.
         max_offsets_per_trigger: Messages of a micro-batch, at most.
+        max_bytes_per_trigger: Bytes of the bodies of a micro-batch, at most, but for one message of every queue; None:
+            any number.
         min_partitions: Ranges are split until there are so many, as far as there are messages.
         fail_on_data_loss: Whether messages that are gone before they were read are an error.
         group: Consumer group whose progress a streaming query reports.
@@ -129,6 +132,7 @@ class ReadOptions:
     start: Bound | None = None
     end: Bound = "latest"
     max_offsets_per_trigger: int = DEFAULT_OFFSETS_PER_TRIGGER
+    max_bytes_per_trigger: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     group: str | None = None
@@ -152,6 +156,7 @@ class ReadOptions:
             start=_bound(given, "starting", topics),
             end=_bound(given, "ending", topics) or "latest",
             max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger") or DEFAULT_OFFSETS_PER_TRIGGER,
+            max_bytes_per_trigger=_bytes(given, "maxBytesPerTrigger"),
             min_partitions=_count(given, "minPartitions"),
             fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
             group=given.get("group") or None,
@@ -396,6 +401,17 @@ def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, leas
         msg = f"{option} {text!r} must be a number from {least} to {most}"
         raise ConfigurationError(msg, field=option)
     return count
+
+
+def _bytes(given: Mapping[str, str], option: str) -> int | None:
+    text = given.get(option)
+    if text is None:
+        return None
+    found = re.fullmatch(r"0*([1-9]\d{0,12})([kmgt]?)b?", text.strip().lower())
+    if found is None:
+        msg = f"{option} {text!r} must be a number of bytes, such as 67108864 or 64m"
+        raise ConfigurationError(msg, field=option)
+    return int(found[1]) << 10 * " kmgt".index(found[2] or " ")
 
 
 def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:

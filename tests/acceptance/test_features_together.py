@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from acceptance.client import COMMIT, COMMITTED, PREPARED, ROLLED_BACK, Client, Pair, half, message, unique
+from acceptance.client import COMMIT, COMMITTED, PREPARED, ROLLED_BACK, Client, Pair, half, message, new_id, unique
 from acceptance.streams import EARLIEST, Listener, eventually, make_group, progress
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, query_pb2
 
@@ -322,3 +322,51 @@ async def test_everyone_of_a_broadcasting_group_gets_what_is_committed(two: Pair
             await stream.until(lambda stream=stream: len(stream.arrivals) >= 3)  # type: ignore[misc]
         await all_handled(two[0], group)
         assert ann.bodies == bob.bodies == ["e0", "e1", "e2"]
+
+
+async def test_a_long_tag_is_a_tag_wherever_a_message_goes(two: Pair) -> None:
+    """It is stored elsewhere than a short one, which nobody sees."""
+    one, other = two
+    topic, group = await one.make_topic(), await make_group(one, unique("tired"), max_attempts=1, start=EARLIEST)
+    tag = "ü" * 4000
+    wanted = message_pb2.Filter(tags=f"{tag} || short")
+
+    def tagged(body: str, of: str = tag, **rest: Any) -> message_pb2.Message:
+        return message(topic, body, tag=of, properties={"note": body}, **rest)
+
+    committed = await prepare(one, tagged("committed"), tagged("beside", "short"))
+    await other.commit([committed])
+    sent, later, unwanted = (
+        tagged(body, of, message_id=new_id()) for body, of in (("sent", tag), ("later", tag), ("unwanted", "t"))
+    )
+    later.delay.FromMicroseconds(1_000_000)
+    request = producer_pb2.SendRequest(messages=[sent, later, unwanted])
+    for client in (one, other):
+        # The same again under its id is the same message, whichever broker hears it.
+        (first, *_) = (await client.call(client.producer.Send, request)).results
+        assert not first.HasField("error"), first
+    seen = {"committed": tag, "beside": "short", "sent": tag, "later": tag}
+    deliveries: list[consumer_pb2.Delivery] = []
+    while len({each.message.body for each in deliveries}) < len(seen):
+        pulled = consumer_pb2.PullRequest(
+            consumer_group=group,
+            topics=[topic],
+            max_messages=100,
+            filters=[consumer_pb2.TopicFilter(topic=topic, filter=wanted)],
+        )
+        pulled.wait.FromSeconds(10)
+        deliveries += [each for piece in await other.stream(other.consumer.Pull, pulled) for each in piece.deliveries]
+    assert {each.message.body.decode(): each.message.tag for each in deliveries} == seen
+    assert {each.message.body.decode(): dict(each.message.properties) for each in deliveries} == {
+        body: {"note": body} for body in seen
+    }
+    # By columns, and as a dead letter.
+    read = consumer_pb2.ReadQueueRequest(topic=topic, max_messages=100, columns=True, filter=wanted)
+    (piece, *_) = await one.stream(one.consumer.ReadQueue, read)
+    assert set(piece.columns.tags) == {tag, "short"}
+    assert set(piece.columns.property_names) == {"note"}
+    refused = consumer_pb2.NackRequest(receipt_handles=[each.receipt_handle for each in deliveries], reason="no")
+    await other.call(other.consumer.Nack, refused)
+    dead = await one.log(f"%DLQ%{group}")
+    assert {each.body.decode(): each.tag for each in dead} == seen
+    assert all("halfmq.tag" not in each.properties for each in dead)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from acceptance.client import Client, message, unique
+import grpc
+import pytest
+
+from acceptance.client import Client, Refusal, message, unique
 from halfmq.v1 import consumer_pb2, producer_pb2
 
 if TYPE_CHECKING:
@@ -38,6 +41,56 @@ async def begin(client: Client, topic: str, offset: int) -> asyncio.Task[list[co
 
 def told(pieces: list[consumer_pb2.ReadQueueResponse]) -> list[tuple[list[str], int, int]]:
     return [([m.body.decode() for m in piece.messages], piece.next_offset, piece.max_offset) for piece in pieces]
+
+
+async def measured(client: Client, topic: str, **part: int) -> tuple[int, int]:
+    request = consumer_pb2.MeasureQueueRequest(topic=topic, **part)
+    answer = await client.call(client.consumer.MeasureQueue, request)
+    return answer.end_offset, answer.bytes
+
+
+async def test_a_part_of_a_queue_is_measured(client: Client) -> None:
+    topic = await client.make_topic()
+    assert await measured(client, topic) == (0, 0)
+    sizes = [1 + number % 7 * 10 for number in range(1500)]
+    for start in range(0, len(sizes), 500):
+        wanted = [message(topic, "x" * size) for size in sizes[start : start + 500]]
+        await client.call(client.producer.Send, producer_pb2.SendRequest(messages=wanted))
+    assert await measured(client, topic) == (1500, sum(sizes))
+    assert await measured(client, topic, offset=100, end_offset=700) == (700, sum(sizes[100:700]))
+    assert await measured(client, topic, offset=1400, end_offset=9999) == (1500, sum(sizes[1400:]))
+    assert await measured(client, topic, offset=1600) == (1600, 0)
+    assert await measured(client, topic, offset=700, end_offset=100) == (700, 0)
+    for first in (0, 3, 640, 1499):
+        for most in (1, 60, 1000, 12_345, sum(sizes[first:]), sum(sizes)):
+            fit = 0
+            while first + fit < len(sizes) and sum(sizes[first : first + fit + 1]) <= most:
+                fit += 1
+            fit = max(1, fit)
+            expected = (first + fit, sum(sizes[first : first + fit]))
+            assert await measured(client, topic, offset=first, max_bytes=most) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"queue": 4}, grpc.StatusCode.INVALID_ARGUMENT, "queue: The topic"),
+        ({"offset": -1}, grpc.StatusCode.INVALID_ARGUMENT, "offset: An offset cannot be negative"),
+        ({"end_offset": -1}, grpc.StatusCode.INVALID_ARGUMENT, "end_offset: "),
+        ({"max_bytes": -1}, grpc.StatusCode.INVALID_ARGUMENT, "max_bytes: "),
+        ({"topic": "not-there"}, grpc.StatusCode.NOT_FOUND, "not-there"),
+        ({"topic_id": "1-1"}, grpc.StatusCode.FAILED_PRECONDITION, "topic_id"),
+    ],
+)
+async def test_a_part_that_cannot_be_measured(
+    client: Client, changes: dict[str, Any], code: grpc.StatusCode, words: str
+) -> None:
+    topic = await client.make_topic()
+    request = consumer_pb2.MeasureQueueRequest(**{"topic": topic, **changes})
+    with pytest.raises(Refusal) as refused:
+        await client.call(client.consumer.MeasureQueue, request)
+    assert refused.value.code is code
+    assert words in refused.value.text
 
 
 async def test_a_message_that_arrives_ends_the_wait(client: Client) -> None:

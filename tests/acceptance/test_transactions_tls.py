@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import grpc
 import pytest
 
 from acceptance.client import PATIENCE
+from consumer_sdk import AsyncConsumer, QueueReader
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
+from producer_sdk import Admin, Producer, TlsConfig
 from support.certificates import Authority
 from support.databases import connect as connect_to_database
 from support.databases import in_ci
@@ -97,6 +100,73 @@ async def test_certificates_are_replaced_while_the_broker_serves(
     broker.await_log("new connections use the certificate")
     (tmp_path / "key.pem").unlink()
     assert await served_with(new)
+
+
+async def test_one_port_serves_clients_with_tls_and_without(
+    new_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    authority, other = Authority.make(), Authority.make()
+    key, chain = authority.issue("broker")
+    (tmp_path / "key.pem").write_bytes(key)
+    (tmp_path / "chain.pem").write_bytes(chain)
+    broker = new_broker(
+        "sqlite",
+        tls_certificate=tmp_path / "chain.pem",
+        tls_key=tmp_path / "key.pem",
+        tls_optional=True,
+        auto_create=True,
+    )
+    trusting = grpc.ssl_channel_credentials(authority.pem)
+    assert await _topics(broker.endpoint, None) == 0
+    assert await _topics(broker.endpoint, trusting) == 0
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await _topics(broker.endpoint, grpc.ssl_channel_credentials(other.pem))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    # Bodies that take many reads, in both directions at once, and streams that a drain ends.
+    body = bytes(range(256)) * 8192
+    tls = TlsConfig(root_certificates=authority.pem)
+    with (
+        Producer(broker.endpoint) as plainly,
+        Producer(broker.endpoint, tls=tls) as secretly,
+        QueueReader(broker.endpoint, tls=tls) as reader,
+    ):
+        for number in range(8):
+            producer = (plainly, secretly)[number % 2]
+            producer.send("large", body, properties={"number": str(number)})
+        queues = reader.queue_offsets("large")
+        read = [message for queue in queues for message in reader.read_queue("large", queue.queue, 0, 100).messages]
+    assert sorted(message.properties["number"] for message in read) == sorted(map(str, range(8)))
+    assert {message.body for message in read} == {body}
+    with Admin(broker.endpoint) as admin:
+        admin.create_group("readers")
+    async with AsyncConsumer(broker.endpoint, "readers", "large", tls=tls) as consumer:
+        async for message in consumer:
+            assert message.body == body
+            await message.ack()
+            break
+        assert broker.stop() == 0
+    broker.await_log("stopped")
+
+
+async def test_who_says_nothing_does_not_stay(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    key, chain = Authority.make().issue("broker")
+    (tmp_path / "key.pem").write_bytes(key)
+    (tmp_path / "chain.pem").write_bytes(chain)
+    broker = new_broker(
+        "sqlite", tls_certificate=tmp_path / "chain.pem", tls_key=tmp_path / "key.pem", tls_optional=True
+    )
+    host, _, port = broker.endpoint.rpartition(":")
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+    for reader, writer in silent:
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        writer.close()
+    # Nonsense goes to where no TLS is spoken, which refuses it.
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(nonsense)
+        await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+    assert await _topics(broker.endpoint, None) == 0
 
 
 def test_secrets_that_everybody_can_read_are_told_of(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fuzz import campaign
-from producer_sdk import Producer
+from producer_sdk import Admin, Producer
 from support.brokers import BrokerProcess
 from support.databases import ALL_KINDS, AnyKind, create_database, drop_database, server_url
 
@@ -51,5 +51,6 @@ def test_no_request_meets_a_fault_of_the_broker(target: BrokerProcess, capsys: p
     assert target.process.poll() is None
     assert target.count("[error") == target.count("incident") == target.count("Traceback") == 0, target.log
     assert len(target.lines) <= LOG_LINES * (1 + found.seconds / 60), target.log
-    with Producer(target.endpoint) as producer:
-        producer.send("fuzz-0", "and it works")
+    with Admin(target.endpoint) as admin, Producer(target.endpoint) as producer:
+        admin.create_topic("after-all")
+        producer.send("after-all", "and it works")

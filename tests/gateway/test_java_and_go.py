@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from producer_sdk import Admin
+from support.certificates import Authority
 from support.java_and_go import ClientFailed, OfficialProcess
 from support.operators import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from support.brokers import BrokerProcess
     from support.java_and_go import Language
@@ -89,6 +91,33 @@ def test_a_group_that_is_not_there_is_named(
     client.consumer("c", broker.endpoint, group, names[0])
     with pytest.raises(ClientFailed, match=group):
         client.receive_once("c", 1)
+
+
+@pytest.mark.parametrize("language", ["java", "go"])
+def test_clients_with_tls_and_without_use_one_port(
+    language: Language, new_broker: Callable[..., BrokerProcess], tmp_path: Path, unique: Callable[[str], str]
+) -> None:
+    """As at RocketMQ's proxy: both speak TLS unless they are told otherwise."""
+    for name, content in zip(("key.pem", "chain.pem"), Authority.make().issue("broker"), strict=True):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o600)
+    broker = new_broker(
+        "sqlite", tls_certificate=tmp_path / "chain.pem", tls_key=tmp_path / "key.pem", tls_optional=True
+    )
+    topic, group = unique("orders"), unique("shop")
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic, queues=1)
+        admin.create_group(group)
+    with OfficialProcess(language, tls=True) as secret, OfficialProcess(language) as plain:
+        for client in (secret, plain):
+            client.producer("p", broker.endpoint, topic, verdict="COMMIT")
+            client.consumer("c", broker.endpoint, group, topic)
+        secret.send("p", topic, "secret")
+        plain.send("p", topic, "plain")
+        secret.transact("p", topic, "asked about")
+        assert sorted(plain.receive("c", 3)) == ["asked about", "plain", "secret"]
+        plain.send("p", topic, "to the other one")
+        assert secret.receive("c", 1) == ["to the other one"]
 
 
 # Two brokers that are announced

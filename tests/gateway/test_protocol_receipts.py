@@ -250,6 +250,27 @@ async def test_a_message_group_is_held_as_a_whole(raw: RawClient, native: Client
     assert [each.system_properties.delivery_attempt for each in again.messages] == [2, 1]
 
 
+async def test_of_a_batch_of_a_message_group_what_was_acknowledged_does_not_come_again(
+    raw: RawClient, native: Client
+) -> None:
+    """All but the first: it comes again when its time is over, and so does nothing else."""
+    topic, group = await native.make_topic(), unique("fifo")
+    wanted = admin_pb2.ConsumerGroup(name=group, fifo=True)
+    await native.call(native.admin.CreateGroup, admin_pb2.CreateGroupRequest(group=wanted))
+    await raw.send(*[message(topic, str(number), message_group="g") for number in range(4)])
+    received = await raw.receive_some(group, topic, invisible=1.5)
+    assert received.bodies == ["0", "1", "2", "3"]
+    assert (await raw.ack(group, topic, *received.handles[1:3])).status.code == Code.OK
+    assert await left(raw, group, topic) == []
+    again = await raw.receive_some(group, topic)
+    assert again.bodies == ["0", "3"]
+    # The one that was late counts; what stood behind it did not fail.
+    assert [each.system_properties.delivery_attempt for each in again.messages] == [2, 1]
+    assert (await raw.ack(group, topic, *again.handles)).status.code == Code.OK
+    await raw.send_one(topic, "4", message_group="g")
+    assert (await raw.receive_some(group, topic)).bodies == ["4"]
+
+
 @pytest.mark.parametrize("auto_renew", [True, False])
 async def test_a_message_that_is_given_up_is_a_dead_letter(raw: RawClient, native: Client, auto_renew: bool) -> None:
     topic, group, handles = await some(raw, native, 2, auto_renew=auto_renew)

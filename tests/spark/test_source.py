@@ -189,6 +189,30 @@ def test_a_stream_goes_on_where_it_was(topic: str, send: Callable[..., None], qu
     assert queries.values() == list(range(1200))
 
 
+def test_a_micro_batch_has_no_more_bytes_than_it_may(broker: BrokerProcess, topic: str, queries: Queries) -> None:
+    def size(number: int) -> int:
+        return 300_000 if number % 50 == 7 else 1000
+
+    queues = 4
+    most = 100_000
+    with Producer(broker.endpoint) as producer:
+        for start in range(0, 400, 50):
+            bodies = [str(number).ljust(size(number)).encode() for number in range(start, start + 50)]
+            producer.send_many([Message(topic, body) for body in bodies])
+    options = {"topic": topic, "startingOffsets": "earliest", "maxBytesPerTrigger": str(most)}
+    batches: dict[int, list[int]] = {}
+    queries.run(lambda frame, batch: batches.update({batch: numbers(frame)}), **options)
+    assert sorted(number for batch in batches.values() for number in batch) == list(range(400))
+    for batch in batches.values():
+        sizes = sorted(map(size, batch))
+        # A message of every queue may be larger than there is room for.
+        assert sum(sizes) <= most or sum(sizes[:-queues]) <= most
+        assert sum(1 for each in sizes if each > most) <= queues
+    small = [batch for batch in batches.values() if max(map(size, batch)) <= most]
+    assert max(map(len, small), default=0) <= most // 1000
+    assert len(batches) >= (400 * 1000 + 8 * 300_000) // (most + queues * 300_000)
+
+
 def test_a_stream_begins_at_the_end_where_nothing_is_said(
     topic: str, send: Callable[..., None], queries: Queries
 ) -> None:

@@ -143,13 +143,13 @@ class ClientFailed(Exception):
 class OfficialProcess:
     """A process in which clients of one language run; a context manager that ends it."""
 
-    def __init__(self, language: Language) -> None:
-        """Starts it."""
+    def __init__(self, language: Language, *, tls: bool = False) -> None:
+        """Starts it; both speak TLS unless told otherwise, and take any certificate."""
         # The clients write logs into the user's home.
         self._home = tempfile.TemporaryDirectory(prefix="halfmq-official-", ignore_cleanup_errors=True)
         self._language = language
         self._process = subprocess.Popen(
-            command_of(language),
+            [*command_of(language), "tls" if tls else "plain"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -19,10 +19,12 @@ from broker.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_FILTER", "Filter", "FilterKind", "Subject", "compile_filter"]
+__all__ = ["MAX_FILTER", "MAX_TAGS", "Filter", "FilterKind", "Subject", "compile_filter"]
 
 MAX_FILTER = 4096
-"""Characters of an expression."""
+"""Characters of an expression of SQL."""
+MAX_TAGS = 32 * 1024
+"""Bytes of a list of tags."""
 
 
 class FilterKind(IntEnum):
@@ -87,7 +89,9 @@ def compile_filter(
 
 
 def _compile(kind: FilterKind, expression: str) -> tuple[Callable[[Subject], bool], Cost]:
-    if len(expression) > MAX_FILTER:
+    if kind == FilterKind.TAG and len(expression.encode(errors="surrogatepass")) > MAX_TAGS:
+        raise Fault(min(len(expression), MAX_TAGS), f"it has more than {MAX_TAGS} bytes, and so many are allowed")
+    if kind == FilterKind.SQL and len(expression) > MAX_FILTER:
         raise Fault(MAX_FILTER, f"it has {len(expression)} characters, and {MAX_FILTER} are allowed")
     if not expression.strip(BLANKS):
         raise Fault(0, "it is empty")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from consumer_sdk.errors import ConfigurationError, RequestRefused
-from consumer_sdk.queues import QueueReader
+from consumer_sdk.queues import QueueMeasure, QueueReader
 from consumer_sdk.spark.options import EARLIEST, LATEST, ReadOptions
 from consumer_sdk.spark.source.offsets import replaced
 from producer_sdk.admin import Admin
@@ -110,6 +110,36 @@ class Brokers:
         # What is not named is read whole.
         otherwise = EARLIEST if option == "startingOffsets" else LATEST
         return {queue: _offset_of(each, named.get(queue, otherwise)) for queue, each in found.items()}
+
+    def within(self, start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> Offsets:
+        """Where a micro-batch ends that has at most so many bytes of bodies.
+
+        Every queue gives its share of the bytes, and a message at least, so that none starves.
+
+        Args:
+            start: Where it begins, in every queue.
+            end: Where it may end.
+            most: Bytes that it may have.
+        """
+        sizes = {queue: self._measure(queue, start[queue], end[queue]).bytes for queue in end}
+        total = sum(sizes.values())
+        if total <= most:
+            return dict(end)
+        shares = {queue: max(1, size * most // total) for queue, size in sizes.items()}
+        return {
+            queue: self._measure(queue, start[queue], end[queue], share).end_offset for queue, share in shares.items()
+        }
+
+    def _measure(self, queue: Queue, start: int, end: int, most: int | None = None) -> QueueMeasure:
+        if start >= end:
+            return QueueMeasure(end, 0)
+        try:
+            return self._reader.measure_queue(*queue, start, end, max_bytes=most)
+        except RequestRefused as error:
+            if error.code is not grpc.StatusCode.NOT_FOUND:
+                raise
+            # Deleted a moment ago: whoever reads it is told.
+            return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
         """Tells the brokers how far the query is, where it has a group and came further since the last time.

@@ -146,7 +146,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         # What retention took takes no share of the limit.
         kept = {queue: max(begin.get(queue, 0), each.min_offset) for queue, each in queues.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(heads.values())
-        return as_json(bounded(kept, heads, most), topic_ids)
+        until = bounded(kept, heads, most)
+        if self.options.max_bytes_per_trigger is not None:
+            until = self._driver.within(kept, until, self.options.max_bytes_per_trigger)
+        return as_json(until, topic_ids)
 
     @shown_in_one_line()
     def reportLatestOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name

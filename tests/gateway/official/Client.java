@@ -30,7 +30,10 @@ public class Client {
   static final Map<String, Producer> producers = new HashMap<>();
   static final Map<String, SimpleConsumer> consumers = new HashMap<>();
 
+  static boolean tls;
+
   public static void main(String[] arguments) throws Exception {
+    tls = arguments[0].equals("tls");
     PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     System.setOut(System.err); // The client may say something, too.
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -99,7 +102,7 @@ public class Client {
   }
 
   static ClientConfiguration configuration(String endpoints) {
-    return ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(false).build();
+    return ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls).build();
   }
 
   static Message message(String topic, String body, String group) {

@@ -25,7 +25,7 @@ func main() {
 	out := bufio.NewWriter(os.Stdout)
 	os.Stdout = os.Stderr // The client may say something, too.
 	rocketmq.ResetLogger()
-	rocketmq.EnableSsl = false
+	rocketmq.EnableSsl = os.Args[1] == "tls"
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		answer, err := obey(strings.Split(in.Text(), "\t"))

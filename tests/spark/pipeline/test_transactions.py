@@ -361,7 +361,7 @@ def test_the_command_takes_its_settings(monkeypatch: pytest.MonkeyPatch, tmp_pat
 )
 def test_windows_that_cannot_be(start: datetime, end: datetime, bucket: timedelta | None, field: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        Window.of(start, end, bucket)
+        Window(start, end, bucket)
     assert raised.value.field == field
 
 
@@ -372,8 +372,21 @@ def test_settings_that_cannot_be() -> None:
         TransactionAnalytics("sqlite:///a.db", "s3://bucket/here")
 
 
-def test_steps_are_such_that_there_are_a_hundred_at_most() -> None:
-    for length in (timedelta(seconds=1), timedelta(hours=3), timedelta(days=1), timedelta(days=3), timedelta(days=90)):
-        window = Window.of(EPOCH, EPOCH + length, None)
-        assert len(window.bucket_starts()) <= 100
-    assert Window.of(EPOCH, EPOCH + timedelta(days=1), None).bucket == timedelta(minutes=15)
+def test_without_a_step_the_figures_show_the_time_with_verdicts(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    last = past.job.as_of
+    assert last is not None
+    job = TransactionAnalytics(past.url, tmp_path, as_of=last)
+    job.run(spark)
+    times = [row["decided_at"] for row in past.tables.rows("SELECT decided_at FROM op_record WHERE source < 4")]
+    rows = pq.read_table(tmp_path / "by_bucket.parquet").to_pylist()
+    starts = [row["bucket"] for row in rows]
+    width = starts[1] - starts[0]
+    # The window is a day; the verdicts took a few seconds of it.
+    assert 30 <= len(rows) <= 100
+    assert starts[0] <= at(min(times))
+    assert at(max(times)) < starts[-1] + width
+    assert width < timedelta(minutes=1)
+    assert sum(row["transactions"] for row in rows) == len(times)
+    assert "plots show the time in which there are any" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -53,6 +53,8 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }
+APART = {"tls_optional": False}
+"""Settings that cannot be together with those above, and their defaults."""
 FROM_FILE, FROM_ENVIRONMENT, FROM_ARGUMENTS = (
     {name: values[source] for name, values in VALUES.items()} for source in range(3)
 )
@@ -73,7 +75,8 @@ def in_environment(settings: dict[str, Any]) -> dict[str, str]:
 
 def test_the_table_here_has_every_setting_and_no_default() -> None:
     defaults = {field.name: field.default for field in fields(BrokerConfig)}
-    assert list(VALUES) == list(defaults)
+    assert list(VALUES) == [name for name in defaults if name not in APART]
+    assert {name: defaults[name] for name in APART} == APART
     assert not [name for name, values in VALUES.items() if defaults[name] in values]
 
 
@@ -84,9 +87,9 @@ def test_nothing_said_means_the_defaults() -> None:
 
 def test_each_source_alone_sets_everything(tmp_path: Path) -> None:
     from_file = load({}, environment=NOTHING, file=written(tmp_path, FROM_FILE))
-    assert vars(from_file) == FROM_FILE
-    assert vars(load({}, environment=in_environment(FROM_ENVIRONMENT))) == FROM_ENVIRONMENT
-    assert vars(load(FROM_ARGUMENTS, environment=NOTHING)) == FROM_ARGUMENTS
+    assert vars(from_file) == FROM_FILE | APART
+    assert vars(load({}, environment=in_environment(FROM_ENVIRONMENT))) == FROM_ENVIRONMENT | APART
+    assert vars(load(FROM_ARGUMENTS, environment=NOTHING)) == FROM_ARGUMENTS | APART
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -94,10 +97,27 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
     file = written(tmp_path, FROM_FILE)
     of_file, of_environment, of_argument = VALUES[name]
     environment = in_environment({name: of_environment})
-    assert vars(load({}, environment=environment, file=file)) == {**FROM_FILE, name: of_environment}
-    assert vars(load({name: of_argument}, environment=environment, file=file)) == {**FROM_FILE, name: of_argument}
-    assert vars(load({name: of_argument}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_argument}
-    assert vars(load({name: None}, environment=NOTHING, file=file)) == {**FROM_FILE, name: of_file}
+    expected = FROM_FILE | APART
+    assert vars(load({}, environment=environment, file=file)) == {**expected, name: of_environment}
+    assert vars(load({name: of_argument}, environment=environment, file=file)) == {**expected, name: of_argument}
+    assert vars(load({name: of_argument}, environment=NOTHING, file=file)) == {**expected, name: of_argument}
+    assert vars(load({name: None}, environment=NOTHING, file=file)) == {**expected, name: of_file}
+
+
+def test_tls_is_not_optional_where_clients_must_show_certificates(tmp_path: Path) -> None:
+    needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "tls_optional": True}
+    for source in (
+        load(needed, environment=NOTHING),
+        load({}, environment=in_environment(needed)),
+        load({}, environment=NOTHING, file=written(tmp_path, needed)),
+    ):
+        assert source.tls_optional
+    with pytest.raises(ConfigurationError, match="leave one of them out") as refused:
+        load({**needed, "tls_client_ca": "ca.pem"}, environment=NOTHING)
+    assert refused.value.field == "tls_optional"
+    with pytest.raises(ConfigurationError, match="needs tls_certificate and tls_key") as refused:
+        load({"tls_optional": True}, environment=NOTHING)
+    assert refused.value.field == "tls_optional"
 
 
 def test_the_database_may_be_named_by_a_file_in_each_source(tmp_path: Path) -> None:

@@ -459,5 +459,5 @@ def test_only_filters_in_sql_load_the_parser() -> None:
 
 
 def test_exported_names() -> None:
-    assert sorted(filters.__all__) == ["Filter", "FilterKind", "MAX_FILTER", "Subject", "compile_filter"]
+    assert sorted(filters.__all__) == ["Filter", "FilterKind", "MAX_FILTER", "MAX_TAGS", "Subject", "compile_filter"]
     assert {name: kind.value for name, kind in FilterKind.__members__.items()} == {"TAG": 1, "SQL": 2}

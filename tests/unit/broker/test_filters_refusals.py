@@ -263,9 +263,10 @@ TAG_REFUSALS: dict[str, tuple[int, str]] = {
     "A\x7f": (2, "the control character '\\x7f' cannot be in a tag"),
     "A || *": (6, "'*' stands alone, for all messages; it cannot be one of several tags"),
     "* || A": (1, "'*' stands alone, for all messages; it cannot be one of several tags"),
-    "A ||  " + "x" * 256: (7, "this tag has 256 bytes; 255 are allowed"),
-    "é" * 128: (1, "this tag has 256 bytes; 255 are allowed"),
-    "A || " * 1000: (4097, "it has 5000 characters, and 4096 are allowed"),
+    "A ||  " + "x" * 16385: (7, "this tag has 16385 bytes; 16384 are allowed"),
+    "é" * 8193: (1, "this tag has 16386 bytes; 16384 are allowed"),
+    "A || " * 6554: (32769, "it has more than 32768 bytes, and so many are allowed"),
+    "é ||" * 6554: (26217, "it has more than 32768 bytes, and so many are allowed"),
 }
 
 

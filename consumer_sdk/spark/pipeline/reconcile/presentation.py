@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from consumer_sdk.spark.pipeline.reconcile.kinds import KINDS, WRONG
 from consumer_sdk.spark.pipeline.reports.plots import log_histogram, stacked_bars
 from consumer_sdk.spark.pipeline.reports.report import Headline, Report
+from consumer_sdk.spark.pipeline.reports.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,8 @@ _WORDS = {
     "duplicate": "Keys with several messages",
     "in_doubt": "Rows in doubt",
 }
-_BARS = 60
-_STEPS = [timedelta(minutes=each) for each in (1, 5, 15, 60, 180, 720, 1440, 10_080)]
+_LEAST_BARS, _BARS = 20, 60
+_MINUTE = timedelta(minutes=1)
 _FINDINGS_SHOWN = 200
 
 
@@ -57,9 +58,14 @@ def write_report(
         found.text(note)
     found.table(["kind", "number"], [(_WORDS[kind], count) for kind, count in result.found.items()])
     if kinds:
-        width = next((step for step in _STEPS if (window.end - window.start) / step <= _BARS), _STEPS[-1])
-        times, series = _over_time(kinds, window.start, window.end, width)
-        found.figure(stacked_bars(times, width, series, label="findings"), "Findings by the time of the row or message")
+        # The minute of a finding may begin before the window does.
+        times = [min(max(minute, window.start), window.end) for _, minute in kinds]
+        steps = Steps.around(times, window.start, window.end, least=_LEAST_BARS, most=_BARS, finest=_MINUTE)
+        series = _over_time(kinds, steps)
+        found.figure(
+            stacked_bars(steps.starts(), steps.width, series, label="findings"),
+            "Findings by the time of the row or message",
+        )
         found.table(*_first(folder, result), caption=f"The first {_FINDINGS_SHOWN}; all of them: {result.findings}")
     lag = report.section("From row to message", "How long after its row a message became visible to consumers.")
     if result.lags:
@@ -76,15 +82,12 @@ def _span(start: datetime, end: datetime) -> str:
     return f"{start:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _over_time(
-    kinds: Mapping[tuple[str, datetime], int], start: datetime, end: datetime, width: timedelta
-) -> tuple[list[datetime], dict[str, list[float]]]:
+def _over_time(kinds: Mapping[tuple[str, datetime], int], steps: Steps) -> dict[str, list[float]]:
     bars: Counter[tuple[str, int]] = Counter()
     for (kind, minute), count in kinds.items():
-        bars[kind, max(0, (minute - start) // width)] += count
-    times = [start + number * width for number in range(-((start - end) // width))]
+        bars[kind, min(max(steps.number(minute), steps.first), steps.last)] += count
     there = [kind for kind in KINDS if any(kind == each for each, _ in bars)]
-    return times, {_WORDS[kind]: [bars[kind, number] for number in range(len(times))] for kind in there}
+    return {_WORDS[kind]: [bars[kind, number] for number in range(steps.first, steps.last + 1)] for kind in there}
 
 
 def _first(folder: Folder, result: Reconciled) -> tuple[list[str], list[list[object]]]:

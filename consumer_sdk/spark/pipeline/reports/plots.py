@@ -10,6 +10,7 @@ import math
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
@@ -51,7 +52,7 @@ def stacked_bars(times: Sequence[datetime], width: timedelta, series: Mapping[st
         axes.bar(_places(times), heights, wide * 0.92, below, align="edge", color=color, label=name, linewidth=0)
         below = [base + height for base, height in zip(below, heights, strict=True)]
     _time_axis(axes, times, width)
-    _finish(axes, label, len(series))
+    _finish(figure, axes, label, len(series))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=all(value == int(value) for value in below)))
     axes.yaxis.set_major_formatter(FuncFormatter(_count))
     axes.set_ylim(0, max([*below, 1e-9]) * 1.06)
@@ -103,7 +104,7 @@ def lines(
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(_count))
-    _finish(axes, label, len(series))
+    _finish(figure, axes, label, len(series))
     return figure
 
 
@@ -147,7 +148,7 @@ def log_histogram(
             annotation_clip=False,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )
-    _finish(axes, label, 1)
+    _finish(figure, axes, label, 1)
     return figure
 
 
@@ -183,7 +184,7 @@ def group_bars(
         axes.xaxis.set_major_formatter(FuncFormatter(_count))
     axes.set_xlabel(label)
     if len(series) > 1:
-        _legend(axes)
+        _legend(figure, axes)
     return figure
 
 
@@ -203,16 +204,30 @@ def _colors(series: Mapping[str, Values]) -> list[str]:
     return [SERIES[number % len(SERIES)] for number in range(len(series))]
 
 
-def _finish(axes: Axes, label: str, series: int) -> None:
+def _finish(figure: Figure, axes: Axes, label: str, series: int) -> None:
     axes.set_ylabel(label)
     if series > 1:
-        _legend(axes)
+        _legend(figure, axes)
 
 
-def _legend(axes: Axes) -> None:
-    legend = axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=6, frameon=False, handlelength=1.0, handleheight=0.9, fontsize=9
-    )
+def _legend(figure: Figure, axes: Axes) -> None:
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    handles, labels = axes.get_legend_handles_labels()
+    # As many in a row as there is room for: a wider legend would take its room from the plot.
+    for columns in range(len(labels), 0, -1):
+        legend = figure.legend(
+            handles,
+            labels,
+            loc="outside upper left",
+            ncols=columns,
+            frameon=False,
+            handlelength=1.0,
+            handleheight=0.9,
+            fontsize=9,
+        )
+        if columns == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
+            break
+        legend.remove()
     for text in legend.get_texts():
         text.set_color(INK)
 

@@ -38,6 +38,7 @@ Tone: TypeAlias = Literal["plain", "good", "bad"]
 _MICROSECOND = timedelta(microseconds=1)
 _NONE = "\N{EN DASH}"
 _TEMPLATE = "report.html.j2"
+_SHORT = 24
 
 
 class Share(float):
@@ -91,8 +92,14 @@ class Section:
             any(value is not None for value in column) and all(_is_number(value) for value in column)
             for column in (zip(*values, strict=True) if values else ([] for _ in headings))
         ]
-        shown = [list(zip(map(value_text, row), right, strict=True)) for row in values]
-        heads = list(zip(headings, right, strict=True))
+        texts = [tuple(map(value_text, row)) for row in values]
+        # Where a line may be broken: nowhere within what is short, anywhere within what is long.
+        kinds = [
+            "number" if number else "long" if any(len(text) > _SHORT for text in column) else "short"
+            for number, column in zip(right, zip(*texts, strict=True) if texts else ([] for _ in headings), strict=True)
+        ]
+        shown = [list(zip(row, kinds, strict=True)) for row in texts]
+        heads = list(zip(headings, ["number" if number else "" for number in right], strict=True))
         self.parts.append({"kind": "table", "headings": heads, "rows": shown, "caption": caption})
 
     def figure(self, figure: Figure, caption: str) -> None:

@@ -56,6 +56,11 @@ _ACTIONS = (
     " WHERE a.acted_at >= {start} AND a.acted_at < {end}"
 )
 _TYPES = {"transaction_id": "binary", "action": "string", "operator": "string", "reason": "string"}
+# By its index from either end: the first that is neither a send's nor a sink's.
+_ENDS = (
+    "SELECT decided_at FROM {prefix}op_record WHERE decided_at >= {start} AND decided_at < {end}"
+    " AND source NOT IN ({send}, {sink}) ORDER BY decided_at {direction} LIMIT 1"
+)
 _OLDEST = "SELECT decided_at FROM {prefix}op_record ORDER BY decided_at LIMIT 1"
 
 
@@ -107,14 +112,21 @@ class History:
         """When the oldest verdict was given that the broker still knows of."""
         return next((row.decided_at for row in self._read(_OLDEST).collect()), None)
 
-    def _read(self, query: str, split_by: str | None = None) -> DataFrame:
+    def ends(self) -> tuple[int, int] | None:
+        """When the first and the last verdict of the window were given, sinks left out; None: there are none."""
+        found = [
+            row.decided_at for direction in ("ASC", "DESC") for row in self._read(_ENDS, direction=direction).collect()
+        ]
+        return (found[0], found[-1]) if found else None
+
+    def _read(self, query: str, split_by: str | None = None, direction: str = "") -> DataFrame:
         if Database.parse(self.url).kind == "sqlite":
             split_by = None
         start, end = microseconds(self.window.start), microseconds(self.window.end)
         frame = read_table(
             self.spark,
             self.url,
-            query.format(start=start, end=end, send=SEND, prefix=self.table_prefix),
+            query.format(start=start, end=end, send=SEND, sink=SINK, prefix=self.table_prefix, direction=direction),
             split_by=split_by,
             pieces=self.pieces if split_by else 1,
             reader=self.reader,

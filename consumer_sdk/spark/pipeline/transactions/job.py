@@ -73,7 +73,8 @@ class TransactionAnalytics:
         output: Folder for the results, on a disk of the driver. A run replaces those of the last one, file by file.
         start: Verdicts from this time on; None: from a day before the end.
         end: Verdicts before this time; None: before `as_of`.
-        bucket: Step of figures over time; None: such that there are 100 at most.
+        bucket: Step of figures over time, which then show all of the time from `start` to `end`; None: they show the
+            time from the first verdict to the last, in 100 steps at most.
         stuck_after: A transaction that has no verdict for longer than this is stuck.
         as_of: When the tables are looked at, for ages; None: now. For a copy of the database: when it was made.
         reader, pieces: How to read the database; see `read_table`.
@@ -114,13 +115,14 @@ class TransactionAnalytics:
         """
         as_of = self.as_of or datetime.now(UTC)
         end = self.end or as_of
-        window = Window.of(self.start or end - timedelta(days=1), end, self.bucket)
+        window = Window(self.start or end - timedelta(days=1), end, self.bucket)
         since, until = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for each in (window.start, window.end))
         self.say(f"reading verdicts from {since} to {until} UTC")
         history = History(spark, self.database, window, self.reader, self.pieces, self.table_prefix)
+        steps = window.steps(history.ends())
         results = Results.of(
-            window,
-            measures.decided(history),
+            steps,
+            measures.decided(history, steps),
             measures.pending(history, as_of, self.stuck_after),
             history.actions(),
             history.group_names(),
@@ -130,7 +132,7 @@ class TransactionAnalytics:
         self.say(f"writing the results for {results.total['transactions']:,} transactions to {folder}")
         results.write(folder)
         database = str(Database.parse(self.database))
-        present(results, window, as_of, self.stuck_after, database).write(folder / REPORT)
+        present(results, window, steps, as_of, self.stuck_after, database).write(folder / REPORT)
         total = results.total
         pending, parked, stuck = (sum(row[name] for row in results.by_group) for name in ("pending", "parked", "stuck"))
         return TransactionSummary(

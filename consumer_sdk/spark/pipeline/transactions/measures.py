@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row
 
+    from consumer_sdk.spark.pipeline.reports.steps import Steps
     from consumer_sdk.spark.pipeline.transactions.history import History
 
 __all__ = ["BINS_PER_DECADE", "COUNTS", "PERCENTILES", "Decided", "Pending", "decided", "pending"]
@@ -49,7 +50,7 @@ class Decided:
 
     Attributes:
         total: Of all of them.
-        by_bucket: By the number of the bucket since 1970.
+        by_bucket: By the number of the step since 1970.
         by_group: By the number of the producer group.
         histogram: How many took 10**(n/5) microseconds or longer, and less than 10**((n+1)/5), by n.
         of_sinks: Transactions and messages of sinks, which are in no other figure.
@@ -75,7 +76,7 @@ class Pending:
     stuck: list[dict[str, Any]]
 
 
-def decided(history: History) -> Decided:
+def decided(history: History, steps: Steps) -> Decided:
     """Computes the figures of decided transactions; reads the window once."""
     is_of_sink = F.col("source") == SINK
     transactions = (
@@ -85,7 +86,7 @@ def decided(history: History) -> Decided:
             {
                 # Clocks of two brokers may differ a little.
                 "duration": F.greatest(F.col("decided_at") - F.col("prepared_at"), F.lit(0)),
-                "bucket": F.floor(F.col("decided_at") / microseconds(history.window.bucket)),
+                "bucket": F.floor(F.col("decided_at") / microseconds(steps.width)),
                 "of_sink": is_of_sink,
             }
         )

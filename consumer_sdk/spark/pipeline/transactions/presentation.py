@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumer_sdk.spark.pipeline.reports.durations import duration_text
 from consumer_sdk.spark.pipeline.reports.plots import group_bars, lines, log_histogram, stacked_bars
-from consumer_sdk.spark.pipeline.reports.report import Headline, Report, Share
+from consumer_sdk.spark.pipeline.reports.report import Headline, Report, Share, value_text
 from consumer_sdk.spark.pipeline.transactions.history import SOURCES
 from consumer_sdk.spark.pipeline.transactions.measures import PERCENTILES
 from consumer_sdk.spark.pipeline.transactions.window import microseconds
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from consumer_sdk.spark.pipeline.reports.steps import Steps
     from consumer_sdk.spark.pipeline.transactions.results import Results
     from consumer_sdk.spark.pipeline.transactions.window import Window
 
@@ -25,17 +26,19 @@ _PERCENTILES = {name: name.removesuffix("_us") for name in PERCENTILES}
 _MOST_GROUPS, _MOST_STUCK, _MOST_ACTIONS = 20, 25, 50
 
 
-def present(results: Results, window: Window, as_of: datetime, stuck_after: timedelta, database: str) -> Report:
+def present(
+    results: Results, window: Window, steps: Steps, as_of: datetime, stuck_after: timedelta, database: str
+) -> Report:
     """Makes the report."""
     report = Report(
         "Transactions",
         "How half messages became messages, or did not: how long it took, who decided, what was asked, what is stuck.",
-        facts=_facts(results, window, as_of, stuck_after, database),
+        facts=_facts(results, window, steps, as_of, stuck_after, database),
         headlines=_headlines(results),
     )
-    _verdicts(report, results, window)
-    _times(report, results, window)
-    _checks(report, results, window)
+    _verdicts(report, results, steps)
+    _times(report, results, steps)
+    _checks(report, results, steps)
     _groups(report, results)
     _stuck(report, results, stuck_after)
     _actions(report, results)
@@ -43,7 +46,7 @@ def present(results: Results, window: Window, as_of: datetime, stuck_after: time
 
 
 def _facts(
-    results: Results, window: Window, as_of: datetime, stuck_after: timedelta, database: str
+    results: Results, window: Window, steps: Steps, as_of: datetime, stuck_after: timedelta, database: str
 ) -> dict[str, object]:
     transactions, messages = results.of_sinks
     kept = (
@@ -57,14 +60,21 @@ def _facts(
             kept += " This window begins before it."
     return {
         "Database": database,
-        "Verdicts": f"{window.start:%Y-%m-%d %H:%M:%S} to {window.end:%Y-%m-%d %H:%M:%S} (UTC), in steps of"
-        f" {duration_text(microseconds(window.bucket))}",
+        "Verdicts": f"{value_text(window.start)} to {value_text(window.end)} (UTC), in steps of"
+        f" {duration_text(microseconds(steps.width))}{_shown(window, steps)}",
         "Pending": f"as of {as_of:%Y-%m-%d %H:%M:%S} (UTC); stuck means parked, or without verdict for longer than"
         f" {duration_text(microseconds(stuck_after))}",
         "Left out": f"messages that were sent without a transaction, and {transactions:,} transactions"
         f" ({messages:,} messages) of sinks, about which no producer is asked",
         "History": kept,
     }
+
+
+def _shown(window: Window, steps: Steps) -> str:
+    first, last = steps.starts()[0], steps.starts()[-1] + steps.width
+    if first <= window.start and window.end <= last:
+        return ""
+    return f"; plots show the time in which there are any: {value_text(first)} to {value_text(last)}"
 
 
 def _headlines(results: Results) -> list[Headline]:
@@ -82,14 +92,14 @@ def _headlines(results: Results) -> list[Headline]:
     ]
 
 
-def _verdicts(report: Report, results: Results, window: Window) -> None:
+def _verdicts(report: Report, results: Results, steps: Steps) -> None:
     section = report.section("Verdicts", "A transaction counts in the step in which it got its verdict.")
     rows = results.by_bucket
     times = _column(rows, "bucket")
     section.figure(
         stacked_bars(
             times,
-            window.bucket,
+            steps.width,
             {"committed": _column(rows, "committed"), "rolled back": _column(rows, "rolled_back")},
             label="transactions",
         ),
@@ -101,14 +111,12 @@ def _verdicts(report: Report, results: Results, window: Window) -> None:
             {"rolled back": _column(rows, "rolled_back_share")},
             label="rolled back",
             unit="share",
-            width=window.bucket,
+            width=steps.width,
         ),
         "Share of transactions that were rolled back",
     )
     section.figure(
-        stacked_bars(
-            times, window.bucket, {name: _column(rows, f"by_{name}") for name in SOURCES}, label="transactions"
-        ),
+        stacked_bars(times, steps.width, {name: _column(rows, f"by_{name}") for name in SOURCES}, label="transactions"),
         "Transactions by who decided: the producer itself, its answer to a check, or an operator",
     )
     total = results.total
@@ -118,7 +126,7 @@ def _verdicts(report: Report, results: Results, window: Window) -> None:
     )
 
 
-def _times(report: Report, results: Results, window: Window) -> None:
+def _times(report: Report, results: Results, steps: Steps) -> None:
     section = report.section("Time from prepare to verdict")
     total, bars = results.total, results.histogram
     if bars:
@@ -136,7 +144,7 @@ def _times(report: Report, results: Results, window: Window) -> None:
             {shown: _column(results.by_bucket, name) for name, shown in _PERCENTILES.items()},
             label="time to verdict",
             unit="duration",
-            width=window.bucket,
+            width=steps.width,
         ),
         "Half, nine tenths and 99 of 100 transactions were decided within this time",
     )
@@ -149,7 +157,7 @@ def _times(report: Report, results: Results, window: Window) -> None:
     )
 
 
-def _checks(report: Report, results: Results, window: Window) -> None:
+def _checks(report: Report, results: Results, steps: Steps) -> None:
     section = report.section(
         "Checks",
         "When a verdict does not come, the broker asks the producer. UNKNOWN answers say: ask again later. Checks are"
@@ -163,7 +171,7 @@ def _checks(report: Report, results: Results, window: Window) -> None:
             {"needed a check": _column(rows, "checked_share"), "answered UNKNOWN": _column(rows, "unknown_share")},
             label="share",
             unit="share",
-            width=window.bucket,
+            width=steps.width,
         ),
         "Share of transactions that needed a check, and share of answers that were UNKNOWN",
     )

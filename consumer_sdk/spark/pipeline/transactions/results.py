@@ -19,13 +19,14 @@ from consumer_sdk.spark.pipeline.transactions.measures import (
     Pending,
     nothing,
 )
-from consumer_sdk.spark.pipeline.transactions.window import Window, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from consumer_sdk.spark.pipeline.reports.steps import Steps
 
 __all__ = ["Results", "group_name"]
 
@@ -74,7 +75,7 @@ class Results:
 
     Attributes:
         total: Figures of all transactions.
-        by_bucket: A row for each step of the window, the empty ones too.
+        by_bucket: A row for each step, the empty ones too.
         by_group: A row for each producer group that decided something or has something pending, by name.
         histogram: How many transactions took how long; without the empty ends.
         stuck: Transactions that are parked or too old, the oldest first.
@@ -95,7 +96,7 @@ class Results:
     @classmethod
     def of(
         cls,
-        window: Window,
+        steps: Steps,
         decided: Decided,
         pending: Pending,
         actions: DataFrame,
@@ -103,7 +104,6 @@ class Results:
         oldest: int | None,
     ) -> Results:
         """Gives groups their names, times their zone, and empty steps their rows."""
-        width = microseconds(window.bucket)
         groups = decided.by_group.keys() | pending.by_group.keys()
         nobody: dict[str, Any] = {**dict.fromkeys(_OF_PENDING, 0), "oldest_age_us": None}
         by_group = [
@@ -117,8 +117,8 @@ class Results:
         return cls(
             total=decided.total,
             by_bucket=[
-                {"bucket": start, **decided.by_bucket.get(microseconds(start) // width, nothing())}
-                for start in window.bucket_starts()
+                {"bucket": start, **decided.by_bucket.get(number, nothing())}
+                for number, start in enumerate(steps.starts(), steps.first)
             ],
             by_group=sorted(by_group, key=lambda row: row["producer_group"]),
             histogram=_histogram(decided.histogram),

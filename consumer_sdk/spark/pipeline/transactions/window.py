@@ -1,4 +1,4 @@
-"""The time that is looked at, and its buckets."""
+"""The time that is looked at."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.pipeline.reports.steps import Steps
 
 __all__ = ["Window", "microseconds"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_WIDTHS = tuple(
-    timedelta(seconds=seconds)
-    for seconds in (1, 5, 15, 60, 300, 900, 1800, 3600, 2 * 3600, 6 * 3600, 86_400, 7 * 86_400, 28 * 86_400)
-)
-_BUCKETS, _MOST_BUCKETS = 100, 5000
+_LEAST_STEPS, _STEPS, _MOST_STEPS = 30, 100, 5000
+_SHORTEST_STEP = timedelta(seconds=1)
 
 
 def microseconds(time: datetime | timedelta) -> int:
@@ -30,41 +28,42 @@ class Window:
     Attributes:
         start: The first time in it.
         end: The first time after it.
-        bucket: Length of a step. Steps begin at whole multiples of it since 1970, so the first and the last one may lie
-            partly outside.
+        bucket: Length of a step that was asked for; None: it follows from what is there.
     """
 
     start: datetime
     end: datetime
-    bucket: timedelta
+    bucket: timedelta | None = None
 
-    @classmethod
-    def of(cls, start: datetime, end: datetime, bucket: timedelta | None) -> Window:
-        """A window; without a length of its steps, it has 100 at most.
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
 
         Raises:
             ConfigurationError: It is empty, a time has no time zone, or there would be too many steps.
         """
-        for name, time in (("from", start), ("to", end)):
+        for name, time in (("from", self.start), ("to", self.end)):
             if time.tzinfo is None:
                 msg = f"{name} {time} has no time zone; give it one"
                 raise ConfigurationError(msg, field=name)
-        if start >= end:
-            msg = f"from {start} must be before to {end}"
+        if self.start >= self.end:
+            msg = f"from {self.start} must be before to {self.end}"
             raise ConfigurationError(msg, field="from")
-        if bucket is None:
-            bucket = next((width for width in _WIDTHS if (end - start) / width <= _BUCKETS), _WIDTHS[-1])
-        if bucket <= timedelta(0) or (end - start) / bucket > _MOST_BUCKETS:
-            least = (end - start) / _MOST_BUCKETS
-            msg = (
-                f"bucket must be {least.total_seconds():g} s or more for this window, not {bucket.total_seconds():g} s"
-            )
+        if self.bucket is None:
+            return
+        length = self.end - self.start
+        if self.bucket <= timedelta(0) or length / self.bucket > _MOST_STEPS:
+            least, given = ((each.total_seconds()) for each in (length / _MOST_STEPS, self.bucket))
+            msg = f"bucket must be {least:g} s or more for this window, not {given:g} s"
             raise ConfigurationError(msg, field="bucket")
-        return cls(start, end, bucket)
 
-    def bucket_starts(self) -> list[datetime]:
-        """When the steps begin."""
-        width = microseconds(self.bucket)
-        first = microseconds(self.start) // width
-        last = (microseconds(self.end) - 1) // width
-        return [_EPOCH + number * self.bucket for number in range(first, last + 1)]
+    def steps(self, verdicts: tuple[int, int] | None) -> Steps:
+        """The steps of figures over time: all of the window's, or, if no length was asked for, those with verdicts.
+
+        Args:
+            verdicts: Times of the first and the last verdict in the window, in microseconds since 1970; None: there
+                are none.
+        """
+        if self.bucket is not None:
+            return Steps.between(self.start, self.end, self.bucket)
+        times = [_EPOCH + each * _MICROSECOND for each in verdicts or ()]
+        return Steps.around(times, self.start, self.end, least=_LEAST_STEPS, most=_STEPS, finest=_SHORTEST_STEP)

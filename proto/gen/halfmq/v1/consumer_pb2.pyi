@@ -899,6 +899,78 @@ class LogColumns(_message.Message):
 Global___LogColumns: _TypeAlias = LogColumns  # noqa: Y015
 
 @_typing.final
+class MeasureQueueRequest(_message.Message):
+    """Asks how many bytes a part of a queue has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Topic. It must exist."""
+    queue: _builtins.int
+    """Number of the queue within the topic."""
+    offset: _builtins.int
+    """First offset of the part."""
+    end_offset: _builtins.int
+    """First offset that is no longer of it; 0, or one behind the queue's end: the queue's end."""
+    max_bytes: _builtins.int
+    """Bytes of bodies that the part may have; 0: any number."""
+    topic_id: _builtins.str
+    """The topic's identity: where another topic has the name by now, this is refused (TOPIC_REPLACED). Empty: whichever
+    has the name.
+    """
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "max_bytes", b"max_bytes", "offset", b"offset", "queue", b"queue", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureQueueRequest: _TypeAlias = MeasureQueueRequest  # noqa: Y015
+
+@_typing.final
+class MeasureQueueResponse(_message.Message):
+    """Answers MeasureQueue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    end_offset: _builtins.int
+    """Where the part ends: at the end that was asked for, before the message with which it would have more than
+    `max_bytes`, or after 100,000 messages. If there are any, the part has one, however large that is.
+    """
+    bytes: _builtins.int
+    """Bytes of bodies in the part. What retention took has none."""
+    def __init__(
+        self,
+        *,
+        end_offset: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "end_offset", b"end_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureQueueResponse: _TypeAlias = MeasureQueueResponse  # noqa: Y015
+
+@_typing.final
 class QueueOffsetsRequest(_message.Message):
     """Asks for offsets."""
 

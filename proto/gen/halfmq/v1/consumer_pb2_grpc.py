@@ -65,6 +65,11 @@ class ConsumerServiceStub:
                 request_serializer=halfmq_dot_v1_dot_consumer__pb2.ReadQueueRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_consumer__pb2.ReadQueueResponse.FromString,
                 _registered_method=True)
+        self.MeasureQueue = channel.unary_unary(
+                '/halfmq.v1.ConsumerService/MeasureQueue',
+                request_serializer=halfmq_dot_v1_dot_consumer__pb2.MeasureQueueRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_consumer__pb2.MeasureQueueResponse.FromString,
+                _registered_method=True)
         self.QueueOffsets = channel.unary_unary(
                 '/halfmq.v1.ConsumerService/QueueOffsets',
                 request_serializer=halfmq_dot_v1_dot_consumer__pb2.QueueOffsetsRequest.SerializeToString,
@@ -125,6 +130,14 @@ class ConsumerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MeasureQueue(self, request, context):
+        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
+        plan how much to read. At most 100,000 messages are measured at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueueOffsets(self, request, context):
         """Tells where the queues of a topic begin and end, and how far a group has come.
         """
@@ -172,6 +185,11 @@ def add_ConsumerServiceServicer_to_server(servicer, server):
                     servicer.ReadQueue,
                     request_deserializer=halfmq_dot_v1_dot_consumer__pb2.ReadQueueRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_consumer__pb2.ReadQueueResponse.SerializeToString,
+            ),
+            'MeasureQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureQueue,
+                    request_deserializer=halfmq_dot_v1_dot_consumer__pb2.MeasureQueueRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_consumer__pb2.MeasureQueueResponse.SerializeToString,
             ),
             'QueueOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.QueueOffsets,
@@ -347,6 +365,33 @@ class ConsumerService:
             '/halfmq.v1.ConsumerService/ReadQueue',
             halfmq_dot_v1_dot_consumer__pb2.ReadQueueRequest.SerializeToString,
             halfmq_dot_v1_dot_consumer__pb2.ReadQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.ConsumerService/MeasureQueue',
+            halfmq_dot_v1_dot_consumer__pb2.MeasureQueueRequest.SerializeToString,
+            halfmq_dot_v1_dot_consumer__pb2.MeasureQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

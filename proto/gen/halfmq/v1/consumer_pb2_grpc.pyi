@@ -49,6 +49,10 @@ class ConsumerServiceStub:
     """Keeps leases for longer."""
     ReadQueue: _grpc.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]
     """Reads a queue from an offset, without a group and without leases."""
+    MeasureQueue: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.MeasureQueueRequest, _consumer_pb2.MeasureQueueResponse]
+    """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
+    plan how much to read. At most 100,000 messages are measured at once.
+    """
     QueueOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]
     """Tells where the queues of a topic begin and end, and how far a group has come."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]
@@ -77,6 +81,10 @@ class ConsumerServiceAsyncStub(ConsumerServiceStub):
     """Keeps leases for longer."""
     ReadQueue: _aio.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]  # type: ignore[assignment]
     """Reads a queue from an offset, without a group and without leases."""
+    MeasureQueue: _aio.UnaryUnaryMultiCallable[_consumer_pb2.MeasureQueueRequest, _consumer_pb2.MeasureQueueResponse]  # type: ignore[assignment]
+    """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
+    plan how much to read. At most 100,000 messages are measured at once.
+    """
     QueueOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]  # type: ignore[assignment]
     """Tells where the queues of a topic begin and end, and how far a group has come."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
@@ -138,6 +146,16 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_consumer_pb2.ReadQueueResponse], _abc.AsyncIterator[_consumer_pb2.ReadQueueResponse]]:
         """Reads a queue from an offset, without a group and without leases."""
+
+    @_abc_1.abstractmethod
+    def MeasureQueue(
+        self,
+        request: _consumer_pb2.MeasureQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_pb2.MeasureQueueResponse, _abc.Awaitable[_consumer_pb2.MeasureQueueResponse]]:
+        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
+        plan how much to read. At most 100,000 messages are measured at once.
+        """
 
     @_abc_1.abstractmethod
     def QueueOffsets(

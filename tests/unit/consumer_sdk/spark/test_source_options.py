@@ -32,6 +32,7 @@ def test_all_of_them_in_any_case(tmp_path: Path) -> None:
             "startingoffsets": '{"orders": {"0": 17, "1": -2}}',
             "endingTimestamp": "2026-01-31T12:00:00+01:00",
             "maxOffsetsPerTrigger": "7",
+            "maxBytesPerTrigger": "64M",
             "minPartitions": "3",
             "failOnDataLoss": "False",
             "group": "readers",
@@ -44,6 +45,7 @@ def test_all_of_them_in_any_case(tmp_path: Path) -> None:
     assert options.start == {"orders": {0: 17, 1: -2}}
     assert options.end == datetime(2026, 1, 31, 11, tzinfo=UTC)
     assert (options.max_offsets_per_trigger, options.min_partitions, options.messages_per_request) == (7, 3, 9)
+    assert options.max_bytes_per_trigger == 64 << 20
     assert (options.fail_on_data_loss, options.group, options.wanted) == (False, "readers", TagFilter("a || b"))
     tls = options.connection.tls_config()
     assert tls is not None
@@ -77,6 +79,8 @@ def test_times_and_conditions() -> None:
         ({"startingTimestamp": "noon"}, "startingTimestamp", "is no time"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, "startingTimestamp", "has no time zone"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger", "a number from 1"),
+        ({"maxBytesPerTrigger": "0m"}, "maxBytesPerTrigger", "a number of bytes, such as 67108864 or 64m"),
+        ({"maxBytesPerTrigger": "1.5g"}, "maxBytesPerTrigger", "a number of bytes"),
         ({"messagesPerRequest": "100001"}, "messagesPerRequest", "to 100000"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss", "true or false"),
         ({"tagFilter": "a", "sqlFilter": "b = 1"}, "sqlFilter", "both given"),

@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.pipeline.reports.drawing import svg
 from consumer_sdk.spark.pipeline.reports.durations import duration_text
 from consumer_sdk.spark.pipeline.reports.plots import group_bars, lines, log_histogram, stacked_bars
 from consumer_sdk.spark.pipeline.reports.report import Headline, Report, Share, value_text
@@ -88,16 +90,16 @@ def test_numbers_stand_to_the_right_and_words_do_not() -> None:
         ["group", "orders", "share", "time", "gap"],
         [("shop", 1234, Share(0.125), timedelta(milliseconds=12.3), None), ("till", None, None, None, None)],
     )
-    cells = re.findall(r"<td( class=\"number\")?>(.*?)</td>", report.html())
+    cells = re.findall(r"<td class=\"(\w+)\">(.*?)</td>", report.html())
     assert cells == [
-        ("", "shop"),
-        (' class="number"', "1,234"),
-        (' class="number"', "12.50 %"),
-        (' class="number"', "12.3 ms"),
-        ("", "–"),
-        ("", "till"),
-        *[(' class="number"', "–")] * 3,
-        ("", "–"),
+        ("short", "shop"),
+        ("number", "1,234"),
+        ("number", "12.50 %"),
+        ("number", "12.3 ms"),
+        ("short", "–"),
+        ("short", "till"),
+        *[("number", "–")] * 3,
+        ("short", "–"),
     ]
 
 
@@ -194,3 +196,25 @@ def test_values(value: object, shown: str) -> None:
 )
 def test_durations(microseconds: float, shown: str) -> None:
     assert duration_text(microseconds) == shown
+
+
+def test_a_long_legend_leaves_the_plot_its_room() -> None:
+    names = [f"{kind} that are of the kind {number}" for number, kind in enumerate(["rows", "messages", "keys"] * 2)]
+    figure = stacked_bars(TIMES, timedelta(minutes=15), {name: [1.0] * 8 for name in names}, label="findings")
+    svg(figure, "drawn once, so that its parts have their places", "")
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    (legend,), (axes,) = figure.legends, figure.axes
+    outline = legend.get_window_extent(renderer)
+    assert 0 <= outline.x0 < outline.x1 <= figure.bbox.width
+    assert axes.bbox.width > 0.9 * figure.bbox.width
+    assert outline.y0 >= axes.bbox.y1
+    assert axes.bbox.height > 0.4 * figure.bbox.height
+
+
+def test_long_values_may_break_anywhere_and_short_ones_nowhere() -> None:
+    report = Report("Orders")
+    report.section("All").table(["key", "details"], [("order-1", '{"a": "' + "a" * 90 + '"}'), ("order-2", "")])
+    classes = re.findall(r"<td class=\"(\w+)\">", report.html())
+    assert classes == ["short", "long"] * 2
+    assert re.search(r"td\.long \{[^}]*overflow-wrap: anywhere;", report.html())
+    assert re.search(r"td\.number, td\.short \{ white-space: nowrap; \}", report.html())
