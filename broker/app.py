@@ -254,6 +254,7 @@ class Broker:
             endpoints=self.config.rocketmq_endpoints,
             keys=self.config.rocketmq_keys,
             signature_window=self.config.rocketmq_signature_window,
+            shortest_invisible=int(self.config.rocketmq_min_invisible * 1e6),
         )
 
     async def _listen(self) -> None:

@@ -41,6 +41,7 @@ BOUNDS = {
     "answer_timeout": (0.1, 3600),
     "patience": (0.01, 3600),
     "rocketmq_signature_window": (0, 86_400),
+    "rocketmq_min_invisible": (0.1, 3600),
 }
 """Least and largest values of settings."""
 
@@ -100,6 +101,7 @@ class BrokerConfig:
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
         rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
+        rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
         log_format: text or json.
         log_level: debug, info, warning or error.
     """
@@ -136,6 +138,7 @@ class BrokerConfig:
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""
     rocketmq_signature_window: float = 0.0
+    rocketmq_min_invisible: float = 10.0
     log_format: str = "text"
     log_level: str = "info"
 

@@ -14,10 +14,12 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from broker.api.seldom import Seldom
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-logger = logging.getLogger("halfmq.front")
+_of_clients = Seldom(logging.getLogger("halfmq.front"))
 
 _HANDSHAKE = 0x16
 """The first byte of TLS; HTTP/2 without it begins with a P."""
@@ -28,7 +30,7 @@ PATIENCE = 10.0
 _BACKLOG = 1024
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what the user asks for
 _WAITING = 256 * 1024
-"""Bytes that wait in each direction for a reader, before the writer waits."""
+"""Bytes that wait in each direction for a reader before the writer waits; what is read at once may come on top."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,6 @@ class _End(asyncio.Protocol):
         if self.other is not None:
             self.other.transport.write(data)
 
-    def eof_received(self) -> bool:
-        if self.other is not None and self.other.transport.can_write_eof():
-            self.other.transport.write_eof()
-        # The other direction may have something still.
-        return self.other is not None
-
     def pause_writing(self) -> None:
         if self.other is not None:
             self.other.transport.pause_reading()
@@ -131,6 +127,7 @@ class _End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # The end of one direction is the end of both, as in HTTP/2.
         if self.other is not None:
             # It gets what was on its way, if it reads that soon.
             self.other.transport.close()
@@ -166,7 +163,7 @@ class _Client(_End):
         try:
             _, other = await asyncio.get_running_loop().create_connection(_End, "127.0.0.1", port)
         except OSError as error:
-            logger.warning("a connection cannot be passed on to port %s: %s", port, error)
+            _of_clients.info("connections cannot be passed on to the broker itself: %s", error)
             self.transport.abort()
             return
         if self.transport.is_closing():

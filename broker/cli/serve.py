@@ -95,6 +95,9 @@ def serve(
     rocketmq_signature_window: Annotated[
         float | None, typer.Option(help="Seconds that the time of a signature may differ; 0: any time [0].")
     ] = None,
+    rocketmq_min_invisible: Annotated[
+        float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:

@@ -69,9 +69,10 @@ _BY_FIELD = {
     "transaction_id": Code.INVALID_TRANSACTION_ID,
     "message_id": Code.ILLEGAL_MESSAGE_ID,
     "receipt_handle": Code.INVALID_RECEIPT_HANDLE,
+    "invisible_duration": Code.ILLEGAL_INVISIBLE_TIME,
     "duration": Code.ILLEGAL_INVISIBLE_TIME,
-    "delay": Code.ILLEGAL_INVISIBLE_TIME,
     "lease_duration": Code.ILLEGAL_INVISIBLE_TIME,
+    "delay": Code.ILLEGAL_INVISIBLE_TIME,
     "offset": Code.ILLEGAL_OFFSET,
     "wait": Code.ILLEGAL_POLLING_TIME,
 }
@@ -112,9 +113,10 @@ def code_of(error: errors.BrokerError) -> int:
 
 
 def status_of(error: errors.BrokerError) -> Any:
-    """An error as RocketMQ's clients are told of it."""
-    text = f"{error.field}: {error.message}" if error.field else error.message
-    return definition_pb2.Status(code=code_of(error), message=text)
+    """An error as RocketMQ's clients are told of it. Most of them show the number of its code, so the text names it."""
+    code = code_of(error)
+    field = f"{error.field}: " if error.field else ""
+    return definition_pb2.Status(code=code, message=f"{Code.Name(code)}: {field}{error.message}")
 
 
 OK = definition_pb2.Status(code=Code.OK, message="OK")

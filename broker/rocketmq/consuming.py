@@ -62,8 +62,9 @@ class Consuming:
         renewals: Renewals,
         clock: Clock,
         host: str,
+        shortest_invisible: int,
     ) -> None:
-        """Takes the services that do the work, who is there, and this broker's name."""
+        """Takes the services, who is there, this broker's name, and how long messages are taken for, at least."""
         self._delivery = delivery
         self._groups = groups
         self._catalog = catalog
@@ -71,6 +72,7 @@ class Consuming:
         self._renewals = renewals
         self._clock = clock
         self._host = host
+        self._shortest_invisible = shortest_invisible
         self._subscriptions: OrderedDict[_Key, Subscription] = OrderedDict()
         self._stated: OrderedDict[tuple[str, str, str], tuple[int, str]] = OrderedDict()
         self._acked: OrderedDict[str, None] = OrderedDict()
@@ -86,7 +88,7 @@ class Consuming:
         # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
         lease_time = self._delivery.config.lease_time
         if not request.auto_renew:
-            lease_time = micros(request.invisible_duration, "duration")
+            lease_time = self._invisible_time(request.invisible_duration)
         subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
         # A client that comes with the same attempt again never got what was handed out to it.
         attempt = (caller.client_id, group, topic, request.attempt_id)
@@ -148,6 +150,19 @@ class Consuming:
                 self._renewals.settled(some)
         return kept
 
+    def _invisible_time(self, duration: Any) -> int:
+        time, longest = micros(duration, "invisible_duration"), self._delivery.config.longest_lease
+        if self._shortest_invisible <= time <= longest:
+            return time
+        # These words are RocketMQ's, for those who look for them.
+        wrong = "the invisibleTime is too small" if time <= longest else "the invisibleTime is too large"
+        raise BadRequest(
+            f"{wrong}: {time / 1e6:g} s; {self._shortest_invisible / 1e6:g} s (the broker's rocketmq_min_invisible) to"
+            f" {longest / 1e6:g} s are allowed.",
+            Code.ILLEGAL_INVISIBLE_TIME,
+            "invisible_duration",
+        )
+
     async def _subscription(
         self, client_id: str, group: str, topic: str, lease_time: int, expression: Any
     ) -> Subscription:
@@ -201,7 +216,7 @@ class Consuming:
         """Keeps a message for longer, or gives it back for later; which of them, the kind of consumer tells."""
         client = await self._clients.introduced(caller)
         handle = request.receipt_handle
-        time = micros(request.invisible_duration, "duration")
+        time = micros(request.invisible_duration, "invisible_duration")
         if client.pushes:
             delay = None if client.reads_seconds_as_milliseconds else time
             said = await self._delivery.nack([handle], delay=delay)

@@ -51,6 +51,7 @@ class Gateway:
         endpoints: str = "",
         keys: str = "",
         signature_window: float = 0,
+        shortest_invisible: int = 10_000_000,
     ) -> None:
         """Takes the broker's services.
 
@@ -66,6 +67,7 @@ class Gateway:
             endpoints: addresses to announce, with commas between them; none: those that a client uses.
             keys: file with access keys and secret keys; none: signatures are not looked at.
             signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
+            shortest_invisible: microseconds that a client may receive messages for, at least.
 
         Raises:
             ConfigurationError: an address or the file is not usable.
@@ -79,7 +81,7 @@ class Gateway:
             self._clients,
             Routes(catalog, announced),
             Producing(transactions, store, self._clients, guard.budget),
-            Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host),
+            Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host, shortest_invisible),
             Offsets(delivery, groups, catalog, host),
             calls=guard.calls,
             streams=guard.streams,

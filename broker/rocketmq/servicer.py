@@ -189,5 +189,5 @@ def _told(error: Exception) -> Any:
     incident = uuid.uuid4().hex[:12]
     logger.error("unexpected error in a call of RocketMQ's protocol, incident %s", incident, exc_info=error)
     release(error)
-    text = f"Internal error; the broker's log tells more, incident {incident}."
+    text = f"INTERNAL_SERVER_ERROR: the broker's log tells more, incident {incident}."
     return status(Code.INTERNAL_SERVER_ERROR, text)

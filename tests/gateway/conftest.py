@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 KINDS = ALL_KINDS if os.environ.get("HALFMQ_ROCKETMQ_EVERYWHERE") == "1" else ("sqlite",)
 # A misspelt group is to be noticed; `auto_create_groups` is on otherwise.
-SHARED = {"rocketmq": True, "auto_create_groups": False, "first_check": 0.5, "check_interval": 0.5}
+SHARED = {
+    "rocketmq": True,
+    "rocketmq_min_invisible": 0.1,
+    "auto_create_groups": False,
+    "first_check": 0.5,
+    "check_interval": 0.5,
+}
 
 
 @pytest.fixture(scope="session")

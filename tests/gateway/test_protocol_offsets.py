@@ -258,4 +258,4 @@ async def test_what_is_no_recall_handle_is_refused(raw: RawClient, native: Clien
     request = service_pb2.RecallMessageRequest(topic=resource(topic), recall_handle=handle)
     answer = await raw.call("RecallMessage", request)
     assert (answer.status.code, answer.message_id) == (Code.BAD_REQUEST, "")
-    assert answer.status.message.startswith("recall_handle: ")
+    assert answer.status.message.startswith("BAD_REQUEST: recall_handle: ")

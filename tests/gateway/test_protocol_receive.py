@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from acceptance.client import Client
+    from support.brokers import BrokerProcess
 
     Connect = Callable[..., RawClient]
 
@@ -184,6 +185,24 @@ async def test_what_is_no_filter_is_refused(raw: RawClient, native: Client, fiel
     assert (await raw.receive(group, topic)).bodies == ["fine"]
 
 
+async def test_the_shortest_invisible_time_is_rocketmqs_unless_set(
+    new_broker: Callable[..., BrokerProcess], connect_raw: Connect
+) -> None:
+    broker = new_broker("sqlite", rocketmq_min_invisible=10, auto_create=True, auto_create_groups=True)
+    raw = connect_raw(endpoint=broker.endpoint)
+    await raw.send_one("orders")
+    received = await raw.receive("readers", "orders", invisible=9.999)
+    assert received.code == Code.ILLEGAL_INVISIBLE_TIME
+    assert received.text == (
+        "ILLEGAL_INVISIBLE_TIME: invisible_duration: the invisibleTime is too small: 9.999 s; 10 s (the broker's"
+        " rocketmq_min_invisible) to 43200 s are allowed."
+    )
+    received = await raw.receive_some("readers", "orders", invisible=10.0)
+    # Later it may be any time.
+    answer = await raw.change("readers", "orders", received.handles[0], 0.1)
+    assert answer.status.code == Code.OK
+
+
 @pytest.mark.parametrize("invisible", [None, 0.0, 0.05, -1.0, 12 * 3600 + 1.0])
 async def test_an_invisible_time_out_of_bounds_is_refused(
     raw: RawClient, native: Client, invisible: float | None
@@ -192,6 +211,10 @@ async def test_an_invisible_time_out_of_bounds_is_refused(
     await raw.send_one(topic)
     received = await raw.receive(group, topic, invisible=invisible)
     assert received.code == Code.ILLEGAL_INVISIBLE_TIME
+    if invisible is not None and invisible >= 0:
+        # The code's name, for clients that show its number; and the words that RocketMQ's proxy has for it.
+        wrong = "too small" if invisible < 1 else "too large"
+        assert received.text.startswith(f"ILLEGAL_INVISIBLE_TIME: invisible_duration: the invisibleTime is {wrong}: ")
     # It counts for nothing where the broker sees to it.
     request = raw.receive_request(group, topic, auto_renew=True)
     request.invisible_duration.FromMicroseconds(int((invisible or 0) * 1e6))

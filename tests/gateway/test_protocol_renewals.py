@@ -165,7 +165,7 @@ def outcomes() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clients, "SILENCE", SILENCE)
         patch.setattr(renewals, "LONGEST_WORK", LONGEST_WORK)
-        with EmbeddedBroker(rocketmq=True, lease=LEASE, queue_count=1) as broker:
+        with EmbeddedBroker(rocketmq=True, rocketmq_min_invisible=0.1, lease=LEASE, queue_count=1) as broker:
             ends = asyncio.run(play(broker.endpoint))
     return {scene.__name__: end for scene, end in zip(SCENES, ends, strict=True)}
 

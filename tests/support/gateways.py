@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 
 # Check after check can be waited for, and does not park what a slow test is about.
-QUICK = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 1000}
+QUICK = {"rocketmq_min_invisible": 0.1, "first_check": 0.3, "check_interval": 0.3, "max_checks": 1000}
 
 
 def unique(name: str) -> str:

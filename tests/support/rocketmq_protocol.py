@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE = 30.0
-TIMES = {"first_check": 0.2, "check_interval": 0.2, "max_checks": 15}
+TIMES = {"first_check": 0.2, "check_interval": 0.2, "max_checks": 15, "rocketmq_min_invisible": 0.1}
 """Of the broker that tests share: short, so that check after check can be waited for."""
 
 Type, ClientType, Language = definition_pb2.MessageType, definition_pb2.ClientType, definition_pb2.Language

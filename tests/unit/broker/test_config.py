@@ -50,6 +50,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "rocketmq_endpoints": ("file:1", "environment:2", "argument:3"),
     "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
     "rocketmq_signature_window": (1.5, 2.5, 3.5),
+    "rocketmq_min_invisible": (1.5, 2.5, 3.5),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }
@@ -269,6 +270,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "answer_timeout": between(0.1, 3600.0),
     "patience": between(0.01, 3600.0),
     "rocketmq_signature_window": between(0.0, 86_400.0),
+    "rocketmq_min_invisible": between(0.1, 3600.0),
     "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
     "log_level": (["debug", "info", "warning", "error"], ["", "INFO", "warn", "critical", "error "]),
     "listen": (
