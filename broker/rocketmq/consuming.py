@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.converters.times import fill_timestamp, micros
@@ -42,6 +43,8 @@ ANSWERING = 0.5
 """Seconds kept of a call's time for its answer."""
 LONGEST_WAIT = 60 * SECOND
 _REMEMBERED, _MOST_ATTEMPTS = 20_000, 4_000
+_FILTERS_REMEMBERED = 4 * 1024 * 1024
+"""Characters of the filters in subscriptions that are remembered; compiled they take up to 30 times as many bytes."""
 _ALL = {"", "*"}
 _LITTLE = 4 * 1024 * 1024
 _TOO_LARGE = "larger than its consumer can take in, which is 4 MiB with all that belongs to a message"
@@ -73,8 +76,9 @@ class Consuming:
         self._clock = clock
         self._host = host
         self._shortest_invisible = shortest_invisible
-        self._subscriptions: OrderedDict[_Key, Subscription] = OrderedDict()
-        self._stated: OrderedDict[tuple[str, str, str], tuple[int, str]] = OrderedDict()
+        self._subscriptions: OrderedDict[_Key, tuple[Subscription, int]] = OrderedDict()
+        self._filters_size = 0
+        self._stated: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
         self._acked: OrderedDict[str, None] = OrderedDict()
         self._attempts: OrderedDict[tuple[str, str, str, str], list[HandedOut]] = OrderedDict()
 
@@ -174,20 +178,32 @@ class Consuming:
         in_order = (await self._catalog.group(group)).settings.fifo
         key = (client_id, group, topic, lease_time, in_order)
         stated = (expression.type, expression.expression.strip())
-        new = self._stated.get(key[:3]) != stated
+        # Filters can be long, and be of many clients.
+        seen = blake2b(f"{stated[0]} {stated[1]}".encode(), digest_size=16).digest()
+        new = self._stated.get(key[:3]) != seen
         known = self._subscriptions.get(key)
         if known is not None and not new:
             self._subscriptions.move_to_end(key)
-            return known
+            return known[0]
         wanted = filter_of(*stated)
         if new and wanted is None:
             await self._groups.drop_filter(group, topic)
         filters = {topic: wanted} if new and wanted is not None else {}
         wish = Wish(group, [topic], client_id, lease_time, filters, replace_filters=True, one_by_one=not in_order)
         made = await self._delivery.subscribe(wish)
-        _remember(self._subscriptions, key, made)
-        _remember(self._stated, key[:3], stated)
+        self._keep(key, made, len(stated[1]) if filters else 0)
+        _remember(self._stated, key[:3], seen)
         return made
+
+    def _keep(self, key: _Key, made: Subscription, size: int) -> None:
+        """Remembers a subscription, with the size of the filter in it; the oldest ones go where there are too many."""
+        if key in self._subscriptions:
+            self._filters_size -= self._subscriptions.pop(key)[1]
+        self._subscriptions[key] = (made, size)
+        self._filters_size += size
+        while len(self._subscriptions) > _REMEMBERED or self._filters_size > _FILTERS_REMEMBERED:
+            _, (_, gone) = self._subscriptions.popitem(last=False)
+            self._filters_size -= gone
 
     async def ack(self, request: Any, caller: Caller) -> Any:
         """Marks messages as handled, each by itself."""

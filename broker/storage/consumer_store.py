@@ -194,7 +194,11 @@ class ConsumerStore(Access):
         self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
     ) -> QueueMeasure:
         """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
-        return await self._read(lambda session: reading.measure_queue(session, topic, queue_no, offset, end, max_bytes))
+        # As large a read as a filter's: it takes its turn with them, and holds up no look-ups.
+        return await self._judged(
+            lambda session: reading.measure_queue(session, topic, queue_no, offset, end, max_bytes),
+            ("readers", topic.topic_id),
+        )
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
         """Where the queues of a topic begin and end, and how far a group has come."""

@@ -72,3 +72,26 @@ async def test_packed_bodies_are_bounded_together(tmp_path: Path, new_broker: Ca
         # What there was no room for is taken later.
         again = await client.send(message(TOPIC, packed, body_encoding=Encoding.GZIP))
         assert again.status.code == Code.OK
+
+
+async def test_filters_of_many_subscriptions_are_bounded_together(
+    tmp_path: Path, new_broker: Callable[..., BrokerProcess]
+) -> None:
+    broker = new_broker(f"sqlite:///{tmp_path / 'halfmq.db'}", auto_create=True, auto_create_groups=True)
+    async with RawClient(broker.endpoint) as client:
+        await client.send(message(TOPIC, b"first"))
+
+        async def state(number: int) -> None:
+            # Each lasts for another time, so that it is a subscription of its own.
+            tags = " || ".join(f"{number:04}{tag:06}" for tag in range(2000))
+            received = await client.receive("readers", TOPIC, tags=tags, invisible=20 + number / 1000, wait=0.0)
+            assert received.code == Code.MESSAGE_NOT_FOUND
+
+        for number in range(20):
+            await state(number)
+        before = resident(broker.process.pid)
+        for number in range(20, 1020):
+            await state(number)
+        grown = resident(broker.process.pid) - before
+        print(f"\ngrown by {grown / MIB:.0f} MiB")
+        assert grown < 96 * MIB

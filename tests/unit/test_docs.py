@@ -15,6 +15,8 @@ from broker.api.status import CODES
 from broker.app import LARGEST_REQUEST
 from broker.config import BOUNDS, BrokerConfig
 from broker.domain import limits
+from broker.domain.filters import MAX_FILTER, MAX_TAGS
+from broker.domain.filters.tags import MAX_COUNT
 from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.services.delivery import SECOND, DeliveryConfig
@@ -74,6 +76,7 @@ def test_limits_are_described_as_they_are() -> None:
         f"{default.max_properties} entries; {default.max_properties_bytes // 1024} KiB"
     )
     assert rows["tag, message group"] == f"{limits.MAX_TAG_BYTES}, {limits.MAX_MESSAGE_GROUP_BYTES} bytes"
+    assert rows["filter of tags, of SQL"] == f"{MAX_TAGS >> 10} KiB with {MAX_COUNT} tags, {MAX_FILTER} characters"
     assert rows["messages of a transaction"] == str(default.max_halves)
     assert rows["messages of a transaction together"].startswith(f"{limits.MAX_TRANSACTION_BYTES >> 20} MiB")
     assert rows["items of a request"] == str(default.max_items)

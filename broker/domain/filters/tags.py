@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from broker.domain.filters.subject import Subject
 
 EVERYTHING = "*"
+MAX_COUNT = 2048
+"""Tags of a list."""
 _SEPARATOR = "||"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f|]")
 
@@ -31,6 +33,8 @@ def compile_tags(expression: str) -> Callable[[Subject], bool]:
     for piece in expression.split(_SEPARATOR):
         if piece.strip(BLANKS):  # As RocketMQ's: nothing between two separators is no tag.
             tags.add(_tag(piece, at))
+            if len(tags) > MAX_COUNT:
+                raise Fault(at, f"it has more than {MAX_COUNT} tags, and so many are allowed")
         at += len(piece) + len(_SEPARATOR)
     if not tags:
         raise Fault(0, "a tag is missing")

@@ -265,6 +265,7 @@ TAG_REFUSALS: dict[str, tuple[int, str]] = {
     "* || A": (1, "'*' stands alone, for all messages; it cannot be one of several tags"),
     "A ||  " + "x" * 16385: (7, "this tag has 16385 bytes; 16384 are allowed"),
     "é" * 8193: (1, "this tag has 16386 bytes; 16384 are allowed"),
+    " || ".join(map(str, range(2049))): (15274, "it has more than 2048 tags, and so many are allowed"),
     "A || " * 6554: (32769, "it has more than 32768 bytes, and so many are allowed"),
     "é ||" * 6554: (26217, "it has more than 32768 bytes, and so many are allowed"),
 }
