@@ -2,6 +2,6 @@
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.aggregate import aggregate
+from pipeline.cli.aggregate import aggregate
 
 typer.run(aggregate)

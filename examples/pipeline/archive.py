@@ -2,6 +2,6 @@
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.archive import archive
+from pipeline.cli.archive import archive
 
 typer.run(archive)

@@ -2,6 +2,6 @@
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.archive import compact
+from pipeline.cli.archive import compact
 
 typer.run(compact)

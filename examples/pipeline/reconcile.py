@@ -5,6 +5,6 @@ spark-submit examples/pipeline/reconcile.py --database URL --table NAME --topic 
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.reconcile import reconcile
+from pipeline.cli.reconcile import reconcile
 
 typer.run(reconcile)

@@ -5,6 +5,6 @@ spark-submit examples/pipeline/replay.py --folder PATH --topic NAME --into NAME 
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.replay import replay
+from pipeline.cli.replay import replay
 
 typer.run(replay)

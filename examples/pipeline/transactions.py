@@ -2,6 +2,6 @@
 
 import typer
 
-from consumer_sdk.spark.pipeline.cli.transactions import transactions
+from pipeline.cli.transactions import transactions
 
 typer.run(transactions)

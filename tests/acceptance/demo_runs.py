@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LINE = re.compile(r"^ (\S.*?)  +([\d,]+|equal|NOT EQUAL)   (.*?) *$", re.MULTILINE)
-_COMMAND = [sys.executable, "-m", "broker.cli", "demo"]
+_COMMAND = [sys.executable, "-m", "halfmq_cli", "demo"]
 
 
 @dataclass(frozen=True)

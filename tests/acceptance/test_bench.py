@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from broker.cli.bench.accounting import Unaccounted, check_arrived
+from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from support.databases import KINDS, Kind, server_url
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "broker.cli", "bench", *arguments, "--json"]
+    command = [sys.executable, "-m", "halfmq_cli", "bench", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(done.stdout)
@@ -157,7 +157,7 @@ def check_latencies(figures: dict[str, Any], kind: Kind | None, *, brokers: int,
 
 
 def test_latency_across_brokers_needs_a_server() -> None:
-    command = [sys.executable, "-m", "broker.cli", "bench", "latency", "--brokers", "2"]
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "latency", "--brokers", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "brokers: " in done.stderr
@@ -218,7 +218,7 @@ def test_the_embedded_default() -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    command = [sys.executable, "-m", "broker.cli", "bench", "transactions", "--database", "mysql://u:p@127.0.0.1:1/x"]
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "transactions", "--database", "mysql://u:p@127.0.0.1:1/x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "127.0.0.1:1" in done.stderr

@@ -125,7 +125,7 @@ def test_an_interrupt_ends_all_processes_and_drops_the_tables(
 ) -> None:
     url = fresh_database("mariadb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "demo", f"--database={url}"],
+        [sys.executable, "-m", "halfmq_cli", "demo", f"--database={url}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

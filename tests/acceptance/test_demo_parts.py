@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.cli.demo.compare import compare
-from broker.cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
-from broker.cli.demo.row_source import SourceRow, in_groups
-from broker.cli.demo.tables import ORDERS, SHIPMENTS, Book, View
-from broker.cli.demo.verdict import account_for
+from halfmq_cli.demo.compare import compare
+from halfmq_cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
+from halfmq_cli.demo.row_source import SourceRow, in_groups
+from halfmq_cli.demo.tables import ORDERS, SHIPMENTS, Book, View
+from halfmq_cli.demo.verdict import account_for
 from broker.storage.engine import Trouble, trouble_of
 from halfmq.v1 import transaction_pb2 as pb
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from broker.cli.demo.tables import Row
+    from halfmq_cli.demo.tables import Row
 
 A, B, C = (1, "a"), (2, "b"), (3, "c")
 

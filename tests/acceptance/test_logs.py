@@ -80,7 +80,7 @@ async def test_a_level_leaves_out_what_is_below_it(
 
 def test_a_traceback_stays_on_its_line() -> None:
     program = (
-        "import logging; from broker.cli import logs; logs.set_up('json', 'info')\n"
+        "import logging; from halfmq_cli import logs; logs.set_up('json', 'info')\n"
         "try: 1 / 0\n"
         "except ZeroDivisionError: logging.getLogger('halfmq.broker').exception('went %s', 'wrong')\n"
     )

@@ -25,7 +25,7 @@ def migrate(*arguments: str, **environment: str) -> str:
     """Runs the command, which must succeed; what it prints."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "migrate", *arguments],
+        [sys.executable, "-m", "halfmq_cli", "migrate", *arguments],
         capture_output=True,
         text=True,
         check=False,

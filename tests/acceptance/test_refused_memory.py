@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CALLS, AT_ONCE, SIZE = 20, 4, 20 * MIB
 MOST_GROWTH = 150 * MIB
 _CHECKOUT = Path(__file__).parents[2]
-_WITHOUT_COLLECTOR = "import gc; gc.disable(); from broker.cli import main; main()"
+_WITHOUT_COLLECTOR = "import gc; gc.disable(); from halfmq_cli import main; main()"
 
 SEND, PREPARE = "/halfmq.v1.ProducerService/Send", "/halfmq.v1.TransactionService/Prepare"
 CHECKS, CONSUME = "/halfmq.v1.TransactionService/CheckTransactions", "/halfmq.v1.ConsumerService/Consume"

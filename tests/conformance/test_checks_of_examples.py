@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from broker.cli.demo.order_service import AnswersFromTables
-from broker.cli.demo.tables import ORDERS, Book
+from halfmq_cli.demo.order_service import AnswersFromTables
+from halfmq_cli.demo.tables import ORDERS, Book
 from producer_sdk import HalfMessages, LocalTransactionState, Message, TransactionListener
 from producer_sdk.listener import ListenerCaller
 from support.databases import create_database, drop_database, server_url

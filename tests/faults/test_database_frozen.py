@@ -106,7 +106,7 @@ def test_a_broker_does_not_wait_long_for_the_first_word(server: PrivateServer, b
     command = [
         sys.executable,
         "-m",
-        "broker.cli",
+        "halfmq_cli",
         "serve",
         f"--database={broker.database}",
         "--listen=127.0.0.1:0",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LOADED = ["broker.cli", "broker.cli.commands", "broker.cli.serve"]
+_LOADED = ["halfmq_cli", "halfmq_cli.commands", "halfmq_cli.serve"]
 
 
 class ForkedCommand:
@@ -80,7 +80,7 @@ def _run(
     err: connection.Connection,
 ) -> None:
     """In the new process."""
-    from broker.cli import main  # only there
+    from halfmq_cli import main  # only there
 
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)

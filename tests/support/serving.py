@@ -34,7 +34,7 @@ def run_serve(*arguments: str, **environment: str) -> Refusal:
     """Runs it with these arguments and HALFMQ_ variables, and waits for its end."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "halfmq_cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
         text=True,
         check=False,

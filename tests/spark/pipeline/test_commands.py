@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli.commands import app
+from halfmq_cli.commands import app
 from support.spark import arrived
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from consumer_sdk import QueueReader
-from consumer_sdk.spark.pipeline.aggregate import Aggregate
-from consumer_sdk.spark.pipeline.archive import Archive, Compaction
-from consumer_sdk.spark.pipeline.reconcile import Reconcile, Reconciled
-from consumer_sdk.spark.pipeline.replay import Replay
-from consumer_sdk.spark.pipeline.transactions import TransactionAnalytics
+from pipeline.aggregate import Aggregate
+from pipeline.archive import Archive, Compaction
+from pipeline.reconcile import Reconcile, Reconciled
+from pipeline.replay import Replay
+from pipeline.transactions import TransactionAnalytics
 from producer_sdk import (
     Admin,
     HalfMessages,

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli.commands import app
+from halfmq_cli.commands import app
 from consumer_sdk import QueueReader
 from consumer_sdk.errors import HalfmqError, RequestRefused
-from consumer_sdk.spark.pipeline.reconcile import Reconcile, Repair
-from consumer_sdk.spark.pipeline.reconcile.messages import kept_since
+from pipeline.reconcile import Reconcile, Repair
+from pipeline.reconcile.messages import kept_since
 from producer_sdk import Message, Producer, TransactionProducer
 from support.databases import connect
 from support.spark import forget

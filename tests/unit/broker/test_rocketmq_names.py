@@ -174,7 +174,7 @@ def test_every_kind_of_error_is_in_the_table_above() -> None:
     of_the_broker = {
         kind
         for kind in kinds()
-        if kind.__module__.startswith("broker.") and not kind.__module__.startswith("broker.cli.")
+        if kind.__module__.startswith("broker.") and not kind.__module__.startswith("halfmq_cli.")
     } - {ConfigurationError}
     assert {type(error) for error, _ in CODES} >= of_the_broker
 

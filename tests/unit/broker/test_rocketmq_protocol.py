@@ -24,7 +24,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 SERVE = """
 import sys
-from broker.cli import main
+from halfmq_cli import main
 sys.argv = ["halfmq", "serve", "--listen=127.0.0.1:0", "--rocketmq", "--database=sqlite:///{file}"]
 main()
 """
@@ -99,7 +99,7 @@ def test_a_broker_without_the_package_refuses_the_gateway_in_one_line_and_works_
     assert line.startswith("halfmq: rocketmq: ")
     assert "halfmq[rocketmq]" in line
     assert "Traceback" not in done.stderr
-    works(run(tmp_path, WITHOUT, "import broker.app, broker.cli.serve"))
+    works(run(tmp_path, WITHOUT, "import broker.app, halfmq_cli.serve"))
 
 
 def test_another_package_of_this_name_is_told_from_it(tmp_path: Path) -> None:

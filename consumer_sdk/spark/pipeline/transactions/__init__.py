@@ -1,7 +1,0 @@
-"""What became of transactions: how long they took, who decided them, what was asked, and what is stuck."""
-
-from __future__ import annotations
-
-from consumer_sdk.spark.pipeline.transactions.job import TransactionAnalytics, TransactionSummary
-
-__all__ = ["TransactionAnalytics", "TransactionSummary"]

@@ -1,0 +1,21 @@
+"""The command `halfmq`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Runs the command line."""
+    # What fails is said by this program in its own words; gRPC would write lines of its own next to them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from halfmq_cli.commands import app  # noqa: PLC0415 - the bare installation has no command line
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in {"broker", "halfmq"}:
+            raise
+        sys.exit(
+            f"halfmq: the command needs the broker's packages ({error.name} is missing): pip install 'halfmq[broker]'"
+        )
+    app()

@@ -1,0 +1,63 @@
+"""Proof that what was sent is what arrived: a rate of messages that got lost is worth nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from halfmq_cli.bench.load import MARK, mark_of
+from broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.storage.engine import Database
+
+_SHOWN = 5
+
+
+class Unaccounted(BrokerError):
+    """Messages are missing, or some came that nobody sent; the figures are worth nothing."""
+
+    def __init__(self, message: str) -> None:
+        """Takes what is wrong."""
+        super().__init__(message, reason="BENCH_UNACCOUNTED", field="bench")
+
+
+def check_arrived(arrived: Iterable[int], sent: range) -> int:
+    """Checks that exactly these messages arrived.
+
+    Args:
+        arrived: The number of every message, as often as it came.
+        sent: The numbers that were sent.
+
+    Returns:
+        How many messages came again. At least once is the promise, so that is no fault, but it is no use either.
+
+    Raises:
+        Unaccounted: Messages are missing, or came without having been sent.
+    """
+    times = Counter(arrived)
+    missing = [number for number in sent if number not in times]
+    foreign = sorted(number for number in times if number not in sent)
+    if missing or foreign:
+        raise Unaccounted(
+            f"{len(sent)} messages were sent; {_some(missing)} did not arrive, and {_some(foreign)} came that were not"
+            " sent. The figures are void; keep the broker's log."
+        )
+    return times.total() - len(times)
+
+
+def numbers_stored(database: Database) -> list[int]:
+    """The numbers of all messages in the log."""
+    session = database.session()
+    found = session.fetch("SELECT SUBSTR(body, 1, ?) FROM message", (MARK,))
+    database.release(session)
+    return [mark_of(mark) for (mark,) in found]
+
+
+def _some(numbers: list[int]) -> str:
+    if not numbers:
+        return "0"
+    shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+    return f"{len(numbers)} (number {shown})"

@@ -1,0 +1,42 @@
+"""One client process of a benchmark: `python -m halfmq_cli.bench.client ROLE ENDPOINT OPTIONS`, options as JSON.
+
+It says when it is ready and then answers requests, a line of JSON each; what they mean is written at the roles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from halfmq_cli.bench import consumers, idle_streams, producers, unary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "transaction producer": producers.in_transactions,
+    "producer": producers.one_by_one,
+    "timed producer": producers.on_schedule,
+    "scheduling producer": producers.ahead_of_time,
+    "consumer": consumers.follow,
+    "timed consumer": consumers.note_arrivals,
+    "draining consumer": consumers.drain,
+    "unary producer": unary.by_both_protocols,
+    "official client": unary.official,
+    "idle consumers": idle_streams.wait,
+}
+
+
+def main() -> None:
+    """Runs one client."""
+    role, endpoint, options = sys.argv[1:]
+    gc.freeze()  # As any busy service may do once it is loaded; see docs/sdk.md.
+    gc.set_threshold(50_000, 50, 100)
+    asyncio.run(ROLES[role](endpoint, **json.loads(options)))
+
+
+if __name__ == "__main__":
+    main()

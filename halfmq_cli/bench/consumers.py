@@ -1,0 +1,111 @@
+"""The consumers of the benchmarks: they follow a producer, note arrivals, or drain a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.load import GROUP, TOPIC, mark_of
+from consumer_sdk import AsyncConsumer
+
+RECEIVE = 512
+# Seconds without a message after which the missing ones are given up; longer than any retry of the SDKs.
+QUIET = 60.0
+
+
+async def follow(endpoint: str) -> None:
+    """Receives and acknowledges; answers when it has seen as many messages as each request says."""
+    seen = 0
+    latencies: list[float] = []
+    ended = 0.0
+    async with AsyncConsumer(endpoint, GROUP, [TOPIC], prefetch=4 * RECEIVE) as consumer:
+        answer("ready")
+        told = asyncio.create_task(next_request())
+        while True:
+            messages = await consumer.receive(RECEIVE, timeout=0.2)
+            if messages:
+                await consumer.ack(messages)
+                now = time.monotonic_ns()
+                ended = now / 1e9
+                latencies.extend([(now - mark_of(m.body)) / 1e6 for m in messages])
+                seen += len(messages)
+            if told.done():
+                if told.result() is None:
+                    return
+                if seen >= told.result():
+                    answer({"consumed": seen, "ended": ended, "latency_ms": latencies})
+                    latencies = []
+                    told = asyncio.create_task(next_request())
+
+
+async def note_arrivals(endpoint: str) -> None:
+    """Notes when which message is received; answers when so many different ones have come as each request says."""
+    async with AsyncConsumer(endpoint, GROUP, [TOPIC], prefetch=4 * RECEIVE) as consumer:
+        await consumer.wait_until_subscribed(QUIET)
+        answer("ready")
+        while (wanted := await next_request()) is not None:
+            numbers: list[int] = []
+            arrived: list[int] = []
+            missing = wanted
+            known: set[int] = set()
+            while missing > 0:
+                messages = await consumer.receive(RECEIVE, timeout=QUIET)
+                if not messages:
+                    break
+                now = time.monotonic_ns()
+                for message in messages:
+                    numbers.append(mark_of(message.body))
+                    arrived.append(now)
+                known.update(numbers[-len(messages) :])
+                missing = wanted - len(known)
+                await consumer.ack(messages, wait=False)
+            answer({"numbers": numbers, "arrived_ns": arrived})
+
+
+class _Drained:
+    """What was received so far, by number, and how much of it is acknowledged; the time of the last of them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.acked = 0
+        self.ended = 0.0
+
+    async def take_from(self, consumer: AsyncConsumer) -> None:
+        """Receives and acknowledges until the consumer is stopped."""
+        while messages := await consumer.receive(RECEIVE):
+            self.numbers.extend([mark_of(message.body) for message in messages])
+            await consumer.ack(messages)
+            self.acked += len(messages)
+            self.ended = time.monotonic()
+
+
+async def drain(endpoint: str, *, consumers: int, prefetch: int) -> None:
+    """Consumes a topic by a new group, `consumers` of them at a time.
+
+    Three kinds of requests: topic and group begin a round, and are answered by its start; "progress", as often as
+    wanted, by the number of messages acknowledged; "stop" by what was received.
+    """
+    answer("ready")
+    while (wanted := await next_request()) is not None:
+        topic, group = wanted["topic"], wanted["group"]
+        drained = _Drained()
+        start, cpu = time.monotonic(), time.process_time()
+        answer({"started": start})
+        async with AsyncExitStack() as stack:
+            members = [AsyncConsumer(endpoint, group, [topic], prefetch=prefetch) for _ in range(consumers)]
+            for member in members:
+                await stack.enter_async_context(member)
+            work = [asyncio.create_task(drained.take_from(member)) for member in members]
+            while await next_request() == "progress":
+                for task in work:
+                    if task.done():
+                        task.result()
+                answer({"acked": drained.acked})
+            cpu = time.process_time() - cpu
+            lag = sum(queue.lag or 0 for queue in await members[0].queue_offsets(topic, group))
+            for member in members:
+                member.stop()
+            await asyncio.gather(*work)
+        answer({"numbers": drained.numbers, "ended": drained.ended, "cpu_s": cpu, "lag": lag})

@@ -1,0 +1,108 @@
+"""The processes of a benchmark: brokers, and clients that do what they are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from halfmq_cli.children import environment
+from broker.errors import ConfigurationError
+
+START_TIMEOUT = 30
+
+_HALFMQ = [sys.executable, "-m", "halfmq_cli"]
+_CLIENT = [sys.executable, "-m", "halfmq_cli.bench.client"]
+_SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
+
+
+class BrokerProcess:
+    """A broker on a database; a context manager."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        """Takes the database, and further options of the command."""
+        self._command = [*_HALFMQ, "serve", *_SERVE, *options]
+        self._environment = environment(HALFMQ_DATABASE=url)
+        self.endpoint = ""
+
+    def __enter__(self) -> Self:
+        """Starts it.
+
+        Raises:
+            ConfigurationError: It did not start.
+        """
+        self._process = subprocess.Popen(self._command, env=self._environment, stdout=subprocess.PIPE, text=True)
+        self.endpoint = self._process.stdout.readline().strip() if self._process.stdout else ""
+        if not self.endpoint:
+            self._process.wait(START_TIMEOUT)
+            raise ConfigurationError("The broker did not start; its error is above.", field="database")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops it."""
+        self._process.terminate()
+        self._process.wait(START_TIMEOUT)
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it used so far, in hundredths of a second (proc(5))."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+class Client:
+    """A client process; see halfmq_cli.bench.client. A context manager."""
+
+    def __init__(self, role: str, endpoint: str, **options: Any) -> None:
+        """Takes a role, the broker, and what the role wants to know; the home may be another one."""
+        self._role = role
+        home = options.pop("home", None)
+        self._environment = None if home is None else {**os.environ, "HOME": home}
+        self._command = [*_CLIENT, role, endpoint, json.dumps(options)]
+
+    def __enter__(self) -> Self:
+        """Starts it, and waits until it is ready."""
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            self.hear()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it."""
+        self._end()
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        """Sends a request; the answer."""
+        self.tell(request)
+        answer: dict[str, Any] = self.hear()
+        return answer
+
+    def tell(self, request: Any) -> None:
+        """Sends a request whose answer is heard later."""
+        if self._process.stdin is None:
+            raise RuntimeError("no pipe")
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        """Waits for an answer.
+
+        Raises:
+            ConfigurationError: The process failed.
+        """
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise ConfigurationError(f"The {self._role} failed; its error is above.", field="bench")
+        return json.loads(line)
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()

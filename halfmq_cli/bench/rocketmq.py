@@ -1,0 +1,106 @@
+"""`halfmq bench rocketmq`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from halfmq_cli.bench.accounting import check_arrived, numbers_stored
+from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
+from halfmq_cli.bench.processes import BrokerProcess, Client
+from halfmq_cli.bench.report import micros_each, percentile, print_figures
+from halfmq_cli.serve import fail
+from broker.errors import BrokerError
+
+PROTOCOLS = ("halfmq", "rocketmq")
+CALLS = ("send", "transaction")
+
+
+def rocketmq(
+    database: DatabaseUrl = None,
+    in_flight: Annotated[int, typer.Option(min=1, max=10_000, help="Calls under way at a time.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, max=1000, help="Threads of the official client.")] = 32,
+    size: Size = 1024,
+    seconds: Annotated[float, typer.Option(min=0.5, help="How long to measure each thing in all.")] = 10.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Parts of this time, in turns.")] = 5,
+    json_output: Json = False,
+) -> None:
+    """Measure RocketMQ's protocol next to halfmq's own, call by call, and the official Python client.
+
+    Both protocols are spoken by one process, without an SDK, to one broker, in turns: a message for each call, or a
+    transaction of two calls. Then the official client does the same in threads, and receives what was sent.
+    """
+    measured: dict[tuple[str, str], _Measured] = defaultdict(_Measured)
+    try:
+        with ExitStack() as stack:
+            (url,), shown = stack.enter_context(side_by_side(database, 1))
+            opened = stack.enter_context(with_tables(url))
+            broker = stack.enter_context(BrokerProcess(url, "--rocketmq"))
+            client = stack.enter_context(Client("unary producer", broker.endpoint, in_flight=in_flight, size=size))
+            part = seconds / rounds
+            calls = [(protocol, what) for what in CALLS for protocol in PROTOCOLS]
+            total = sum(client.ask([*call, min(0.5, part)])["done"] for call in calls)
+            for number in range(rounds):
+                # Each is first in some rounds: what comes later has more rows before it.
+                for call in calls[:: 1 if number % 2 else -1]:
+                    total += measured[call].take(broker, client, [*call, part])
+            check_arrived(numbers_stored(opened), range(total))
+            # Its client keeps a log in the user's home.
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="halfmq-"))
+            official = stack.enter_context(
+                Client("official client", broker.endpoint, home=home, threads=threads, size=size)
+            )
+            official.ask(["send", min(0.5, part)])
+            for what in (*CALLS, "receive"):
+                measured["official", what].take(broker, official, [what, seconds])
+    except BrokerError as error:
+        fail(error)
+    figures: dict[str, Any] = {}
+    for what in CALLS:
+        for protocol in PROTOCOLS:
+            figures[f"{protocol} {what}"] = measured[protocol, what].figures()
+        ours, theirs = (measured[protocol, what].per_second for protocol in PROTOCOLS)
+        figures[f"ratio {what}"] = round(theirs / ours, 3)
+    figures |= {f"official {what}": measured["official", what].figures() for what in (*CALLS, "receive")}
+    figures |= {"database": shown, "in_flight": in_flight, "threads": threads, "size_bytes": size}
+    print_figures("rocketmq", figures, as_json=json_output)
+
+
+class _Measured:
+    """What one client did in all rounds, and what it took."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._seconds = self._broker_cpu = self._client_cpu = 0.0
+        self._times: list[float] = []
+
+    def take(self, broker: BrokerProcess, client: Client, request: list[Any]) -> int:
+        """One round; how often it was done."""
+        before = broker.cpu_seconds()
+        answer = client.ask(request)
+        self._broker_cpu += broker.cpu_seconds() - before
+        self._client_cpu += answer["cpu_s"]
+        self._done += answer["done"]
+        self._seconds += answer["seconds"]
+        self._times += answer["ms"]
+        return int(answer["done"])
+
+    @property
+    def per_second(self) -> float:
+        """How often a second."""
+        return self._done / self._seconds
+
+    def figures(self) -> dict[str, float]:
+        """All of it."""
+        return {
+            "per_s": round(self.per_second, 1),
+            "p50_ms": round(percentile(self._times, 50), 3),
+            "p99_ms": round(percentile(self._times, 99), 3),
+            "broker_cpu_us": micros_each(self._broker_cpu, max(1, self._done)),
+            "client_cpu_us": micros_each(self._client_cpu, max(1, self._done)),
+        }

@@ -1,0 +1,125 @@
+"""All commands, by name. A command's module is loaded when it is called for: a broker starts without the demo's."""
+
+from __future__ import annotations
+
+import importlib
+from collections import UserDict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperGroup
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class _LoadedWhenAskedFor(UserDict[str, Any]):
+    """Commands by name; the value of one that is not loaded yet is its module and its function."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The command."""
+        if isinstance(self.data[name], tuple):
+            module, function = self.data[name]
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            alone.command(name)(getattr(_loaded(module), function))
+            self.data[name] = _as_written(get_command(alone))
+        return self.data[name]
+
+
+def _as_written(command: Any) -> Any:
+    """A command whose help keeps its [brackets]: Typer takes them for marks of bold, colours and so on."""
+    for text in (command, *command.params):
+        text.help = escape(getattr(text, "help", None) or "") or None
+    return command
+
+
+def _loaded(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not module.startswith("pipeline."):
+            raise
+        typer.echo(f"{error.name} is not installed: pip install 'halfmq[pipeline]'", err=True)
+        raise typer.Exit(1) from None
+
+
+def _group(
+    package: str,
+    functions: Mapping[str, tuple[str, str]],
+    callback: Callable[..., None] = lambda: None,
+    **settings: Any,
+) -> typer.Typer:
+    found = {name: (f"{package}.{module}", function) for name, (module, function) in functions.items()}
+
+    class Group(TyperGroup):
+        def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.commands = _LoadedWhenAskedFor({**found, **(commands or {})})
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
+
+    group = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, **settings)
+    # Typer takes an application without a command of its own for a mistake, unless it has a callback.
+    group.callback()(callback)
+    return group
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"halfmq {version('halfmq')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Takes the options of the command without any of its commands."""
+
+
+app = _group(
+    "halfmq_cli",
+    {
+        "serve": ("serve", "serve"),
+        "migrate": ("serve", "migrate_tables"),
+        "demo": ("demo.command", "demo"),
+    },
+    _options,
+    name="halfmq",
+    help="A transactional message broker on MySQL.",
+    pretty_exceptions_enable=False,
+)
+bench = _group(
+    "halfmq_cli.bench",
+    {
+        "transactions": ("transactions", "transactions"),
+        "send": ("send", "send"),
+        "consume": ("consume", "consume"),
+        "spark": ("spark", "spark"),
+        "rocketmq": ("rocketmq", "rocketmq"),
+        "latency": ("latency", "latency"),
+        "delay": ("delay", "delay"),
+        "idle": ("idle", "idle"),
+        "history": ("history", "history"),
+    },
+    help="Measure rates and latencies next to a floor of plain driver code.",
+)
+app.add_typer(bench, name="bench")
+pipeline = _group(
+    "pipeline.cli",
+    {
+        "archive": ("archive", "archive"),
+        "compact": ("archive", "compact"),
+        "replay": ("replay", "replay"),
+        "aggregate": ("aggregate", "aggregate"),
+        "reconcile": ("reconcile", "reconcile"),
+        "transactions": ("transactions", "transactions"),
+    },
+    help="Keep, check and condense what goes through topics, on Spark.",
+)
+app.add_typer(pipeline, name="pipeline")

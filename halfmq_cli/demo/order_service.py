@@ -1,0 +1,157 @@
+"""The order service: a process that writes orders and sends them as half messages.
+
+Its part in the story comes with its settings: orders to place, orders to leave in doubt and then be killed, orders
+whose outcome it never learns. Afterwards it stays, and answers the broker's checks from its tables.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from halfmq_cli.demo import stage
+from halfmq_cli.demo.plan import Fate, Order
+from halfmq_cli.demo.tables import ORDERS, Book, Row
+from producer_sdk import (
+    HalfMessages,
+    LocalTransactionState,
+    Message,
+    Transaction,
+    TransactionListener,
+    TransactionProducer,
+)
+
+THREADS = 8
+
+
+class PaymentRefused(Exception):
+    """The customer cannot pay: the order must not be."""
+
+
+class AnswersFromTables(TransactionListener):
+    """Answers checks from the business tables, whoever wrote them.
+
+    Attributes:
+        at_work: transactions that this process has begun and not ended; of those it is too early to tell.
+    """
+
+    def __init__(self, book: Book) -> None:
+        """Takes the tables."""
+        self._book = book
+        self.at_work: set[str] = set()
+
+    def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
+        """Is not used: orders are placed in `with producer.transaction()`."""
+        raise NotImplementedError
+
+    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+        """Looks the transaction up."""
+        if messages.transaction_id in self.at_work:
+            return LocalTransactionState.UNKNOWN
+        committed = self._book.settle(messages.transaction_id)
+        return LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK
+
+
+class NeverKnows(TransactionListener):
+    """Waits for a payment provider that never answers."""
+
+    def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
+        """Leaves the verdict to a check."""
+        return LocalTransactionState.UNKNOWN
+
+    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+        """Still does not know."""
+        return LocalTransactionState.UNKNOWN
+
+
+@dataclass
+class OrderService:
+    """Places orders: each in a local transaction, and as a message that shares its fate."""
+
+    producer: TransactionProducer
+    book: Book
+    at_work: set[str]
+    topic: str
+    tag: str
+
+    def place(self, order: Order) -> None:
+        """Writes an order and sends it: both happen, or neither does."""
+        with suppress(PaymentRefused), self.producer.transaction() as tx:
+            try:
+                self.begin(tx, order)
+                self._write(tx, order)
+            finally:
+                # Before the end of the block: where an exception leaves it, the listener is asked there.
+                self.at_work.discard(tx.transaction_id)
+
+    def _write(self, tx: Transaction, order: Order) -> None:
+        with self.book.transaction() as session:
+            self.book.write(session, tx.transaction_id, [order.row])
+            if order.fate is Fate.ROLLBACK:
+                raise PaymentRefused(f"{order.customer} cannot pay {order.cents / 100:.2f}")
+
+    def begin(self, tx: Transaction, order: Order) -> None:
+        """Sends the half message of an order."""
+        self.at_work.add(tx.transaction_id)
+        tx.send(self.topic, body_of(order), tag=self.tag, keys=[str(order.number)])
+        stage.say("prepared", order=order.number, transaction_id=tx.transaction_id)
+
+    def leave_in_doubt(self, order: Order) -> None:
+        """Does the same up to a point, and gives no verdict."""
+        tx = self.producer.transaction()
+        self.begin(tx, order)
+        if order.fate is not Fate.CRASH_BEFORE:
+            with self.book.transaction() as session:
+                self.book.write(session, tx.transaction_id, [order.row])
+
+    def ask_payment_provider(self, order: Order) -> None:
+        """Sends an order whose payment stays unknown."""
+        message = Message(self.topic, body_of(order), tag=self.tag, keys=[str(order.number)])
+        sent = self.producer.send_in_transaction(message)
+        stage.say("prepared", order=order.number, transaction_id=sent.transaction_id)
+
+
+def order_of(row: Row, fate: str) -> Order:
+    """An order, from the settings."""
+    number, customer, item, cents = row
+    return Order(number, customer, item, cents, Fate(fate))
+
+
+def body_of(order: Order) -> str:
+    """The order as a message."""
+    return json.dumps(dict(zip(ORDERS.names.split(", "), order.row, strict=True)))
+
+
+def main() -> None:
+    """Plays one process of the service."""
+    settings = stage.settings()
+    orders = [order_of(row, fate) for row, fate in settings["orders"]]
+    book = Book(settings["database"], settings["prefix"], ORDERS)
+    from_tables = AnswersFromTables(book)
+    listener = NeverKnows() if settings["never_knows"] else from_tables
+    with (
+        TransactionProducer(
+            settings["endpoint"], settings["group"], listener, client_id=settings["client_id"]
+        ) as producer,
+        ThreadPoolExecutor(THREADS) as threads,
+    ):
+        service = OrderService(producer, book, from_tables.at_work, settings["topic"], settings["tag"])
+        parts = {Fate.COMMIT: service.place, Fate.ROLLBACK: service.place, Fate.UNKNOWN: service.ask_payment_provider}
+        # First what ends well, so that being killed leaves in doubt what it is meant to leave in doubt.
+        doubtful = [order for order in orders if order.fate not in parts]
+        for _ in threads.map(lambda order: parts[order.fate](order), [o for o in orders if o.fate in parts]):
+            pass
+        for _ in threads.map(service.leave_in_doubt, doubtful):
+            pass
+        if doubtful:
+            stage.die()
+        stage.say("finished")
+        stage.wait_for_end()
+    book.close()
+
+
+if __name__ == "__main__":
+    main()

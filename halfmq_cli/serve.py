@@ -1,0 +1,180 @@
+"""`halfmq serve` and `halfmq migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from broker.app import CLOSING, Broker, warn_of_readers
+from halfmq_cli import logs
+from halfmq_cli.memory import give_back_large_blocks
+from broker.config import BrokerConfig, load
+from broker.errors import BrokerError
+from broker.storage.durability import open_database
+from broker.storage.migrations import current, migrate
+
+BACKSTOP = 5.0
+"""Seconds after the end of the drain when the process ends in any case."""
+
+Database = Annotated[
+    str | None, typer.Option(help="Database URL: mysql://user:password@host:3306/name, or sqlite:///file.")
+]
+DatabaseFile = Annotated[
+    str | None, typer.Option(help="File with the database's URL: arguments are seen by all users of the machine.")
+]
+TablePrefix = Annotated[str | None, typer.Option(help="What the names of all tables begin with [nothing].")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with a table [broker].")]
+
+
+def fail(error: BrokerError) -> NoReturn:
+    """Ends the command with an error: the setting or field at fault, and what to do."""
+    where = f"{error.field}: " if error.field else ""
+    sys.stderr.write(f"halfmq: {where}{error.message}\n")
+    raise SystemExit(2)
+
+
+def serve(
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
+    listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
+    config_file: ConfigFile = None,
+    broker_id: Annotated[str | None, typer.Option(help="Name in logs and histories.")] = None,
+    first_check: Annotated[float | None, typer.Option(help="Seconds from prepare to the first check [6].")] = None,
+    check_interval: Annotated[float | None, typer.Option(help="Seconds between checks [30].")] = None,
+    max_checks: Annotated[int | None, typer.Option(help="Checks before a transaction is parked [15].")] = None,
+    lease: Annotated[float | None, typer.Option(help="Seconds a delivery belongs to its consumer [30].")] = None,
+    queue_count: Annotated[int | None, typer.Option(help="Queues of a topic that names no number [4].")] = None,
+    retention_hours: Annotated[float | None, typer.Option(help="Hours that messages are kept [72].")] = None,
+    max_delay_hours: Annotated[float | None, typer.Option(help="Longest wait of a delayed message [24].")] = None,
+    history_hours: Annotated[
+        float | None, typer.Option(help="Hours that deliveries are kept for timelines; 0: not recorded [24].")
+    ] = None,
+    sink_hours: Annotated[
+        float | None, typer.Option(help="Hours that half messages of a sink wait for their epoch [24].")
+    ] = None,
+    auto_create: Annotated[
+        bool | None, typer.Option(help="Make unknown topics and consumer groups when first named [off].")
+    ] = None,
+    auto_create_groups: Annotated[
+        bool | None, typer.Option(help="Make unknown consumer groups [with --auto-create and with --rocketmq].")
+    ] = None,
+    max_body_bytes: Annotated[int | None, typer.Option(help="Largest body of a message [4194304].")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Calls under way at a time [5000].")] = None,
+    max_streams: Annotated[int | None, typer.Option(help="Streams under way at a time [20000].")] = None,
+    max_request_bytes: Annotated[int | None, typer.Option(help="Bytes of all requests under way [536870912].")] = None,
+    drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
+    answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds to try to reach a lost database [10].")] = None,
+    allow_unsafe_database: Annotated[
+        bool | None, typer.Option(help="Start although the database can lose acknowledged commits [off].")
+    ] = None,
+    migrate: Annotated[bool | None, typer.Option(help="Create or upgrade the tables at the start [on].")] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="Certificate chain (PEM file).")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Private key (PEM file).")] = None,
+    tls_client_ca: Annotated[str | None, typer.Option(help="CA of client certificates (PEM file).")] = None,
+    tls_optional: Annotated[
+        bool | None, typer.Option(help="Serve clients without TLS, too, on the same port [off].")
+    ] = None,
+    rocketmq: Annotated[bool | None, typer.Option(help="Serve RocketMQ's official clients, too [off].")] = None,
+    rocketmq_endpoints: Annotated[
+        str | None, typer.Option(help="Addresses to announce to them; those that they use [none].")
+    ] = None,
+    rocketmq_keys: Annotated[
+        str | None, typer.Option(help="File with access-key:secret-key lines; they must sign then [none].")
+    ] = None,
+    rocketmq_signature_window: Annotated[
+        float | None, typer.Option(help="Seconds that the time of a signature may differ; 0: any time [0].")
+    ] = None,
+    rocketmq_min_invisible: Annotated[
+        float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
+) -> None:
+    """Run a broker.
+
+    Every option can also be set by HALFMQ_<OPTION> in the environment, or in the file named by --config.
+    """
+    arguments = dict(locals())
+    file = arguments.pop("config_file")
+    try:
+        config = load(arguments, file=file)
+        logs.set_up(config.log_format, config.log_level)
+        warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
+        give_back_large_blocks()
+        # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
+        sys.setswitchinterval(0.0005)
+        # What is loaded by now stays: the collector need not look at it, nor at the rest after every 700 new objects.
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
+        asyncio.run(_serve(config))
+    except BrokerError as error:
+        fail(error)
+
+
+async def _serve(config: BrokerConfig) -> None:
+    broker = Broker(config)
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    starting = asyncio.ensure_future(broker.start())
+    ended = asyncio.ensure_future(ending.wait())
+    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        await asyncio.wait({starting}, timeout=config.drain)
+    if not starting.done():
+        _end_at_once()  # A thread waits for the database, and would hold the process.
+    starting.result()
+    # One line on standard output, for whoever started this process: where it serves.
+    sys.stdout.write(f"{broker.endpoint}\n")
+    sys.stdout.flush()
+    await ended
+    # Should the loop itself be held up, this thread is not.
+    backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
+    backstop.daemon = True
+    backstop.start()
+    if not await broker.stop():
+        _end_at_once()
+    backstop.cancel()
+
+
+def _end_at_once() -> NoReturn:
+    """Ends the process, whatever its threads wait for; the kernel closes its connections."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def migrate_tables(
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Create or upgrade the database's tables."""
+    arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
+    try:
+        config = load(arguments, file=config_file)
+        opened, _ = open_database(
+            config.database,
+            answer_timeout=config.answer_timeout,
+            allow_unsafe=True,
+            table_prefix=config.table_prefix,
+        )
+        before = current(opened)
+        migrate(opened)
+        sys.stdout.write(f"{opened.shown_url}: {before or 'empty'} -> {current(opened)}\n")
+    except BrokerError as error:
+        fail(error)
