@@ -10,6 +10,24 @@ Start with Consumer::
 
 from __future__ import annotations
 
+from client_core.admin import (
+    Admin,
+    AsyncAdmin,
+    DeadLetter,
+    ExhaustedPolicy,
+    GroupInfo,
+    GroupMode,
+    GroupProgress,
+    MessageInfo,
+    RedriveProgress,
+    TimelineEvent,
+    TimelineEventType,
+    TopicInfo,
+)
+from client_core.connection import RetryConfig, TlsConfig
+from client_core.filters import SqlFilter, TagFilter
+from client_core.message import LogPosition
+from client_core.stored import StoredMessage
 from consumer_sdk.async_consumer import AsyncConsumer
 from consumer_sdk.consumer import Consumer
 from consumer_sdk.errors import (
@@ -27,24 +45,6 @@ from consumer_sdk.errors import (
 )
 from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage
 from consumer_sdk.queues import AsyncQueueReader, QueueMeasure, QueueOffset, QueueReader, QueueSlice
-from producer_sdk.admin import (
-    Admin,
-    AsyncAdmin,
-    DeadLetter,
-    ExhaustedPolicy,
-    GroupInfo,
-    GroupMode,
-    GroupProgress,
-    MessageInfo,
-    RedriveProgress,
-    TimelineEvent,
-    TimelineEventType,
-    TopicInfo,
-)
-from producer_sdk.connection import RetryConfig, TlsConfig
-from producer_sdk.filters import SqlFilter, TagFilter
-from producer_sdk.message import LogPosition
-from producer_sdk.stored import StoredMessage
 
 __all__ = [
     "Admin",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from client_core.connection import BrokerLink, check_count, check_seconds, reason_of
 from consumer_sdk.handlers import HandlerPool, called_by_handler_of
 from consumer_sdk.message import AsyncReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
@@ -13,21 +14,20 @@ from consumer_sdk.queues import queue_offsets, read_queue
 from consumer_sdk.receipts import nack_of
 from consumer_sdk.settings import settings_from
 from consumer_sdk.subscription import Subscription
-from producer_sdk.connection import BrokerLink, check_count, check_seconds, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import datetime
     from types import TracebackType
 
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
+    from client_core.filters import Filters, MessageFilter
+    from client_core.message import LogPosition
+    from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
-    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
-    from producer_sdk.filters import Filters, MessageFilter
-    from producer_sdk.message import LogPosition
-    from producer_sdk.positions import StartPosition
 
 __all__ = ["AsyncConsumer"]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from client_core.connection import BackgroundRunner, check_count
 from consumer_sdk.async_consumer import AsyncConsumer
 from consumer_sdk.message import ReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.receipts import nack_of
-from producer_sdk.connection import BackgroundRunner, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
     from types import TracebackType
 
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
+    from client_core.filters import Filters, MessageFilter
+    from client_core.message import LogPosition
+    from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.queues import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
-    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
-    from producer_sdk.filters import Filters, MessageFilter
-    from producer_sdk.message import LogPosition
-    from producer_sdk.positions import StartPosition
 
 __all__ = ["Consumer"]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from producer_sdk.errors import (
+from client_core.errors import (
     BrokerFailed,
     BrokerUnavailable,
     ClientClosed,

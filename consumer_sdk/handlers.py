@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from client_core.connection import is_own_cancellation, reason_of
 from consumer_sdk.receipts import Nack
-from producer_sdk.connection import is_own_cancellation, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

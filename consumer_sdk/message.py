@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from producer_sdk.stored import StoredMessage
+from client_core.stored import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
+    from client_core.message import LogPosition
     from halfmq.v1 import consumer_pb2
-    from producer_sdk.message import LogPosition
 
 __all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "handles_of"]
 

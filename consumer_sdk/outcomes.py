@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from client_core.connection.statuses import as_item_error
+from client_core.message import LogPosition
 from consumer_sdk.errors import BatchReceiptsRefused, HalfmqError, ReceiptRefused, RequestRefused, StaleReceipt
 from consumer_sdk.leases import LOST_REASONS
-from producer_sdk.connection.statuses import as_item_error
-from producer_sdk.message import LogPosition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from client_core.connection import BackgroundRunner, BrokerLink, as_timestamp, check_count, read_span
+from client_core.filters import filter_to_wire
+from client_core.stored import StoredMessage
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import BackgroundRunner, BrokerLink, as_timestamp, check_count, read_span
-from producer_sdk.filters import filter_to_wire
-from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
     from types import TracebackType
 
-    from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
-    from producer_sdk.filters import MessageFilter
+    from client_core.connection import Broker, Endpoint, RetryConfig, TlsConfig
+    from client_core.filters import MessageFilter
 
 __all__ = [
     "AsyncQueueReader",

@@ -9,14 +9,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from client_core.connection import text_of_reason
+from client_core.connection.statuses import is_passing_item
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import text_of_reason
-from producer_sdk.connection.statuses import is_passing_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from producer_sdk.connection import RetryConfig
+    from client_core.connection import RetryConfig
 
 __all__ = ["Nack", "ReceiptLane", "Said", "nack_of"]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from client_core.connection import HEARTBEAT, check_count, check_seconds, check_text, client_name, refuse
+from client_core.filters import topic_filters
+from client_core.positions import position_to_wire
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import HEARTBEAT, check_count, check_seconds, check_text, client_name, refuse
-from producer_sdk.filters import topic_filters
-from producer_sdk.positions import position_to_wire
 
 if TYPE_CHECKING:
+    from client_core.filters import Filters
+    from client_core.positions import StartPosition
     from halfmq.v1 import message_pb2
-    from producer_sdk.filters import Filters
-    from producer_sdk.positions import StartPosition
 
 __all__ = ["ConsumerSettings", "settings_from"]
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from client_core.connection import RetryConfig
     from consumer_sdk.fifo import FifoLeases
     from halfmq.v1 import consumer_pb2 as pb
-    from producer_sdk.connection import RetryConfig
 
 __all__ = ["Settling"]
 

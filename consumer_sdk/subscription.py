@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from client_core.connection import Duplex, Reconnect
+from client_core.connection.statuses import HOPELESS, as_halfmq_error
+from client_core.errors import HalfmqError
 from consumer_sdk.errors import BrokerUnavailable, ClientClosed, ConsumerError, SubscriptionRefused
 from consumer_sdk.fifo import FifoLeases
 from consumer_sdk.inbox import Inbox
 from consumer_sdk.leases import LeaseKeeper, lease_of, seconds_of
 from consumer_sdk.settling import Settling
 from halfmq.v1 import consumer_pb2 as pb
-from producer_sdk.connection import Duplex, Reconnect
-from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
-from producer_sdk.errors import HalfmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from client_core.connection import Broker, BrokerLink
     from consumer_sdk.receipts import Nack, Said
     from consumer_sdk.settings import ConsumerSettings
-    from producer_sdk.connection import Broker, BrokerLink
 
 __all__ = ["Subscription"]
 

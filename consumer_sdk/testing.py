@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from producer_sdk.testing import embedded_broker
+from client_core.testing import embedded_broker
 
 __all__ = ["embedded_broker"]
 
 with suppress(ImportError):  # there is no fixture without pytest
-    from producer_sdk.testing import halfmq_broker
+    from client_core.testing import halfmq_broker
 
     __all__ += ["halfmq_broker"]

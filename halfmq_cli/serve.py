@@ -15,12 +15,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from broker.app import CLOSING, Broker, warn_of_readers
-from halfmq_cli import logs
-from halfmq_cli.memory import give_back_large_blocks
 from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
 from broker.storage.durability import open_database
 from broker.storage.migrations import current, migrate
+from halfmq_cli import logs
+from halfmq_cli.memory import give_back_large_blocks
 
 BACKSTOP = 5.0
 """Seconds after the end of the drain when the process ends in any case."""

@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from consumer_sdk.errors import ConfigurationError, HalfmqError
-from pipeline.failures import first_line
 from consumer_sdk.spark.sink.micro_batches import write_once
 from consumer_sdk.spark.source.brokers import require_topic
 from consumer_sdk.spark.source.offsets import from_json
+from pipeline.failures import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions
 
+from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.options import WriteOptions
-from pipeline.archive.folder import Folder
-from pipeline.archive.layout import Span, chosen, missing, spans_by_queue
-from pipeline.archive.reading import files_of, frame_of
 from consumer_sdk.spark.sink.writing import Epochs
 from consumer_sdk.spark.source.brokers import require_topic
 from consumer_sdk.spark.source.offsets import QueueRange, bounded, ranges_between
-from producer_sdk.ids import new_id
+from pipeline.archive.folder import Folder
+from pipeline.archive.layout import Span, chosen, missing, spans_by_queue
+from pipeline.archive.reading import files_of, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipeline.archive.layout import Piece
     from consumer_sdk.spark.source.offsets import Offsets
+    from pipeline.archive.layout import Piece
 
 __all__ = ["Replay", "Replayed"]
 

@@ -11,13 +11,7 @@ Start with TransactionProducer. The listener answers checks by what the block wr
 
 from __future__ import annotations
 
-import os
-
-# Before gRPC is loaded. While a thread is in a call, its handling of forks kills some children that are forked to run
-# another program, as PySpark does for its JVM; and asyncio's clients, which these are, gain nothing by it.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-from producer_sdk.admin import (
+from client_core.admin import (
     Admin,
     AsyncAdmin,
     DeadLetter,
@@ -31,11 +25,9 @@ from producer_sdk.admin import (
     TimelineEventType,
     TopicInfo,
 )
-from producer_sdk.async_producer import AsyncProducer
-from producer_sdk.async_transaction_producer import AsyncTransactionProducer
-from producer_sdk.batching import BatchLimits
-from producer_sdk.connection import RetryConfig, TlsConfig
-from producer_sdk.errors import (
+from client_core.batching import BatchLimits
+from client_core.connection import RetryConfig, TlsConfig
+from client_core.errors import (
     BatchRecallRefused,
     BatchRefused,
     BrokerFailed,
@@ -51,19 +43,22 @@ from producer_sdk.errors import (
     TransactionRefused,
     VerdictUnconfirmed,
 )
-from producer_sdk.filters import SqlFilter, TagFilter
-from producer_sdk.listener import AsyncTransactionListener, TransactionListener
-from producer_sdk.message import HalfMessages, LogPosition, Message
-from producer_sdk.producer import Producer, Transaction, TransactionProducer
-from producer_sdk.results import (
+from client_core.filters import SqlFilter, TagFilter
+from client_core.message import HalfMessages, LogPosition, Message
+from client_core.old_names import lead_on
+from client_core.results import (
     CheckInfo,
     TransactionInfo,
     TransactionResult,
     TransactionSendResult,
     VerdictInfo,
 )
-from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
-from producer_sdk.stored import StoredMessage
+from client_core.states import LocalTransactionState, TransactionState, VerdictSource
+from client_core.stored import StoredMessage
+from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.async_transaction_producer import AsyncTransactionProducer
+from producer_sdk.listener import AsyncTransactionListener, TransactionListener
+from producer_sdk.producer import Producer, Transaction, TransactionProducer
 from producer_sdk.transaction import AsyncTransaction
 
 __all__ = [
@@ -119,3 +114,23 @@ __all__ = [
     "VerdictSource",
     "VerdictUnconfirmed",
 ]
+
+lead_on(
+    {
+        f"producer_sdk.{name}": f"client_core.{name}"
+        for name in (
+            "admin",
+            "batching",
+            "connection",
+            "encoding",
+            "errors",
+            "filters",
+            "ids",
+            "message",
+            "positions",
+            "results",
+            "states",
+            "stored",
+        )
+    }
+)

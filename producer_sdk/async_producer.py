@@ -9,12 +9,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from halfmq.v1 import producer_pb2
-from producer_sdk.batching import Batcher, BatchLimits, ask, is_passing, outcomes_of
-from producer_sdk.connection import BrokerLink, check_kind, check_seconds, client_name
-from producer_sdk.connection.statuses import as_item_error
-from producer_sdk.encoding import encode_message, to_wire
-from producer_sdk.errors import (
+from client_core.batching import Batcher, BatchLimits, ask, is_passing, outcomes_of
+from client_core.connection import BrokerLink, check_kind, check_seconds, client_name
+from client_core.connection.statuses import as_item_error
+from client_core.encoding import encode_message, to_wire
+from client_core.errors import (
     BatchRecallRefused,
     BatchRefused,
     ClientClosed,
@@ -22,16 +21,17 @@ from producer_sdk.errors import (
     RecallRefused,
     RequestRefused,
 )
-from producer_sdk.ids import plausible_id, sent_id
-from producer_sdk.message import LogPosition, as_messages
+from client_core.ids import plausible_id, sent_id
+from client_core.message import LogPosition, as_messages
+from halfmq.v1 import producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.message import Message
     from halfmq.v1 import message_pb2
-    from producer_sdk.connection import Endpoint, RetryConfig, Span, TlsConfig
-    from producer_sdk.message import Message
 
 __all__ = ["AsyncProducer"]
 

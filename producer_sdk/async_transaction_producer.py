@@ -6,32 +6,32 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from halfmq.v1 import transaction_pb2
-from producer_sdk.async_producer import AsyncProducer
-from producer_sdk.checks import CheckStream
-from producer_sdk.connection import check_count, check_text
-from producer_sdk.encoding import to_wire
-from producer_sdk.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
-from producer_sdk.ids import new_id, plausible_id
-from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
-from producer_sdk.message import HalfMessages, Message, as_messages
-from producer_sdk.own_check import OwnCheck
-from producer_sdk.results import (
+from client_core.connection import check_count, check_text
+from client_core.encoding import to_wire
+from client_core.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
+from client_core.ids import new_id, plausible_id
+from client_core.message import HalfMessages, Message, as_messages
+from client_core.results import (
     TransactionInfo,
     TransactionResult,
     TransactionSendResult,
     message_ids,
     transaction_info,
 )
-from producer_sdk.states import LocalTransactionState, TransactionState
+from client_core.states import LocalTransactionState, TransactionState
+from halfmq.v1 import transaction_pb2
+from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.checks import CheckStream
+from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
+from producer_sdk.own_check import OwnCheck
 from producer_sdk.transaction import AsyncTransaction
 from producer_sdk.verdicts import TransactionCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from producer_sdk.batching import BatchLimits
-    from producer_sdk.connection import Endpoint, RetryConfig, TlsConfig
+    from client_core.batching import BatchLimits
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from producer_sdk.listener import AnyListener
 
 __all__ = ["AsyncTransactionProducer"]

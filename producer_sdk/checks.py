@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from client_core.connection import HEARTBEAT, Duplex, Reconnect
+from client_core.connection.statuses import HOPELESS, as_halfmq_error
+from client_core.encoding import from_wire
+from client_core.errors import RequestRefused
+from client_core.message import HalfMessages
+from client_core.states import LocalTransactionState
 from halfmq.v1 import transaction_pb2 as pb
-from producer_sdk.connection import HEARTBEAT, Duplex, Reconnect
-from producer_sdk.connection.statuses import HOPELESS, as_halfmq_error
-from producer_sdk.encoding import from_wire
-from producer_sdk.errors import RequestRefused
-from producer_sdk.message import HalfMessages
-from producer_sdk.states import LocalTransactionState
 
 if TYPE_CHECKING:
-    from producer_sdk.connection import Broker, BrokerLink
+    from client_core.connection import Broker, BrokerLink
     from producer_sdk.listener import ListenerCaller
 
 __all__ = ["CheckStream"]

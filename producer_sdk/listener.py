@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from producer_sdk.connection import is_own_cancellation, reason_of
-from producer_sdk.states import LocalTransactionState
+from client_core.connection import is_own_cancellation, reason_of
+from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from producer_sdk.message import HalfMessages
+    from client_core.message import HalfMessages
 
 __all__ = ["AnyListener", "AsyncTransactionListener", "ListenerCaller", "TransactionListener", "run_execute"]
 

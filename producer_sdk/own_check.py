@@ -10,14 +10,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from producer_sdk.errors import HalfmqError
-from producer_sdk.states import LocalTransactionState
+from client_core.errors import HalfmqError
+from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from client_core.message import HalfMessages
     from producer_sdk.listener import ListenerCaller
-    from producer_sdk.message import HalfMessages
 
 __all__ = ["OwnCheck"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from client_core.connection import BackgroundRunner
+from client_core.errors import ConfigurationError
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
-from producer_sdk.connection import BackgroundRunner
-from producer_sdk.errors import ConfigurationError
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from producer_sdk.batching import BatchLimits
-    from producer_sdk.connection import Endpoint, RetryConfig, Span, TlsConfig
-    from producer_sdk.message import LogPosition, Message
-    from producer_sdk.results import TransactionInfo, TransactionResult, TransactionSendResult
+    from client_core.batching import BatchLimits
+    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.message import LogPosition, Message
+    from client_core.results import TransactionInfo, TransactionResult, TransactionSendResult
     from producer_sdk.transaction import AsyncTransaction
 
 __all__ = ["Producer", "Transaction", "TransactionProducer"]

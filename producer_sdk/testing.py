@@ -1,136 +1,14 @@
-"""A broker inside the test process, for users' tests: no database to install, nothing to clean up."""
+"""A broker inside the test process; the same as consumer_sdk.testing."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
-import tempfile
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
-import grpc
-
-from halfmq.v1 import admin_pb2, admin_pb2_grpc
-from producer_sdk.connection import check_text
-from producer_sdk.errors import ConfigurationError, HalfmqError
-
-try:
-    import pytest
-except ModuleNotFoundError:  # embedded_broker() works without it
-    pytest = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from broker.app import EmbeddedBroker
+from client_core.testing import embedded_broker
 
 __all__ = ["embedded_broker"]
 
+with suppress(ImportError):  # there is no fixture without pytest
+    from client_core.testing import halfmq_broker
 
-@contextmanager
-def embedded_broker(
-    topics: str | Iterable[str] = (),
-    groups: str | Iterable[str] = (),
-    *,
-    data_dir: Path | None = None,
-    **settings: Any,
-) -> Iterator[EmbeddedBroker]:
-    """Runs a broker in this process, on storage in a directory that is gone afterwards.
-
-    Other topics and groups are made when they are first named; ``auto_create=False`` refuses them, as a broker does
-    that was started with its defaults.
-
-    Args:
-        topics: Topics to create before the block begins; one or several.
-        groups: Consumer groups to create before the block begins; one or several.
-        data_dir: Where to keep the data; None: in a temporary directory.
-        settings: Further settings of the broker, such as ``first_check=0.1``; their names are those of its
-            configuration file.
-
-    Yields:
-        The broker; clients connect to its ``endpoint``.
-
-    Raises:
-        HalfmqError: The broker's dependencies are not installed, or a module of the same name hides it.
-        ConfigurationError: A name or a setting cannot be.
-    """
-    _refuse_another_broker()
-    try:
-        # The SDKs work without the broker's dependencies.
-        from broker.app import EmbeddedBroker  # noqa: PLC0415
-        from broker.config import BrokerConfig  # noqa: PLC0415
-        from broker.errors import BrokerError  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        msg = f"the embedded broker needs {error.name}, which is not installed; run: pip install 'halfmq[broker]'"
-        raise HalfmqError(msg) from error
-    known = [field.name for field in dataclasses.fields(BrokerConfig)]
-    for name in settings:
-        if name not in known:
-            msg = f"{name} is no setting of the broker; there are: {', '.join(known)}"
-            raise ConfigurationError(msg, field=name)
-    wanted = {"topics": _names("topics", topics), "groups": _names("groups", groups)}
-    with tempfile.TemporaryDirectory(prefix="halfmq-", ignore_cleanup_errors=True) as temporary, ExitStack() as running:
-        try:
-            broker = running.enter_context(EmbeddedBroker(data_dir=data_dir or Path(temporary), **settings))
-        except BrokerError as error:
-            raise ConfigurationError(str(error), reason=error.reason, field=error.field) from error
-        except TypeError as error:
-            msg = f"a setting of the broker is of the wrong kind ({error}): {settings}"
-            raise ConfigurationError(msg) from error
-        _create(broker.endpoint, **wanted)
-        yield broker
-
-
-def _refuse_another_broker() -> None:
-    """Looks where `import broker` leads, without running what is there."""
-    found = importlib.util.find_spec("broker")
-    own = Path(__file__).parents[1] / "broker"
-    if found is None or not found.origin or Path(found.origin).parent.resolve() == own.resolve():
-        return
-    msg = (
-        f"{found.origin} hides halfmq's package broker, which has the same name; rename it, or take its folder off the"
-        " path that Python imports from"
-    )
-    raise HalfmqError(msg)
-
-
-def _names(setting: str, names: str | Iterable[str]) -> tuple[str, ...]:
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    for name in listed:
-        check_text(setting, name, "is one name or several")
-    return listed
-
-
-def _create(endpoint: str, topics: Iterable[str], groups: Iterable[str]) -> None:
-    with grpc.insecure_channel(endpoint) as channel:
-        admin = admin_pb2_grpc.AdminServiceStub(channel)
-        for name in topics:
-            topic = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=name))
-            _unless_it_exists("topics", name, admin.CreateTopic, topic)
-        for name in groups:
-            group = admin_pb2.CreateGroupRequest(group=admin_pb2.ConsumerGroup(name=name))
-            _unless_it_exists("groups", name, admin.CreateGroup, group)
-
-
-def _unless_it_exists(setting: str, name: str, call: Any, request: Any) -> None:
-    try:
-        call(request, timeout=10.0)
-    except grpc.RpcError as error:
-        # Kept from an earlier run when the caller named a data_dir.
-        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.ALREADY_EXISTS:
-            return
-        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            msg = f"{setting}: {name!r} cannot be created: {error.details()}"
-            raise ConfigurationError(msg, code=error.code(), field=setting) from error
-        raise
-
-
-if pytest is not None:
     __all__ += ["halfmq_broker"]
-
-    @pytest.fixture
-    def halfmq_broker() -> Iterator[EmbeddedBroker]:
-        """An embedded broker that creates topics and groups as they are used; import it into a conftest.py."""
-        with embedded_broker() as broker:
-            yield broker

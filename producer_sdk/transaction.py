@@ -6,22 +6,22 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Self
 
-from producer_sdk.connection import reason_of, text_of_reason
-from producer_sdk.encoding import encode_message, from_wire, to_wire
-from producer_sdk.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, TransactionRefused
-from producer_sdk.ids import new_id
-from producer_sdk.message import HalfMessages, as_messages
-from producer_sdk.results import TransactionResult, message_ids
-from producer_sdk.states import LocalTransactionState
+from client_core.connection import reason_of, text_of_reason
+from client_core.encoding import encode_message, from_wire, to_wire
+from client_core.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, TransactionRefused
+from client_core.ids import new_id
+from client_core.message import HalfMessages, as_messages
+from client_core.results import TransactionResult, message_ids
+from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
+    from client_core.connection import Span
+    from client_core.message import Message
     from halfmq.v1 import message_pb2 as pb
-    from producer_sdk.connection import Span
-    from producer_sdk.message import Message
     from producer_sdk.own_check import OwnCheck
     from producer_sdk.verdicts import TransactionCalls
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from halfmq.v1 import transaction_pb2 as pb
-from producer_sdk.batching import Batcher, BatchLimits, ask
-from producer_sdk.connection import text_of_reason
-from producer_sdk.errors import (
+from client_core.batching import Batcher, BatchLimits, ask
+from client_core.connection import text_of_reason
+from client_core.errors import (
     ClientClosed,
     HalfmqError,
     PrepareUnconfirmed,
@@ -18,13 +17,14 @@ from producer_sdk.errors import (
     TransactionRefused,
     VerdictUnconfirmed,
 )
-from producer_sdk.results import TransactionResult, transaction_result
+from client_core.results import TransactionResult, transaction_result
+from halfmq.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from client_core.connection import BrokerLink
     from halfmq.v1 import message_pb2
-    from producer_sdk.connection import BrokerLink
 
 __all__ = ["TransactionCalls"]
 

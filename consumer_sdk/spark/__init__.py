@@ -12,6 +12,7 @@ group: lease_messages, then ack or nack.
 
 from __future__ import annotations
 
+from client_core.old_names import lead_on
 from consumer_sdk.spark.data_source import HalfmqDataSource
 from consumer_sdk.spark.leases.leasing import lease_messages
 from consumer_sdk.spark.leases.settling import SettledMessages, ack, nack
@@ -29,3 +30,5 @@ __all__ = [
     "persisted",
     "write_once",
 ]
+
+lead_on({"consumer_sdk.spark.pipeline": "pipeline"})

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
-from producer_sdk.connection import BackgroundRunner, BrokerLink, RetryConfig
+from client_core.connection import BackgroundRunner, BrokerLink, RetryConfig
 
 if TYPE_CHECKING:
     from consumer_sdk.spark.options import Connection

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from client_core.connection import TlsConfig, parse_endpoints
+from client_core.filters import SqlFilter, TagFilter
+from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.hints import did_you_mean
 from consumer_sdk.spark.source.offsets import TOPIC_IDS
-from producer_sdk.connection import TlsConfig, parse_endpoints
-from producer_sdk.filters import SqlFilter, TagFilter
-from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from producer_sdk.filters import MessageFilter
+    from client_core.filters import MessageFilter
 
 __all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions", "WriteOptions", "time_of"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from halfmq_cli.bench.load import MARK, mark_of
 from broker.errors import BrokerError
+from halfmq_cli.bench.load import MARK, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import grpc
 import typer
 
+from broker.domain.ids import uuid7
+from broker.errors import BrokerError
+from broker.storage import rows
+from halfmq.v1 import admin_pb2, admin_pb2_grpc
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.consumers import QUIET, RECEIVE
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
@@ -21,10 +25,6 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.serve import fail
-from broker.domain.ids import uuid7
-from broker.errors import BrokerError
-from broker.storage import rows
-from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 
+from consumer_sdk import AsyncConsumer
 from halfmq_cli.bench.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, mark_of
-from consumer_sdk import AsyncConsumer
 
 RECEIVE = 512
 # Seconds without a message after which the missing ones are given up; longer than any retry of the SDKs.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.databases import side_by_side, with_tables
 from halfmq_cli.bench.load import MARK, mark_of
@@ -14,7 +15,6 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import percentiles, print_figures
 from halfmq_cli.serve import fail
-from broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from broker.storage.engine import Database

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from halfmq_cli.bench.databases import settle, side_by_side
-from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
-from halfmq_cli.serve import fail
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.group import GroupSettings
 from broker.domain.message import Message
@@ -31,6 +28,9 @@ from broker.services.work import AckWork, ClaimWork, Half, JoinWork, PrepareWork
 from broker.storage.durability import open_database
 from broker.storage.migrations import migrate
 from broker.storage.store import Store
+from halfmq_cli.bench.databases import settle, side_by_side
+from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
+from halfmq_cli.serve import fail
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic

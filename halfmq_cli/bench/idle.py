@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import Unaccounted
 from halfmq_cli.bench.counters import Observer
 from halfmq_cli.bench.databases import side_by_side, with_tables
@@ -15,7 +16,6 @@ from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer re
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import print_figures
 from halfmq_cli.serve import fail
-from broker.errors import BrokerError
 
 # For what the beginning of the streams asks of the database to be over, in parts of the time that is measured.
 CALMING = 0.1

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from halfmq_cli.bench.conversation import answer, next_request
-from halfmq_cli.bench.load import GROUP, TOPIC
 from halfmq.v1 import consumer_pb2 as pb
 from halfmq.v1 import consumer_pb2_grpc
+from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.load import GROUP, TOPIC
 from producer_sdk import AsyncProducer
 
 if TYPE_CHECKING:

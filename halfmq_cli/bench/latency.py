@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.errors import BrokerError, ConfigurationError
 from halfmq_cli.bench.accounting import check_arrived
 from halfmq_cli.bench.databases import side_by_side, with_tables
 from halfmq_cli.bench.floor import SendFloor
@@ -15,7 +16,6 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import percentile, percentiles, print_figures
 from halfmq_cli.serve import fail
-from broker.errors import BrokerError, ConfigurationError
 
 # Messages before those that count.
 WARM_UP = 50

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from halfmq_cli.children import environment
 from broker.errors import ConfigurationError
+from halfmq_cli.children import environment
 
 START_TIMEOUT = 30
 

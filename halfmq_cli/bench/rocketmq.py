@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
 from halfmq_cli.bench.databases import side_by_side, with_tables
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serve import fail
-from broker.errors import BrokerError
 
 PROTOCOLS = ("halfmq", "rocketmq")
 CALLS = ("send", "transaction")

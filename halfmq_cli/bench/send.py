@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
 from halfmq_cli.bench.databases import side_by_side, with_tables
 from halfmq_cli.bench.floor import FloorRates, SendFloor
@@ -15,7 +16,6 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serve import fail
-from broker.errors import BrokerError
 
 
 def send(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 from halfmq_cli.bench.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
 from halfmq_cli.bench.producers import loops
-from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from halfmq_cli.children import environment
 from broker.errors import BrokerError
+from halfmq_cli.children import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import grpc
 import typer
 
+from broker.domain.limits import check_topic_name
+from broker.errors import BrokerError, InvalidArgument
+from broker.storage.engine import is_database_error, parse_url
 from halfmq_cli.demo.children import DemoFailed
 from halfmq_cli.demo.order_demo import play_orders
 from halfmq_cli.demo.place import prepared
@@ -18,9 +21,6 @@ from halfmq_cli.demo.plan import FEWEST_ORDERS
 from halfmq_cli.demo.row_demo import RowJob, play_rows
 from halfmq_cli.demo.row_source import check
 from halfmq_cli.serve import fail
-from broker.domain.limits import check_topic_name
-from broker.errors import BrokerError, InvalidArgument
-from broker.storage.engine import is_database_error, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -17,9 +17,9 @@ from halfmq_cli.demo.verdict import CHECKS, Account, account_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from halfmq.v1.admin_pb2 import TransactionSummary
     from halfmq_cli.demo.children import Child, Event
     from halfmq_cli.demo.place import Place
-    from halfmq.v1.admin_pb2 import TransactionSummary
 
 # The defaults are 6 s and 30 s: the whole story would take eight minutes.
 FIRST_CHECK, CHECK_INTERVAL = 2.0, 0.3

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from halfmq.v1.transaction_pb2 import Transaction
     from halfmq_cli.demo.children import Child, Event
     from halfmq_cli.demo.place import Place
-    from halfmq.v1.transaction_pb2 import Transaction
 
 # Up to here each row is a transaction of its own by default; from here on so many rows share one.
 SMALL = 10_000

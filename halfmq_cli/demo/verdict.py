@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from halfmq.v1 import transaction_pb2
 from halfmq_cli.demo.inspection import (
     BY_CHECK,
     BY_PRODUCER,
@@ -15,7 +16,6 @@ from halfmq_cli.demo.inspection import (
     deciders,
 )
 from halfmq_cli.demo.plan import Fate, Order
-from halfmq.v1 import transaction_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

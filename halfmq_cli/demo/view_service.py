@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from consumer_sdk import AsyncConsumer, ConsumerError
 from halfmq_cli.demo import stage
 from halfmq_cli.demo.tables import RECEIVED_ROWS, SHIPMENTS, Row, Shape, View
-from consumer_sdk import AsyncConsumer, ConsumerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

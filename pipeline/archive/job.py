@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.options import ReadOptions
-from pipeline.archive.folder import Folder
-from pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue, topic_note
-from pipeline.archive.writing import archive_schema, write_range
-from pipeline.tasks import run_tasks
 from consumer_sdk.spark.source.brokers import Brokers
 from consumer_sdk.spark.source.offsets import QueueRange
 from consumer_sdk.spark.source.readers import read_range
 from consumer_sdk.spark.source.scanning import data_lost
+from pipeline.archive.folder import Folder
+from pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue, topic_note
+from pipeline.archive.writing import archive_schema, write_range
+from pipeline.tasks import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from consumer_sdk.queues import QueueOffset
     from consumer_sdk.spark.options import Bound
-    from pipeline.archive.writing import Written
     from consumer_sdk.spark.source.offsets import Queue
+    from pipeline.archive.writing import Written
 
 __all__ = ["Archive", "Archived"]
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from pipeline.archive.layout import Span, file_name
 from consumer_sdk.spark.source.columns import COLUMNS
+from pipeline.archive.layout import Span, file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

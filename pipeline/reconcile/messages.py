@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from pyspark.sql import functions
 
+from client_core.admin import Admin
 from consumer_sdk.errors import RequestRefused
 from consumer_sdk.queues import QueueReader
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.options import ReadOptions
-from pipeline.reconcile.expressions import columns_named, filtered, selected
 from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import admin_pb2, transaction_pb2
-from producer_sdk.admin import Admin
+from pipeline.reconcile.expressions import columns_named, filtered, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from client_core.connection import BrokerLink
     from consumer_sdk.spark.options import Connection
+    from halfmq.v1 import message_pb2
     from pipeline.reconcile.job import Reconcile
     from pipeline.reconcile.window import Window
-    from halfmq.v1 import message_pb2
-    from producer_sdk.connection import BrokerLink
 
 __all__ = ["BUSINESS_TIME", "kept_since", "known_messages"]
 

@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions
 
+from client_core.batching import Batcher, BatchLimits, ask
+from client_core.connection.statuses import as_item_error
+from client_core.encoding import to_wire
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
-from pipeline.reconcile.expressions import filtered
-from pipeline.reconcile.messages import BUSINESS_TIME
 from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import producer_pb2
+from pipeline.reconcile.expressions import filtered
+from pipeline.reconcile.messages import BUSINESS_TIME
 from producer_sdk import Message
-from producer_sdk.batching import Batcher, BatchLimits, ask
-from producer_sdk.connection.statuses import as_item_error
-from producer_sdk.encoding import to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
+    from client_core.connection import BrokerLink
     from consumer_sdk.spark.options import Connection
     from halfmq.v1 import message_pb2
-    from producer_sdk.connection import BrokerLink
 
 __all__ = ["REPAIR_COLUMNS", "Repair", "repair_id", "send_missing"]
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from acceptance.client import Client
+    from client_core.connection import Endpoint
     from consumer_sdk import AsyncReceivedMessage
-    from producer_sdk.connection import Endpoint
 
 Form: TypeAlias = Literal["sync", "asyncio"]
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.storage.engine import Trouble, trouble_of
+from halfmq.v1 import transaction_pb2 as pb
 from halfmq_cli.demo.compare import compare
 from halfmq_cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
 from halfmq_cli.demo.row_source import SourceRow, in_groups
 from halfmq_cli.demo.tables import ORDERS, SHIPMENTS, Book, View
 from halfmq_cli.demo.verdict import account_for
-from broker.storage.engine import Trouble, trouble_of
-from halfmq.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

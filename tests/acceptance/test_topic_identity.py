@@ -8,10 +8,10 @@ import grpc
 import pytest
 
 from acceptance.client import Client, Refusal, unique
+from client_core.errors import RequestRefused
 from consumer_sdk import QueueReader
 from halfmq.v1 import admin_pb2, consumer_pb2
 from producer_sdk import Admin, Producer
-from producer_sdk.errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

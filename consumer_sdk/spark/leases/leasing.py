@@ -14,6 +14,7 @@ import grpc
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, StringType, StructType
 
+from client_core.connection import check_count, check_seconds
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.settings import settings_from
 from consumer_sdk.spark.connections import connected
@@ -22,15 +23,14 @@ from consumer_sdk.spark.options import Connection
 from consumer_sdk.spark.source.columns import Projection, default_schema
 from consumer_sdk.spark.source.slices import by_columns
 from halfmq.v1 import consumer_pb2
-from producer_sdk.connection import check_count, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from client_core.connection import Broker
     from consumer_sdk.settings import ConsumerSettings
-    from producer_sdk.connection import Broker
 
 __all__ = ["lease_messages", "need_pandas"]
 

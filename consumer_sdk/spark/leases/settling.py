@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from client_core.connection.statuses import as_item_error
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.leases import LOST_REASONS
 from consumer_sdk.receipts import nack_of
@@ -15,7 +16,6 @@ from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.leases.leasing import need_pandas
 from consumer_sdk.spark.options import Connection
 from halfmq.v1 import consumer_pb2
-from producer_sdk.connection.statuses import as_item_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

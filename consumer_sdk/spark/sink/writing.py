@@ -17,11 +17,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.hints import did_you_mean
 from halfmq.v1 import message_pb2, sink_pb2
-from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from client_core.connection import Broker
     from consumer_sdk.spark.options import Connection
-    from producer_sdk.connection import Broker
 
 __all__ = ["Epochs", "Rows", "WrittenAttempt"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from client_core.admin import Admin
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.queues import QueueMeasure, QueueReader
 from consumer_sdk.spark.options import EARLIEST, LATEST, ReadOptions
 from consumer_sdk.spark.source.offsets import replaced
-from producer_sdk.admin import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

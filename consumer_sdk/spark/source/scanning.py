@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from client_core.filters import filter_to_wire
 from consumer_sdk.errors import HalfmqError, RequestRefused
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.source.slices import columns_of, count_before
 from halfmq.v1 import consumer_pb2
-from producer_sdk.filters import filter_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from client_core.connection import Broker, BrokerLink
     from consumer_sdk.spark.options import ReadOptions
     from consumer_sdk.spark.source.offsets import Queue, QueueRange
     from halfmq.v1.consumer_pb2 import LogColumns
-    from producer_sdk.connection import Broker, BrokerLink
 
 __all__ = ["MADE_ANEW", "DataLoss", "data_lost", "scan"]
 

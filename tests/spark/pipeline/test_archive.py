@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.spark.source.scanning import DataLoss
 from pipeline.archive import Archive, Compaction, job, read_archive
 from pipeline.archive.layout import parse
-from consumer_sdk.spark.source.scanning import DataLoss
 from producer_sdk import Producer
 from support.spark import forget
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from halfmq_cli.commands import app
 from consumer_sdk import QueueReader
 from consumer_sdk.errors import HalfmqError, RequestRefused
+from halfmq_cli.commands import app
 from pipeline.reconcile import Reconcile, Repair
 from pipeline.reconcile.messages import kept_since
 from producer_sdk import Message, Producer, TransactionProducer

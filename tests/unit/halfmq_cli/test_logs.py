@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfmq_cli import logs
 from broker.domain.message import LogMessage, Message
 from broker.services.work import Half, PrepareWork, SendWork
+from halfmq_cli import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

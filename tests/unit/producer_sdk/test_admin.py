@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from client_core.ids import new_id
 from halfmq.v1 import admin_pb2, message_pb2
 from producer_sdk import (
     Admin,
@@ -26,7 +27,6 @@ from producer_sdk import (
     TransactionState,
     VerdictSource,
 )
-from producer_sdk.ids import new_id
 from unit.producer_sdk.stub_admin_broker import StubAdminBroker
 from unit.producer_sdk.stub_broker import Failure, rich_failure
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from client_core.connection import BackgroundRunner, EventLoopThread
+from client_core.ids import new_id
 from producer_sdk import AsyncTransactionProducer, ClientClosed, TransactionProducer
-from producer_sdk.connection import BackgroundRunner, EventLoopThread
-from producer_sdk.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +143,7 @@ def test_an_interrupt_cancels_what_is_waited_for() -> None:
     out = run_script(
         """
         import asyncio, os, signal
-        from producer_sdk.connection import BackgroundRunner
+        from client_core.connection import BackgroundRunner
 
         seen = []
 

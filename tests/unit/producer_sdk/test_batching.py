@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from client_core.batching import Batcher
 from producer_sdk import AsyncProducer, AsyncTransactionProducer, BatchLimits, BrokerFailed, Message, RequestRefused
-from producer_sdk.batching import Batcher
 
 if TYPE_CHECKING:
     from unit.producer_sdk.stub_broker import StubBroker

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_core.connection import as_duration, as_timestamp, read_span, read_time
+from client_core.encoding import from_wire, to_wire
+from client_core.ids import new_id
 from halfmq.v1 import message_pb2
 from producer_sdk import (
     AsyncProducer,
@@ -30,9 +33,6 @@ from producer_sdk import (
     TransactionProducer,
     TransactionRefused,
 )
-from producer_sdk.connection import as_duration, as_timestamp, read_span, read_time
-from producer_sdk.encoding import from_wire, to_wire
-from producer_sdk.ids import new_id
 from unit.producer_sdk.stub_broker import SCHEDULED, Failure, StubBroker
 
 if TYPE_CHECKING:

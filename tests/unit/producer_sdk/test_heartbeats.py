@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
+from client_core.connection import duplex
 from consumer_sdk import AsyncConsumer
 from halfmq.v1 import consumer_pb2, message_pb2
 from producer_sdk import AsyncTransactionListener, AsyncTransactionProducer, HalfMessages, LocalTransactionState
-from producer_sdk.connection import duplex
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker
 from unit.producer_sdk.stub_broker import StubBroker
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from enum import Enum
 
+import client_core.connection
 import producer_sdk
-import producer_sdk.connection
 
 
 def test_the_public_names_are_exactly_these() -> None:
@@ -19,8 +19,8 @@ def test_the_public_names_are_exactly_these() -> None:
 
 
 def test_every_public_name_has_a_docstring_of_its_own() -> None:
-    for name in (*producer_sdk.__all__, *producer_sdk.connection.__all__):
-        value = getattr(producer_sdk, name, None) or getattr(producer_sdk.connection, name)
+    for name in (*producer_sdk.__all__, *client_core.connection.__all__):
+        value = getattr(producer_sdk, name, None) or getattr(client_core.connection, name)
         if isinstance(value, type):
             assert value.__doc__, name
             inherited = value.__mro__[1].__doc__ if not issubclass(value, Enum) else None

@@ -7,6 +7,7 @@ import grpc
 import pytest
 import tenacity
 
+from client_core.connection import Broker, BrokerLink
 from halfmq.v1 import producer_pb2
 from producer_sdk import (
     AsyncProducer,
@@ -22,7 +23,6 @@ from producer_sdk import (
     RetryConfig,
     VerdictUnconfirmed,
 )
-from producer_sdk.connection import Broker, BrokerLink
 from unit.producer_sdk.stub_broker import Failure, StubBroker, rich_failure
 
 

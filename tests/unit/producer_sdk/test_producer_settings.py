@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_core.connection import parse_endpoints, reason_of
+from client_core.ids import new_id
 from producer_sdk import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -26,8 +28,6 @@ from producer_sdk import (
     TransactionProducer,
     TransactionState,
 )
-from producer_sdk.connection import parse_endpoints, reason_of
-from producer_sdk.ids import new_id
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from client_core.connection.endpoints import Endpoint, parse_endpoints
+from client_core.connection.retry import RetryConfig
+from client_core.connection.settings import check_kind
+from client_core.connection.statuses import as_halfmq_error, is_unreachable
+from client_core.connection.tls import TlsConfig
+from client_core.errors import ClientClosed
 from halfmq.v1 import (
     admin_pb2_grpc,
     consumer_pb2_grpc,
@@ -18,12 +24,6 @@ from halfmq.v1 import (
     sink_pb2_grpc,
     transaction_pb2_grpc,
 )
-from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
-from producer_sdk.connection.retry import RetryConfig
-from producer_sdk.connection.settings import check_kind
-from producer_sdk.connection.statuses import as_halfmq_error, is_unreachable
-from producer_sdk.connection.tls import TlsConfig
-from producer_sdk.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
+from client_core.admin.inspection import AsyncInspection
+from client_core.admin.topics import TopicInfo, optional_duration
+from client_core.connection import as_durations, check_kind, check_number, check_text, text_of_reason
+from client_core.errors import RequestRefused
+from client_core.filters import filter_to_wire
+from client_core.positions import position_to_wire
 from halfmq.v1 import admin_pb2 as pb
 from halfmq.v1 import consumer_pb2
-from producer_sdk.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-from producer_sdk.admin.inspection import AsyncInspection
-from producer_sdk.admin.topics import TopicInfo, optional_duration
-from producer_sdk.connection import as_durations, check_kind, check_number, check_text, text_of_reason
-from producer_sdk.errors import RequestRefused
-from producer_sdk.filters import filter_to_wire
-from producer_sdk.positions import position_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
 
-    from producer_sdk.connection import Span
-    from producer_sdk.filters import MessageFilter
-    from producer_sdk.positions import StartPosition
+    from client_core.connection import Span
+    from client_core.filters import MessageFilter
+    from client_core.positions import StartPosition
 
 __all__ = ["AsyncAdmin"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from client_core.connection import check_text, refuse
 from halfmq.v1 import consumer_pb2, message_pb2
-from producer_sdk.connection import check_text, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

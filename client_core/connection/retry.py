@@ -17,8 +17,8 @@ from tenacity import (
     stop_never,
 )
 
-from producer_sdk.connection.settings import check_count, check_seconds, refuse
-from producer_sdk.connection.statuses import is_retryable, retry_hint
+from client_core.connection.settings import check_count, check_seconds, refuse
+from client_core.connection.statuses import is_retryable, retry_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

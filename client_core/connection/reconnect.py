@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from producer_sdk.connection.link import Route
+from client_core.connection.link import Route
 
 if TYPE_CHECKING:
-    from producer_sdk.connection.link import Broker, BrokerLink
+    from client_core.connection.link import Broker, BrokerLink
 
 __all__ = ["Reconnect"]
 

@@ -8,7 +8,7 @@ import socket
 import unicodedata
 from typing import NoReturn
 
-from producer_sdk.errors import ConfigurationError
+from client_core.errors import ConfigurationError
 
 __all__ = ["check_count", "check_kind", "check_number", "check_seconds", "check_text", "client_name", "refuse"]
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from client_core.connection import read_span, read_time
+from client_core.filters import filter_of
+from client_core.positions import position_of
 from halfmq.v1 import admin_pb2 as pb
-from producer_sdk.connection import read_span, read_time
-from producer_sdk.filters import filter_of
-from producer_sdk.positions import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
 
-    from producer_sdk.filters import MessageFilter
-    from producer_sdk.positions import StartPosition
+    from client_core.filters import MessageFilter
+    from client_core.positions import StartPosition
 
 __all__ = ["ExhaustedPolicy", "GroupInfo", "GroupMode", "GroupProgress"]
 

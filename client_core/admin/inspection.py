@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 
+from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
+from client_core.connection import BrokerLink, as_timestamp, check_number, check_text
+from client_core.connection.statuses import as_halfmq_error
+from client_core.filters import filter_to_wire
+from client_core.ids import plausible_id
+from client_core.stored import StoredMessage
 from halfmq.v1 import admin_pb2, query_pb2
-from producer_sdk.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
-from producer_sdk.connection import BrokerLink, as_timestamp, check_number, check_text
-from producer_sdk.connection.statuses import as_halfmq_error
-from producer_sdk.filters import filter_to_wire
-from producer_sdk.ids import plausible_id
-from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import datetime
     from types import TracebackType
 
-    from producer_sdk.connection import Broker, Endpoint, RetryConfig, TlsConfig
-    from producer_sdk.filters import MessageFilter
+    from client_core.connection import Broker, Endpoint, RetryConfig, TlsConfig
+    from client_core.filters import MessageFilter
 
 __all__ = ["AsyncInspection"]
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from producer_sdk.admin.async_admin import AsyncAdmin
-from producer_sdk.connection import BackgroundRunner
-from producer_sdk.errors import ClientClosed
+from client_core.admin.async_admin import AsyncAdmin
+from client_core.connection import BackgroundRunner
+from client_core.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
-    from producer_sdk.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-    from producer_sdk.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
-    from producer_sdk.admin.topics import TopicInfo
-    from producer_sdk.connection import Endpoint, RetryConfig, Span, TlsConfig
-    from producer_sdk.filters import MessageFilter
-    from producer_sdk.positions import StartPosition
-    from producer_sdk.stored import StoredMessage
+    from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
+    from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
+    from client_core.admin.topics import TopicInfo
+    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.filters import MessageFilter
+    from client_core.positions import StartPosition
+    from client_core.stored import StoredMessage
 
 __all__ = ["Admin"]
 

@@ -6,14 +6,14 @@ producers and consumers do with them.
 
 from __future__ import annotations
 
-from producer_sdk.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
-from producer_sdk.connection.duplex import HEARTBEAT, Duplex
-from producer_sdk.connection.endpoints import Endpoint, parse_endpoints
-from producer_sdk.connection.link import Broker, BrokerLink, Route
-from producer_sdk.connection.reasons import reason_of, text_of_reason
-from producer_sdk.connection.reconnect import Reconnect
-from producer_sdk.connection.retry import RetryConfig
-from producer_sdk.connection.settings import (
+from client_core.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
+from client_core.connection.duplex import HEARTBEAT, Duplex
+from client_core.connection.endpoints import Endpoint, parse_endpoints
+from client_core.connection.link import Broker, BrokerLink, Route
+from client_core.connection.reasons import reason_of, text_of_reason
+from client_core.connection.reconnect import Reconnect
+from client_core.connection.retry import RetryConfig
+from client_core.connection.settings import (
     check_count,
     check_kind,
     check_number,
@@ -22,8 +22,8 @@ from producer_sdk.connection.settings import (
     client_name,
     refuse,
 )
-from producer_sdk.connection.times import Span, as_duration, as_durations, as_timestamp, read_span, read_time
-from producer_sdk.connection.tls import TlsConfig
+from client_core.connection.times import Span, as_duration, as_durations, as_timestamp, read_span, read_time
+from client_core.connection.tls import TlsConfig
 
 __all__ = [
     "HEARTBEAT",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from producer_sdk.connection.settings import refuse
-from producer_sdk.errors import ConfigurationError
+from client_core.connection.settings import refuse
+from client_core.errors import ConfigurationError
 
 __all__ = ["Endpoint", "parse_endpoints"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from producer_sdk.connection.details import DETAILS_KEY, field_and_reason, retry_delay
-from producer_sdk.errors import BrokerFailed, BrokerUnavailable, DuplicateKey, HalfmqError, RequestRefused
+from client_core.connection.details import DETAILS_KEY, field_and_reason, retry_delay
+from client_core.errors import BrokerFailed, BrokerUnavailable, DuplicateKey, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
     from halfmq.v1 import message_pb2 as pb

@@ -5,17 +5,17 @@ For tests, examples and jobs; for people there is docs/grpcurl.md. Both SDKs hav
 
 from __future__ import annotations
 
-from producer_sdk.admin.admin import Admin
-from producer_sdk.admin.async_admin import AsyncAdmin
-from producer_sdk.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-from producer_sdk.admin.messages import (
+from client_core.admin.admin import Admin
+from client_core.admin.async_admin import AsyncAdmin
+from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
+from client_core.admin.messages import (
     DeadLetter,
     MessageInfo,
     RedriveProgress,
     TimelineEvent,
     TimelineEventType,
 )
-from producer_sdk.admin.topics import TopicInfo
+from client_core.admin.topics import TopicInfo
 
 __all__ = [
     "Admin",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from client_core.connection import as_timestamp, read_time, refuse
 from halfmq.v1 import message_pb2 as pb
-from producer_sdk.connection import as_timestamp, read_time, refuse
 
 __all__ = ["StartPosition", "position_of", "position_to_wire"]
 

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from producer_sdk.errors import ClientClosed
+from client_core.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from producer_sdk.errors import ConfigurationError
+from client_core.errors import ConfigurationError
 
 __all__ = ["TlsConfig"]
 

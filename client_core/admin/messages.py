@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from client_core.connection import read_time
+from client_core.encoding import from_wire
+from client_core.message import LogPosition
+from client_core.results import read_answer, read_source, read_state
+from client_core.stored import StoredMessage
 from halfmq.v1 import query_pb2
-from producer_sdk.connection import read_time
-from producer_sdk.encoding import from_wire
-from producer_sdk.message import LogPosition
-from producer_sdk.results import read_answer, read_source, read_state
-from producer_sdk.stored import StoredMessage
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from client_core.message import Message
+    from client_core.states import LocalTransactionState, TransactionState, VerdictSource
     from halfmq.v1 import admin_pb2
-    from producer_sdk.message import Message
-    from producer_sdk.states import LocalTransactionState, TransactionState, VerdictSource
 
 __all__ = ["DeadLetter", "MessageInfo", "RedriveProgress", "TimelineEvent", "TimelineEventType"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from producer_sdk.connection.times import read_time
+from client_core.connection.times import read_time
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from client_core.connection import Span
     from halfmq.v1 import message_pb2 as pb
-    from producer_sdk.connection import Span
 
 __all__ = ["HalfMessages", "LogPosition", "Message", "as_messages"]
 

@@ -11,15 +11,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
-from producer_sdk.connection.settings import check_count
-from producer_sdk.connection.statuses import is_passing_item
-from producer_sdk.errors import BrokerFailed, HalfmqError, RequestRefused
+from client_core.connection.settings import check_count
+from client_core.connection.statuses import is_passing_item
+from client_core.errors import BrokerFailed, HalfmqError, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
+    from client_core.connection import RetryConfig
     from halfmq.v1.message_pb2 import ItemError
-    from producer_sdk.connection import RetryConfig
 
 __all__ = ["BatchLimits", "Batcher", "ask", "is_passing", "outcomes_of"]
 

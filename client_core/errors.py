@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from producer_sdk.message import LogPosition
-    from producer_sdk.states import TransactionState
+    from client_core.message import LogPosition
+    from client_core.states import TransactionState
 
 __all__ = [
     "BatchRecallRefused",
