@@ -39,10 +39,10 @@ from broker.services.queries import MessageQueries
 from broker.services.sinks import SinkService
 from broker.services.transactions import TransactionService
 from broker.services.wakeups import Wakeups
-from broker.storage.durability import open_database
-from broker.storage.group_commit import LaneConfig
+from broker.storage.adapters.store import Store
+from broker.storage.engine.durability import open_database
+from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.migrations import current, migrate, newest
-from broker.storage.store import Store
 from halfmq.v1 import (
     admin_pb2,
     admin_pb2_grpc,

@@ -17,7 +17,7 @@ import typer
 from broker.app import CLOSING, Broker, warn_of_readers
 from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
-from broker.storage.durability import open_database
+from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
 from halfmq_cli import logs
 from halfmq_cli.memory import give_back_large_blocks

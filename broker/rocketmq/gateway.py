@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.services.delivery import DeliveryService
     from broker.services.groups import GroupService
     from broker.services.transactions import TransactionService
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 class Gateway:

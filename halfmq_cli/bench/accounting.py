@@ -11,7 +11,7 @@ from halfmq_cli.bench.load import MARK, mark_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 _SHOWN = 5
 

@@ -14,7 +14,7 @@ import typer
 
 from broker.domain.ids import uuid7
 from broker.errors import BrokerError
-from broker.storage import rows
+from broker.storage.tables import rows
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.consumers import QUIET, RECEIVE
@@ -29,7 +29,7 @@ from halfmq_cli.serve import fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 QUEUES = 4
 CHUNK = 2_000

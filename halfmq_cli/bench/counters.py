@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigurationError
-from broker.storage.durability import open_database
-from broker.storage.engine import parse_url
+from broker.storage.engine.connection import parse_url
+from broker.storage.engine.durability import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 # Seconds to wait at most for pages to be written.
 SETTLING = 60

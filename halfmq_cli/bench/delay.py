@@ -17,7 +17,7 @@ from halfmq_cli.bench.report import percentiles, print_figures
 from halfmq_cli.serve import fail
 
 if TYPE_CHECKING:
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 
 def delay(

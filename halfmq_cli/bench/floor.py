@@ -19,13 +19,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.ids import uuid7
-from broker.storage import rows
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
+from broker.storage.tables import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
 
 SMALLEST_BATCH, LARGEST_BATCH = 100, 500
 READ_BATCH = 512

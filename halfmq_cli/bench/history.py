@@ -25,16 +25,16 @@ from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.check_sessions import CheckSession, CheckSessions
 from broker.services.transactions import new_id
 from broker.services.work import AckWork, ClaimWork, Half, JoinWork, PrepareWork
-from broker.storage.durability import open_database
+from broker.storage.adapters.store import Store
+from broker.storage.engine.durability import open_database
 from broker.storage.migrations import migrate
-from broker.storage.store import Store
 from halfmq_cli.bench.databases import settle, side_by_side
 from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
 from halfmq_cli.serve import fail
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 CHUNK = 10_000
 BODY = b"x" * 200

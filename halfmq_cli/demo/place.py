@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigurationError
-from broker.storage.durability import open_database
-from broker.storage.engine import parse_url
-from broker.storage.topic_deletion import sweep_all
+from broker.storage.engine.connection import parse_url
+from broker.storage.engine.durability import open_database
+from broker.storage.retention.topic_deletion import sweep_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.storage.engine import Trouble, trouble_of
+from broker.storage.engine.connection import Trouble, trouble_of
 from halfmq_cli.demo import stage
 from halfmq_cli.demo.row_source import SourceRow, in_groups, read
 from halfmq_cli.demo.tables import SENT_ROWS, Book

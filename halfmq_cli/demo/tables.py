@@ -10,13 +10,13 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from broker.storage.engine import Database, Trouble, trouble_of
-from broker.storage.session import MAX_STATEMENT_BYTES
+from broker.storage.engine.connection import Database, Trouble, trouble_of
+from broker.storage.engine.session import MAX_STATEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
 
 Row: TypeAlias = tuple[Any, ...]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.storage.engine import Trouble, trouble_of
+from broker.storage.engine.connection import Trouble, trouble_of
 from halfmq.v1 import transaction_pb2 as pb
 from halfmq_cli.demo.compare import compare
 from halfmq_cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.group import ConsumerGroup
 from broker.domain.keys import dedup_hash, key_hash
 from broker.domain.topic import Topic
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
+from broker.storage.engine.session import Answer, Session, Statement
 from broker.storage.migrations import migrate
-from broker.storage.session import Answer, Session, Statement
 from conformance.world import START
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 HOUR = 3_600_000_000
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pymysql
 import pytest
 
-from broker.storage.session import Session
+from broker.storage.engine.session import Session
 from support.lock_waits import waiting_transactions
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from broker.domain.group import ExhaustedPolicy, GroupSettings
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
-from broker.storage.directory import Directory
-from broker.storage.engine import Database
-from broker.storage.schema import metadata
-from broker.storage.store import Store
+from broker.storage.adapters.store import Store
+from broker.storage.catalog.directory import Directory
+from broker.storage.engine.connection import Database
+from broker.storage.tables.schema import metadata
 from conformance.world import HOUR, LEASE, POLICY, FakeClock
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from broker.errors import AlreadyExists, NotFound, Refused
 from broker.services import catalog
 from broker.services.sinks import GROUP as SINK_GROUP
 from broker.services.work import JoinWork, NackWork
-from broker.storage import topics
+from broker.storage.catalog import topics
 from conformance.world import (
     HOUR,
     World,
@@ -34,7 +34,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 LOOKALIKES = ["Topic", "topic", "TOPIC", "topic_", "topic-", "topi", "%topic", "topic|", "t" * 127]
 

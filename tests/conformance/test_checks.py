@@ -16,7 +16,7 @@ from conformance.world import POLICY, World, commit, decided, log_of, new_id, pr
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.services.work import ClaimedCheck, TransactionDetail
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 PREPARED, COMMITTED, ROLLED_BACK, PARKED = TransactionState
 

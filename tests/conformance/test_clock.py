@@ -11,14 +11,14 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.work import JoinWork
-from broker.storage import clock as clock_module
-from broker.storage.clock import SERVER_NOW, DatabaseClock
+from broker.storage.engine import clock as clock_module
+from broker.storage.engine.clock import SERVER_NOW, DatabaseClock
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 _TIME_NS = time.time_ns

@@ -12,7 +12,7 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.services.work import PrepareWork
-from broker.storage.reading import LARGE_AT_ONCE
+from broker.storage.log.reading import LARGE_AT_ONCE
 from conformance.world import HOUR, START, World, commit, half, new_id, ok, sending
 from halfmq.v1.consumer_pb2 import LogColumns
 from halfmq.v1.message_pb2 import LogMessage
@@ -21,7 +21,7 @@ from support.columns import messages_in
 if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 ALWAYS = {"topic", "count", "bodies", "body_ends", "transaction_ids", "born_at", "stored_at"}
 

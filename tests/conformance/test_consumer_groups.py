@@ -29,7 +29,7 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 DLQ = TopicSettings(1, HOUR)
 

@@ -26,7 +26,7 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def dead(store: Store, group: ConsumerGroup) -> Topic:

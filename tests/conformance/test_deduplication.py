@@ -11,7 +11,7 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, InvalidArgument, VerdictConflict
 from broker.services.work import SCHEDULED, Duplicate, Half, PrepareWork, SendWork, TransactionOutcome
-from broker.storage.group_commit import LaneConfig
+from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import (
     HOUR,
     POLICY,
@@ -30,7 +30,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 DAY = 24 * HOUR
 

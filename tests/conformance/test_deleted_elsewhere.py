@@ -19,8 +19,10 @@ from broker.services.sinks import SinkService
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, TransactionService
 from broker.services.wakeups import Wakeups
 from broker.services.work import DeadLetterSearch, Epoch, JoinWork, PrepareWork, SinkWork
-from broker.storage import halves, log, topic_deletion
-from broker.storage.directory import Directory
+from broker.storage.catalog.directory import Directory
+from broker.storage.log import log
+from broker.storage.retention import topic_deletion
+from broker.storage.transactions import halves
 from conformance.interleaving import ending, waits_or_ends
 from conformance.world import (
     HOUR,
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import SendWork
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 ONE_QUEUE = TopicSettings(1, HOUR)
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
-from broker.storage.driver import QuickConnection, Rows, readers_of, take_apart
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
+from broker.storage.engine.driver import QuickConnection, Rows, readers_of, take_apart
 from support.databases import server_url
 
 if TYPE_CHECKING:

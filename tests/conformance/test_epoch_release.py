@@ -11,18 +11,18 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.services.work import Epoch, EpochCommitted, Half, PrepareWork, SinkWork
-from broker.storage import bulk_release
-from broker.storage import store as store_module
-from broker.storage.dialect import SERVER_TAKE, SQLITE_TAKE
-from broker.storage.group_commit import LaneConfig
-from broker.storage.session import Session, Statement
+from broker.storage.adapters import store as store_module
+from broker.storage.engine.dialect import SERVER_TAKE, SQLITE_TAKE
+from broker.storage.engine.group_commit import LaneConfig
+from broker.storage.engine.session import Session, Statement
+from broker.storage.log import bulk_release
 from conformance.world import HOUR, World, everywhere, half, log_of, new_id, ok, sending, stored_bytes_are_exact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 EPOCH = Epoch("archive", "query", 0, False)
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])

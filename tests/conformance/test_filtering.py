@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 RED = compile_filter(FilterKind.TAG, "red")
 DEAR = compile_filter(FilterKind.SQL, "price > 10")

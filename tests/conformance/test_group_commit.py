@@ -14,9 +14,10 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
 from broker.services.work import Half, PrepareWork, SendWork
-from broker.storage import halves, log, verdicts
-from broker.storage import store as store_module
-from broker.storage.group_commit import LaneConfig
+from broker.storage.adapters import store as store_module
+from broker.storage.engine.group_commit import LaneConfig
+from broker.storage.log import log
+from broker.storage.transactions import halves, verdicts
 from conformance.world import (
     HOUR,
     InThread,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.domain.topic import Topic
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 

@@ -12,13 +12,13 @@ from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import StorageUnavailable
 from broker.maintenance.retention import RetentionSweeper
-from broker.storage.group_commit import LaneConfig
+from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import HOUR, START, World, commit, log_of, new_id, ok, prepared, sending
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 ENOUGH = 60.0

@@ -14,7 +14,7 @@ from conformance.world import HOUR, LEASE, World, ack, acks, new_id, ok, pull, r
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 DELIVERED, ACKED, NACKED = TimelineKind.DELIVERED, TimelineKind.ACKED, TimelineKind.NACKED
 DEAD_LETTERED, REDRIVEN = TimelineKind.DEAD_LETTERED, TimelineKind.REDRIVEN

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def fill(store: Store, topic: Topic, *names: str) -> None:
@@ -234,7 +234,7 @@ async def test_one_by_one_what_failed_comes_before_what_follows(
 
 async def test_a_hold_stays_when_its_transaction_is_repeated(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     """After a COMMIT without an answer the work is done again; what was told then is told now."""
-    from broker.storage.receipts import still_true
+    from broker.storage.delivery.receipts import still_true
 
     ok(await store.send([sending(topic, "-0")]))
     (mine,) = receipts(await pull(store, group, topic))

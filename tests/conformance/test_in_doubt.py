@@ -18,9 +18,9 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound, VerdictConflict
 from broker.services.work import DeadLetterSearch, Epoch, JoinWork, PrepareWork, Redriven, SinkWork
-from broker.storage import sinks
-from broker.storage.engine import Database
-from broker.storage.session import Session
+from broker.storage.engine.connection import Database
+from broker.storage.engine.session import Session
+from broker.storage.transactions import sinks
 from conformance.world import HOUR, World, bodies, everywhere, half, nacks, new_id, ok, pull, sending
 from support.databases import ALL_KINDS, AnyKind
 from support.lock_waits import waiting_transactions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 Fate: TypeAlias = Literal["kept", "undone", "late"]
 EPOCH = Epoch("archive", "query", 0, False)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from broker.storage.session import Session
+from broker.storage.engine.session import Session
 from conformance.world import World, acks, bodies, nacks, ok, pull, sending
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 class LostAnswers:

@@ -14,7 +14,7 @@ from conformance.world import HOUR, POLICY, World, commit, decided, half, new_id
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def test_an_unknown_transaction(store: Store) -> None:

@@ -14,7 +14,7 @@ from broker.domain.filters.cost import JUDGED_AT_ONCE, Cost
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.services.work import Claimed, ClaimWork, DeadLetterSearch, JoinWork
-from broker.storage import groups
+from broker.storage.delivery import groups
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter, Subject
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 ODD = compile_filter(FilterKind.SQL, "odd")
 PATIENCE = 60.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import Delivered
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 MIB = 1 << 20
 COUNT = 64

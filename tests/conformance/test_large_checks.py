@@ -9,7 +9,7 @@ from conformance.world import POLICY, World, half, new_id, ok
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 MIB = 1 << 20
 

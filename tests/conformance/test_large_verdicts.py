@@ -10,7 +10,7 @@ import pytest
 from broker.domain.transaction import TransactionState
 from broker.errors import NotFound
 from broker.services.work import TransactionOutcome
-from broker.storage import verdicts
+from broker.storage.transactions import verdicts
 from conformance.world import World, commit, log_of, new_id, of, ok, prepared, rollback, sending
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
     from broker.services.work import VerdictWork
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 ENOUGH = 60.0
 

@@ -10,9 +10,11 @@ import pytest
 
 from broker.domain.topic import TopicSettings
 from broker.errors import Overloaded, StorageUnavailable
-from broker.storage import access, group_commit, log
-from broker.storage.access import LOOK_UP_THREADS
-from broker.storage.group_commit import LaneConfig
+from broker.storage.adapters import access
+from broker.storage.adapters.access import LOOK_UP_THREADS
+from broker.storage.engine import group_commit
+from broker.storage.engine.group_commit import LaneConfig
+from broker.storage.log import log
 from conformance.world import HOUR, World, log_of, ok, sending
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.services.work import SendWork
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 ENOUGH = 60.0
 

@@ -16,8 +16,8 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, StorageRejected
 from broker.services.work import SCHEDULED, Duplicate, Epoch, PrepareWork, RecallWork, SinkWork, TransactionOutcome
-from broker.storage import log
-from broker.storage.directory import Directory
+from broker.storage.catalog.directory import Directory
+from broker.storage.log import log
 from conformance.interleaving import LateCommit, ending, waits_or_ends
 from conformance.world import (
     HOUR,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import SendWork
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 ONE_QUEUE = TopicSettings(1, HOUR)
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])

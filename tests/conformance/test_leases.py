@@ -25,7 +25,7 @@ from broker.services.work import (
     NackWork,
     Receipt,
 )
-from broker.storage.handing_out import LARGEST_RANGE
+from broker.storage.delivery.handing_out import LARGEST_RANGE
 from conformance.world import (
     HOUR,
     LEASE,
@@ -47,7 +47,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def fill(store: Store, topic: Topic, count: int, size: int = 0) -> None:

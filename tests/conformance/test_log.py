@@ -32,7 +32,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def test_send_appends_and_tells_the_place(world: World, store: Store, topic: Topic) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import Receipt
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 TWELVE_HOURS = 12 * 3600 * SECOND
 

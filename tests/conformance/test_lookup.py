@@ -10,7 +10,7 @@ from broker.domain.keys import key_hash
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.services.work import SCHEDULED, FoundMessage, MessageSearch, PrepareWork, RecallWork
-from broker.storage import keys
+from broker.storage.log import keys
 from conformance.world import (
     HOUR,
     POLICY,
@@ -28,7 +28,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 @pytest.fixture

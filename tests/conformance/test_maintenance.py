@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.maintenance.loop import Loop
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 OFTEN = 0.01
 PATIENCE = 60.0

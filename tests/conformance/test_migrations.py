@@ -16,9 +16,9 @@ from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
 from broker.storage import migrations
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
 from broker.storage.migrations import upgrading
-from broker.storage.schema import metadata
+from broker.storage.tables.schema import metadata
 from support.databases import create_database, drop_database, server_url
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def test_brokers_that_start_together_take_turns(url: str) -> None:
 
 def test_brokers_of_several_processes_take_turns(url: str) -> None:
     program = (
-        "import sys; from broker.storage.engine import Database; from broker.storage.migrations import migrate;"
-        " database = Database(sys.argv[1]); sys.stdin.read(1); migrate(database); database.close()"
+        "import sys; from broker.storage.engine.connection import Database;"
+        " from broker.storage.migrations import migrate; database = Database(sys.argv[1]); sys.stdin.read(1); migrate(database); database.close()"
     )
     command = [sys.executable, "-W", "error", "-c", program, url]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -217,7 +217,7 @@ def test_versions_that_were_kept_in_alembics_usual_table_are_taken_over(database
 
 
 def test_no_column_or_index_has_the_name_of_a_table() -> None:
-    """Each of these words in a statement is the table; see broker.storage.naming."""
+    """Each of these words in a statement is the table; see broker.storage.tables.naming."""
     names = set(metadata.tables)
     for table in metadata.sorted_tables:
         assert not names & {column.name for column in table.columns}

@@ -24,7 +24,9 @@ from broker.domain.lease import Lease
 from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
 from broker.services.work import Claimed, ClaimWork, TransactionOutcome, VerdictWork
-from broker.storage import claims, groups, leases, progress, receipts, redrive, release, verdicts
+from broker.storage.delivery import claims, groups, leases, progress, receipts, redrive
+from broker.storage.log import release
+from broker.storage.transactions import verdicts
 from conformance.model.machine import Model
 from conformance.rig import Rig
 from conformance.world import LEASE, PREFIXES
@@ -32,7 +34,7 @@ from conformance.world import LEASE, PREFIXES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.storage.desk import Desk
+    from broker.storage.delivery.desk import Desk
     from conformance.world import Databases
     from support.databases import AnyKind
 

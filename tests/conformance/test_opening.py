@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.errors import ConfigurationError
-from broker.storage.durability import open_database
-from broker.storage.engine import Database, Trouble, trouble_of
-from broker.storage.session import Session
+from broker.storage.engine.connection import Database, Trouble, trouble_of
+from broker.storage.engine.durability import open_database
+from broker.storage.engine.session import Session
 from conformance.fake_server import GOOD_SETTINGS, FakeServer
 from support.databases import server_url
 

@@ -29,23 +29,13 @@ from broker.services.work import (
     TransactionFilter,
     VerdictWork,
 )
-from broker.storage import (
-    checks,
-    claims,
-    halves,
-    inspection,
-    log,
-    lookup,
-    reading,
-    recall,
-    receipts,
-    retention,
-    schedule,
-    topic_deletion,
-    verdicts,
-)
-from broker.storage.directory import Directory
-from broker.storage.groups import GroupMemory
+from broker.storage.catalog.directory import Directory
+from broker.storage.delivery import claims, receipts
+from broker.storage.delivery.groups import GroupMemory
+from broker.storage.log import log, lookup, reading, recall, schedule
+from broker.storage.retention import topic_deletion
+from broker.storage.retention import trimming as retention
+from broker.storage.transactions import checks, halves, inspection, verdicts
 from conformance import bulk
 from conformance.bulk import (
     BACKLOG,
@@ -66,7 +56,7 @@ from support.databases import Kind, create_database, drop_database, server_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -39,7 +39,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 ROUNDS = 40
 

@@ -15,7 +15,7 @@ from conformance.world import HOUR, LEASE, World, acks, log_of, ok, pull, sendin
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def fill(store: Store, topic: Topic, count: int) -> None:

@@ -27,7 +27,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 SOON = START + 10 * SECOND
 

@@ -17,7 +17,7 @@ from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, o
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 @pytest.fixture

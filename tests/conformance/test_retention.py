@@ -9,7 +9,7 @@ import pytest
 
 from broker.domain.check_policy import SECOND
 from broker.errors import NotFound
-from broker.storage.retention import CHUNK
+from broker.storage.retention.trimming import CHUNK
 from conformance.world import (
     HOUR,
     LEASE,
@@ -30,7 +30,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def fill(store: Store, topic: Topic, *names: str) -> None:

@@ -8,7 +8,7 @@ from conformance.world import POLICY, World, prepared
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 async def test_another_brokers_check_is_not_taken_back(world: World, store: Store, topic: Topic) -> None:

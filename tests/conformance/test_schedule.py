@@ -11,8 +11,8 @@ from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
 from broker.services.work import SCHEDULED, Half, Moved, PrepareWork, TransactionOutcome
-from broker.storage import schedule
-from broker.storage.directory import Directory
+from broker.storage.catalog.directory import Directory
+from broker.storage.log import schedule
 from conformance.world import (
     HOUR,
     START,
@@ -33,7 +33,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 SOON, LATER = START + 10 * SECOND, START + 20 * SECOND
 

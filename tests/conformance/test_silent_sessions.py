@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.storage.engine import Database
-from broker.storage.group_commit import Worker
+from broker.storage.engine.connection import Database
+from broker.storage.engine.group_commit import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.domain.topic import Topic
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
     from conformance.world import World
 
 pytestmark = pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -11,7 +11,7 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.services.work import Epoch, PrepareWork, SinkWork, TransactionFilter
-from broker.storage.sinks import DECIDED_AT_ONCE
+from broker.storage.transactions.sinks import DECIDED_AT_ONCE
 from conformance.world import (
     HOUR,
     POLICY,
@@ -29,7 +29,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 DAY = 24 * HOUR
 

@@ -12,7 +12,7 @@ from conformance.world import commit, half, new_id, ok, sending
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 COUNT = 1000
 BODY = "x" * 5 * 1024

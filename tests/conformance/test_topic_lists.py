@@ -11,7 +11,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.services.work import Claimed, ClaimWork, JoinWork, NackWork
-from broker.storage import dead_letters
+from broker.storage.delivery import dead_letters
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, receipts, sending
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from broker.domain.topic import DAY, Topic, TopicChange, TopicSettings
 from broker.errors import InvalidArgument, NotFound, Refused
 from broker.services.work import PrepareWork, RecallWork
-from broker.storage.retention import CHUNK
-from broker.storage.session import Session
+from broker.storage.engine.session import Session
+from broker.storage.retention.trimming import CHUNK
 from conformance.world import (
     HOUR,
     START,
@@ -29,7 +29,7 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 SETTINGS = TopicSettings(2, HOUR, 12345, DAY * 2, 4)
 

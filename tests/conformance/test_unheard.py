@@ -12,8 +12,9 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError, StorageUnavailable
 from broker.services.work import ClaimWork, JoinWork
-from broker.storage import access, group_commit
-from broker.storage.group_commit import Lane, LaneConfig
+from broker.storage.adapters import access
+from broker.storage.engine import group_commit
+from broker.storage.engine.group_commit import Lane, LaneConfig
 from conformance.interleaving import LateCommit
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.services.work import Claimed
-    from broker.storage.session import Session
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 ENOUGH = 60.0

@@ -15,7 +15,7 @@ from broker.domain.group import ExhaustedPolicy, GroupMode
 from broker.domain.topic import DAY, TopicSettings
 from broker.services.work import Receipt
 from broker.storage import migrations
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
 from broker.storage.migrations import upgrading
 from conformance.world import (
     HOUR,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
     from support.databases import AnyKind
 
 DECIDED, OPEN = b"\x01" * 16, b"\x02" * 16

@@ -11,7 +11,7 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
 from broker.services.work import PrepareWork
-from broker.storage.directory import Directory
+from broker.storage.catalog.directory import Directory
 from conformance.world import (
     HOUR,
     World,
@@ -30,7 +30,7 @@ from conformance.world import (
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 PREPARED, COMMITTED, ROLLED_BACK, PARKED = TransactionState
 Verdict = "Callable[[bytes], VerdictWork]"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.group import EARLIEST
-from broker.storage.access import CHANGE_THREADS
-from broker.storage.directory import Directory
+from broker.storage.adapters.access import CHANGE_THREADS
+from broker.storage.catalog.directory import Directory
 from conformance.interleaving import ending, waits_or_ends
 from conformance.world import World, log_of, ok, sending
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.store import Store
+    from broker.storage.adapters.store import Store
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

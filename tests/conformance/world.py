@@ -27,10 +27,10 @@ from broker.services.work import (
     TransactionOutcome,
     VerdictWork,
 )
-from broker.storage.engine import Database
+from broker.storage.adapters.store import Store
+from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate
-from broker.storage.naming import TableNames
-from broker.storage.store import Store
+from broker.storage.tables.naming import TableNames
 from support.databases import connect, create_database, server_url
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.storage.group_commit import LaneConfig
-    from broker.storage.session import Session
+    from broker.storage.engine.group_commit import LaneConfig
+    from broker.storage.engine.session import Session
     from support.databases import AnyKind
 
 

@@ -11,9 +11,9 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
-from broker.storage.engine import Database, is_database_error
+from broker.storage.engine.connection import Database, is_database_error
 from broker.storage.migrations import current, migrate, newest, upgrading
-from broker.storage.naming import TableNames
+from broker.storage.tables.naming import TableNames
 from conformance.test_upgrade import fill, upgrade_to
 from faults.mysql_proxy import MySqlProxy
 from support.databases import connect, create_database, drop_database, server_url

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from broker.errors import ConfigurationError
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate
 from faults.migrating import EMPTY, Migrated, content, older_versions, uninterrupted
 from faults.mysql_proxy import Delay
@@ -123,8 +123,8 @@ def test_a_statement_may_take_longer_than_other_answers(kind: Kind) -> None:
 
 
 PROGRAM = (
-    "import sys; from broker.storage.engine import Database; from broker.storage.migrations import migrate, upgrading;"
-    " upgrading.SILENCE = 1; migrate(Database(sys.argv[1]))"
+    "import sys; from broker.storage.engine.connection import Database;"
+    " from broker.storage.migrations import migrate, upgrading; upgrading.SILENCE = 1; migrate(Database(sys.argv[1]))"
 )
 
 

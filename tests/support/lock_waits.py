@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
 
 
 def waiting_transactions(session: Session) -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.storage.engine import Database
-from broker.storage.store import Store
+from broker.storage.adapters.store import Store
+from broker.storage.engine.connection import Database
 from consumer_sdk import QueueReader
 from support.databases import ALL_KINDS
 

@@ -21,7 +21,7 @@ from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.services.delivery import SECOND, DeliveryConfig
 from broker.services.transactions import LONGEST_CHECK_DELAY
-from broker.storage.schema import metadata
+from broker.storage.tables.schema import metadata
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"

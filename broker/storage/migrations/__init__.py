@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.storage.migrations.explaining import explained
 
 if TYPE_CHECKING:
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 
 def newest() -> str:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigurationError
-from broker.storage.engine import Trouble, trouble_of
+from broker.storage.engine.connection import Trouble, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine import Database
+    from broker.storage.engine.connection import Database
 
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
 _DENIED = {1044, 1142, 1143, 1227, 1370}

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 
 if TYPE_CHECKING:
-    from broker.storage.naming import TableNames
+    from broker.storage.tables.naming import TableNames
 
 
 def _names() -> TableNames:

@@ -16,8 +16,8 @@ from alembic.script import ScriptDirectory
 from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from broker.storage.engine import Database
-    from broker.storage.naming import TableNames
+    from broker.storage.engine.connection import Database
+    from broker.storage.tables.naming import TableNames
 
 _one_at_a_time = threading.Lock()
 # In seconds: for other migrations; how long one may send nothing (less, so that a frozen one is outlived); for tables.

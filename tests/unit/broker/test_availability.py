@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.storage.availability import QUIET, SAY_AGAIN, Availability
+from broker.storage.engine.availability import QUIET, SAY_AGAIN, Availability
 
 GONE = ConnectionError("no way there")
 

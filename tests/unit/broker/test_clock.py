@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from broker.storage import clock as clock_module
-from broker.storage.clock import SECOND, DatabaseClock
+from broker.storage.engine import clock as clock_module
+from broker.storage.engine.clock import SECOND, DatabaseClock
 
 if TYPE_CHECKING:
-    from broker.storage.session import Session
+    from broker.storage.engine.session import Session
 
 START = 1_800_000_000 * SECOND
 STALL = 20 * SECOND

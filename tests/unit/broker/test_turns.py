@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.errors import StorageUnavailable
-from broker.storage.turns import Turns
+from broker.storage.engine.turns import Turns
 
 
 class Clock:

@@ -1,0 +1,167 @@
+"""What every part of the store works with: the database's time, the names, and threads for single look-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.errors import StorageUnavailable
+from broker.storage.catalog.directory import Directory
+from broker.storage.engine.clock import DatabaseClock
+from broker.storage.engine.group_commit import LATE, LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, LaneConfig, Redo, Worker
+from broker.storage.engine.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.session import Session
+
+Result = TypeVar("Result")
+
+LOOK_UP_THREADS = 3
+CHANGE_THREADS = 3
+EPOCH_THREADS = 2
+JUDGING_THREADS = 2
+
+
+class Access:
+    """A database as the parts of the store reach it."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        broker_id: str,
+        lanes: LaneConfig | None = None,
+        clock: DatabaseClock | None = None,
+    ) -> None:
+        """Takes the database, this broker's name, bounds of the group commit, and the database's time."""
+        self.clock = clock or DatabaseClock()
+        self.directory = Directory()
+        self._database = database
+        self._broker_id = broker_id
+        self._lanes = lanes or LaneConfig()
+        self._turns = itertools.count()
+        self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
+        # A change may wait for a row that somebody holds; look-ups go on meanwhile.
+        self._changes = _LookUps(database, self._lanes.patience, CHANGE_THREADS)
+        # What wakes those who wait must not wait behind a slow look-up.
+        self._watches = _LookUps(database, self._lanes.patience, 1)
+        # Filters judge there: one that is slow holds up others of its kind, and nobody else.
+        self._judgements = _LookUps(database, self._lanes.patience, JUDGING_THREADS)
+        # Nor do cheap ones wait for many slow ones: who had least of those threads is next.
+        self._turns_to_judge = Turns(JUDGING_THREADS)
+        # A large epoch takes minutes; a second thread lets small ones pass.
+        self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
+        # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
+        self._chores = _LookUps(database, self._lanes.patience, 1, impatient=False, lock_wait=1, lock_waits=1)
+
+    async def _read(self, work: Callable[[Session], Result]) -> Result:
+        return await self._look_ups.run(work, write=False)
+
+    async def _judged(self, work: Callable[[Session], Result], who: Hashable) -> Result:
+        """Reads what a filter has to judge, when it is the turn of the group, or of the topic's readers.
+
+        Raises:
+            StorageUnavailable: its turn did not come in time.
+        """
+        async with AsyncExitStack() as during:
+            try:
+                async with asyncio.timeout(max(self._lanes.patience + LATE, LEAST_PATIENCE)):
+                    await during.enter_async_context(self._turns_to_judge.turn(who))
+            except TimeoutError:
+                raise StorageUnavailable("Too many filters are at work; nothing was changed, try again.") from None
+            return await self._judgements.run(work, write=False)
+
+    async def _watch(self, work: Callable[[Session], Result]) -> Result:
+        """Reads what somebody is to be woken for."""
+        return await self._watches.run(work, write=False)
+
+    async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
+        return await self._changes.run(work, write=True, redo=redo)
+
+    async def _clean(self, work: Callable[[Session], Result]) -> Result:
+        """Changes what nobody waits for.
+
+        Raises:
+            RowsHeld: somebody else holds a row of it; the next round finds it again.
+        """
+        return await self._chores.run(work, write=True)
+
+    async def _decide_epoch(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
+        """Changes as much as an epoch has, while look-ups go on."""
+        return await self._epochs.run(work, write=True, redo=redo)
+
+
+class _LookUps:
+    """A few threads, each with a connection of its own, for work that is not merged."""
+
+    def __init__(
+        self,
+        database: Database,
+        patience: float,
+        threads: int,
+        *,
+        impatient: bool = True,
+        lock_wait: int | None = None,
+        lock_waits: int = RETRIES_AFTER_ROLLBACK,
+    ) -> None:
+        self._database = database
+        self._patience = patience
+        self._impatient = impatient
+        self._lock_wait = lock_wait
+        self._lock_waits = lock_waits
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
+        self._free: dict[bool, list[Worker]] = {True: [], False: []}
+
+    async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
+        loop = asyncio.get_running_loop()
+        waiting = self._executor.submit(self._transact, work, write, redo)
+        if not self._impatient:
+            return await asyncio.wrap_future(waiting, loop=loop)
+        # Behind others that wait for the database its patience ends as well. What runs ends by itself.
+        timer = loop.call_later(max(self._patience + LATE, LEAST_PATIENCE), waiting.cancel)
+        answer = asyncio.wrap_future(waiting, loop=loop)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if waiting.cancelled() and not _is_cancelled():
+                raise StorageUnavailable("The database does not answer; nothing was changed, try again.") from None
+            raise
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._executor.shutdown)
+        for free in self._free.values():
+            for worker in free:
+                worker.close()
+            free.clear()
+
+    def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
+        # What only reads has connections of its own, where no transaction has to be ended.
+        free = self._free[write]
+        worker = free.pop() if free else self._worker(reading=not write)
+        try:
+            return worker.transact(work, write=write, redo=redo, lock_waits=self._lock_waits)
+        finally:
+            free.append(worker)
+
+    def _worker(self, *, reading: bool) -> Worker:
+        return Worker(
+            self._database,
+            patience=self._patience,
+            reading=reading,
+            impatient=self._impatient,
+            lock_wait=self._lock_wait,
+        )
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs was told to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,1 @@
+"""Topics and queues, and a short memory of them."""

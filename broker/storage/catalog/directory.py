@@ -1,0 +1,148 @@
+"""What topics there are: a short memory in front of the tables `topic` and `queue`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from broker.storage.engine.session import Session
+
+REMEMBERED_FOR = 2.0
+
+TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues"
+
+
+class Directory:
+    """Topics by name, by id and by queue, remembered for a moment; used by every lane's thread."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Starts empty."""
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._by_name: dict[str, tuple[float, Topic]] = {}
+        self._by_id: dict[int, tuple[float, Topic]] = {}
+        self._by_queue: dict[int, tuple[Topic, int]] = {}
+
+    def peek(self, name: str) -> Topic | None:
+        """A topic that was read a moment ago."""
+        entry = self._by_name.get(name)
+        return entry[1] if entry and entry[0] > self._monotonic() else None
+
+    def peek_id(self, topic_id: int) -> Topic | None:
+        """A topic that was read a moment ago, by id."""
+        entry = self._by_id.get(topic_id)
+        return entry[1] if entry and entry[0] > self._monotonic() else None
+
+    def peek_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue that was read before."""
+        return self._by_queue.get(queue_id)
+
+    def by_name(self, session: Session, name: str) -> Topic | None:
+        """A topic by name."""
+        return self.peek(name) or next(iter(self._load(session, "name", [name])), None)
+
+    def by_ids(self, session: Session, topic_ids: Iterable[int]) -> dict[int, Topic]:
+        """Topics by id; those that do not exist are left out."""
+        wanted = set(topic_ids)
+        now = self._monotonic()
+        found = {i: entry[1] for i in wanted if (entry := self._by_id.get(i)) and entry[0] > now}
+        if missing := wanted - found.keys():
+            found.update({topic.topic_id: topic for topic in self._load(session, "topic_id", sorted(missing))})
+        return found
+
+    def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue. Queues never move, so this is remembered for good."""
+        if queue_id not in self._by_queue:
+            row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
+            if row is not None:
+                self._load(session, "topic_id", [row[0]])
+        return self._by_queue.get(queue_id)
+
+    def forget(self, topic: Topic) -> None:
+        """Drops what is remembered of a topic."""
+        with self._lock:
+            self._by_name.pop(topic.name, None)
+            self._by_id.pop(topic.topic_id, None)
+            for queue_id in topic.queue_ids:
+                self._by_queue.pop(queue_id, None)
+
+    def forget_ids(self, topic_ids: Iterable[int]) -> None:
+        """Drops what is remembered of topics, by id: they turned out to be gone."""
+        for topic_id in topic_ids:
+            entry = self._by_id.get(topic_id)
+            if entry is not None:
+                self.forget(entry[1])
+
+    def clear(self) -> None:
+        """Drops all that is remembered."""
+        with self._lock:
+            self._by_name.clear()
+            self._by_id.clear()
+            self._by_queue.clear()
+
+    def notice(self, queues: Iterable[tuple[int, int]]) -> None:
+        """Drops what is remembered of topics that have further queues by now, given those that there are.
+
+        Args:
+            queues: topic id and queue id.
+        """
+        for topic_id, queue_id in queues:
+            entry = self._by_id.get(topic_id)
+            if entry is not None and queue_id not in entry[1].queue_ids:
+                self.forget(entry[1])
+
+    def forget_names(self, names: Iterable[str]) -> None:
+        """Drops what is remembered under these names: another broker may have deleted the topics, or made them anew."""
+        for name in names:
+            entry = self._by_name.get(name)
+            if entry is not None:
+                self.forget(entry[1])
+
+    def _load(self, session: Session, column: str, keys: list[str] | list[int]) -> list[Topic]:
+        rows = session.fetch_in(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND {column}", keys)
+        return self.remember(session, rows)
+
+    def remember(self, session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
+        """Topics from rows of TOPIC_COLUMNS, with their queues."""
+        topics = read_topics(session, rows)
+        until = self._monotonic() + REMEMBERED_FOR
+        with self._lock:
+            for topic in topics:
+                self._by_name[topic.name] = self._by_id[topic.topic_id] = (until, topic)
+                for number, queue_id in enumerate(topic.queue_ids):
+                    self._by_queue[queue_id] = (topic, number)
+        return topics
+
+
+def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
+    """Topics from rows of TOPIC_COLUMNS, with their queues; nothing is remembered."""
+    rows = list(rows)
+    queues: dict[int, list[tuple[int, int]]] = {row[0]: [] for row in rows}
+    # Uses queue_of_topic, in order of the queue numbers.
+    for topic_id, queue_id, priority in session.fetch_in(
+        "SELECT topic_id, queue_id, priority FROM queue WHERE topic_id", list(queues), " ORDER BY topic_id, queue_no"
+    ):
+        queues[topic_id].append((queue_id, priority))
+    topics = []
+    for topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues in rows:
+        priorities = tuple(priority for _, priority in queues[topic_id])
+        topics.append(
+            Topic(
+                topic_id,
+                name,
+                retention,
+                created_at,
+                tuple(queue_id for queue_id, _ in queues[topic_id]),
+                priorities if any(priorities) else (),
+                retention_bytes,
+                dedup_window,
+                group_queues,
+            )
+        )
+    return topics

@@ -1,0 +1,51 @@
+"""Choosing queues while somebody holds some of them: no wait for a row that may stay locked.
+
+A broker that is stopped or cut off in the middle of a database transaction keeps its locks until the database ends its
+session. Whoever has waited for such a lock once asks first, with SKIP LOCKED, and takes another queue, or leaves what
+must go to the held one for later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import RowsHeld
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+    from broker.storage.engine.session import Session
+
+
+class FreeQueues:
+    """Queues whose rows one database transaction locked without waiting."""
+
+    def __init__(self, session: Session) -> None:
+        """Takes the session whose transaction it is."""
+        self._session = session
+        self._locked: set[int] = set()
+        self._held: set[int] = set()
+
+    def choose(self, topic: Topic, queue_no: int | None, priority: int, turn: int) -> int | None:
+        """The database's number of a queue for a message, as `Topic.choose_queue`; None when all that fit are held."""
+        for queue_id in topic.fitting_queues(queue_no, priority, turn):
+            if self._is_free(queue_id):
+                return queue_id
+        return None
+
+    def _is_free(self, queue_id: int) -> bool:
+        if queue_id in self._locked:
+            return True
+        if queue_id in self._held:
+            return False
+        query = "SELECT queue_id FROM queue WHERE queue_id = ?" + self._session.dialect.skip_locked
+        found = self._session.fetch(query, (queue_id,))
+        (self._locked if found else self._held).add(queue_id)
+        return bool(found)
+
+
+def held(topic: Topic) -> RowsHeld:
+    """The outcome of a message that all queues are held for."""
+    return RowsHeld(
+        f"The queues of topic {topic.name!r} are held by somebody else at the moment; nothing was acknowledged, try"
+        " again."
+    )

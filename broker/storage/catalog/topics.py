@@ -1,0 +1,141 @@
+"""Topics: creating, changing, listing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import MAX_PRODUCER_GROUPS
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from broker.services.sinks import GROUP as SINK_GROUP
+from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
+from broker.storage.engine.session import Statement, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from broker.domain.topic import Topic, TopicChange, TopicSettings
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
+
+_NEW_TOPIC = "name, queue_count, retention, created_at, retention_bytes, dedup_window, group_queues"
+_NEW_QUEUE = "topic_id, queue_no, next_offset, min_offset, priority"
+
+
+def create_topic(session: Session, name: str, settings: TopicSettings, now: int) -> Topic:
+    """Creates a topic with its queues: the ordinary ones first, then one for each priority above 0.
+
+    Raises:
+        AlreadyExists: the name is taken.
+    """
+    count = settings.queue_count
+    values = (name, count, settings.retention, now, settings.retention_bytes, settings.dedup_window, count)
+    if not session.insert("topic", _NEW_TOPIC, [values], keep_existing="name"):
+        raise AlreadyExists(f"The topic {name!r} exists already.", reason="TOPIC_EXISTS", field="topic.name")
+    topic_id = session.fetch("SELECT topic_id FROM topic WHERE name = ?", (name,))[0][0]
+    priorities = [0] * count + list(range(1, settings.priority_levels))
+    session.insert(
+        "queue", _NEW_QUEUE, [(topic_id, number, 0, 0, priority) for number, priority in enumerate(priorities)]
+    )
+    # Read from the tables and not remembered: until the COMMIT it may still turn out that there is no such topic.
+    return _must_read(session, topic_id, name)
+
+
+def _must_read(session: Session, topic_id: int, name: str) -> Topic:
+    found = session.fetch(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE topic_id = ? AND deleted_at IS NULL", (topic_id,))
+    if not found:
+        raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
+    return read_topics(session, found)[0]
+
+
+def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
+    """Changes a topic; new queues get the next numbers, so no queue and no message group moves.
+
+    Raises:
+        NotFound: it is gone.
+        InvalidArgument: a setting is out of bounds, or queues would have to go.
+    """
+    # Whoever changes the same topic at this time waits here.
+    session.fetch("SELECT 1 FROM topic WHERE topic_id = ?" + session.dialect.for_update, (topic.topic_id,))
+    before = _must_read(session, topic.topic_id, topic.name)
+    settings = change.applied_to(before)
+    settings.check()
+    if settings.queue_count < before.queue_count:
+        raise InvalidArgument(
+            f"The topic has {before.queue_count} queues; their number can only grow.", field="queue_count"
+        )
+    session.run(
+        "UPDATE topic SET queue_count = ?, retention = ?, retention_bytes = ?, dedup_window = ? WHERE topic_id = ?",
+        (
+            settings.queue_count,
+            settings.retention,
+            settings.retention_bytes,
+            settings.dedup_window,
+            topic.topic_id,
+        ),
+    )
+    first = len(before.queue_ids)
+    added = settings.queue_count - before.queue_count
+    if added:
+        new = [(topic.topic_id, number, 0, 0, 0) for number in range(first, first + added)]
+        session.insert("queue", _NEW_QUEUE, new)
+    return _must_read(session, topic.topic_id, topic.name)
+
+
+def has_topic(session: Session, topic: Topic) -> bool:
+    """Whether this very topic exists, not another one of its name.
+
+    Waits for whoever makes or deletes it at this time: that may be a COMMIT which got no answer and is still to come.
+    """
+    query = "SELECT 1 FROM topic WHERE topic_id = ? AND deleted_at IS NULL" + session.dialect.for_update
+    return bool(session.fetch(query, (topic.topic_id,)))
+
+
+def holding(session: Session, topic_ids: Collection[int]) -> Statement:
+    """Asks which of some topics exist, and keeps those from being deleted until the transaction ends.
+
+    What a broker remembers of a topic may be out of date. Whoever stores something that is to reach the log later asks
+    in the same transaction: the deletion either sees it, or is seen. Brokers do not wait for each other here.
+    """
+    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    return Statement(
+        f"SELECT topic_id FROM topic{session.dialect.by_key} WHERE topic_id IN ({marks(topic_ids)})"
+        f" AND deleted_at IS NULL ORDER BY topic_id{session.dialect.for_share}",
+        sorted(topic_ids),
+    )
+
+
+def asking(topic_ids: Collection[int]) -> Statement:
+    """Asks which of some topics exist; for what keeps them from being deleted already, as a half message does."""
+    query = f"SELECT topic_id FROM topic WHERE topic_id IN ({marks(topic_ids)}) AND deleted_at IS NULL"
+    return Statement(query, sorted(topic_ids))
+
+
+def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:
+    """Topics by name, from behind `after` on."""
+    found = session.fetch(
+        f"SELECT {TOPIC_COLUMNS} FROM topic WHERE name > ? AND deleted_at IS NULL ORDER BY name LIMIT ?",
+        (after, limit),
+    )
+    return directory.remember(session, found)
+
+
+def producer_group_id(session: Session, name: str) -> int:
+    """The number of a producer group; it is made when new.
+
+    Raises:
+        Refused: there are too many already.
+    """
+    query = "SELECT producer_group_id FROM producer_group WHERE name = ?"
+    row = session.fetch_one(query, (name,))
+    if row is None:
+        count = session.fetch("SELECT COUNT(*) FROM producer_group")[0][0]
+        if count >= MAX_PRODUCER_GROUPS and name != SINK_GROUP:
+            raise Refused(
+                f"There are {count} producer groups, and no more are made. A producer group is what producers with the"
+                " same code have in common; it is not to be a new one at each start.",
+                reason="TOO_MANY_PRODUCER_GROUPS",
+                field="producer_group",
+            )
+        session.insert("producer_group", "name", [(name,)], keep_existing="name")
+        row = session.fetch(query, (name,))[0]
+    return int(row[0])

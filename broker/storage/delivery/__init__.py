@@ -1,0 +1,1 @@
+"""Consumer groups and their progress; leases, receipts, filters, retries and dead letters."""

@@ -1,0 +1,252 @@
+"""Claims: what consumers are handed, together for all consumers that ask at the same time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from broker.errors import BrokerError, NotFound
+from broker.services.work import Claimed, ClaimWork, GroupNews
+from broker.storage.delivery import history
+from broker.storage.delivery.desk import Desk, Room
+from broker.storage.delivery.groups import epochs
+from broker.storage.delivery.handing_out import Backlog, hand_out
+from broker.storage.delivery.progress import join
+from broker.storage.delivery.taking_over import take_over
+from broker.storage.engine.session import Session, Statement, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from broker.domain.topic import Topic
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.delivery.desk import Place
+    from broker.storage.delivery.groups import GroupMemory, GroupView
+
+TAKE_OVERS_AT_ONCE = 64
+LARGEST_HAND_OUT = 8 * 1024 * 1024
+"""Bytes of bodies, about, that one database transaction hands out; whoever is left without comes again."""
+
+# Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
+DUE_LEASES = (
+    "SELECT lease_id, queue_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
+    " ORDER BY available_at LIMIT ?"
+)
+
+# The queues where something was never handed out, and those that the topic got after the group had joined it.
+_BACKLOG = (
+    "SELECT q.queue_id, q.priority, p.next_offset, q.next_offset, q.min_offset FROM queue q{by_key}"
+    " LEFT JOIN group_progress p ON p.group_id = ? AND p.queue_id = q.queue_id"
+    " WHERE q.queue_id IN ({queue_ids}) AND (p.next_offset IS NULL OR q.next_offset > p.next_offset)"
+)
+
+
+def claim(
+    session: Session,
+    work: Sequence[ClaimWork],
+    now: int,
+    directory: Directory,
+    groups: GroupMemory,
+    turn: int,
+    *,
+    keep_history: bool = True,
+) -> list[Claimed | BrokerError]:
+    """Hands out messages to each consumer: first what expired or was given back, then new ones.
+
+    Raises:
+        NotFound: something was deleted while a consumer was served. Nothing may be committed then: what it had been
+            handed would be nobody's until its lease ends.
+    """
+    wishes: dict[int, list[ClaimWork]] = defaultdict(list)
+    for item in work:
+        if item.topics and not item.abandoned:
+            wishes[item.group.group_id].append(item)
+    counters: dict[int, _Counter | NotFound] = {}
+    outcomes: list[Claimed | BrokerError] = []
+    size = 0
+    for item in work:
+        # Who gave up since the batch began gets nothing either.
+        if item.abandoned or not item.topics:
+            outcomes.append(Claimed([]))
+            continue
+        if size >= LARGEST_HAND_OUT:
+            outcomes.append(Claimed([], more=True))
+            continue
+        group_id = item.group.group_id
+        counter = counters.get(group_id)
+        if counter is None:
+            try:
+                counter = _Counter(
+                    session, group_id, wishes[group_id], now, directory, groups, turn, keep_history=keep_history
+                )
+            except NotFound as error:
+                counter = error
+                error.as_outcome()
+            counters[group_id] = counter
+        if isinstance(counter, NotFound):
+            outcomes.append(counter)
+            continue
+        served = counter.serve(item)
+        if isinstance(served, Claimed):
+            size += served.size
+        outcomes.append(served)
+    events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.desk.events]
+    session.together(history.recording(session, events))
+    return outcomes
+
+
+def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
+    """Whether claims were committed whose COMMIT got no answer; `before` is what was to be handed out then.
+
+    When that COMMIT worked, its leases are there, under tokens that nobody else can have made. Waits for one that is
+    still to come, which holds the leases.
+    """
+    parts = [part for claimed in before if isinstance(claimed, Claimed) for part in claimed.parts]
+    found = session.fetch_in(
+        f"SELECT token FROM lease{session.dialect.by_key} WHERE lease_id",
+        sorted({part.lease_id for part in parts}),
+        " ORDER BY lease_id" + session.dialect.for_update,
+    )
+    return bool({part.token for part in parts} & {row[0] for row in found})
+
+
+def news_of(
+    session: Session, groups: Mapping[int, Collection[int]], now: int, directory: Directory
+) -> dict[int, GroupNews]:
+    """What consumers of some groups should know who read these topics; groups that were deleted are left out.
+
+    Reads two rows and one entry of lease_available a group; where something is due, the due leases up to the first one
+    of these topics.
+    """
+    known = epochs(session, list(groups))
+    running = [i for i in groups if i in known and not known[i][1]]
+    earliest = session.fetch_each(
+        "SELECT ?, MIN(available_at) FROM lease WHERE group_id = ?", [(group_id, group_id) for group_id in running]
+    )
+    due = {
+        group_id
+        for group_id, available_at in earliest
+        if available_at is not None
+        and available_at <= now
+        and _is_due(session, group_id, now, _places(directory.by_ids(session, groups[group_id])))
+    }
+    return {i: GroupNews(known[i][0], i in due) for i in groups if i in known}
+
+
+def _is_due(session: Session, group_id: int, now: int, queue_ids: Collection[int]) -> bool:
+    return bool(queue_ids and session.together([_looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
+
+
+def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
+    """Asks for leases that can be taken. Uses lease_available."""
+    sql = DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(queue_ids))
+    return Statement(sql, (group_id, now, *queue_ids, limit))
+
+
+def _places(topics: Mapping[int, Topic]) -> dict[int, Place]:
+    return {queue_id: (topic, n) for topic in topics.values() for n, queue_id in enumerate(topic.queue_ids)}
+
+
+class _Counter:
+    """Where the consumers of one group are served, one after the other, whatever topics each of them reads.
+
+    There is one for a group in a database transaction: what it knows of a queue is what the consumers before left.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group_id: int,
+        wishes: Sequence[ClaimWork],
+        now: int,
+        directory: Directory,
+        groups: GroupMemory,
+        turn: int,
+        *,
+        keep_history: bool,
+    ) -> None:
+        lists = {_topics_of(item) for item in wishes}
+        known = directory.by_ids(session, frozenset().union(*lists))
+        places = _places(known)
+        # Of each list its own look, for one would be filled by what most of them do not read.
+        self._lists: dict[frozenset[int], _TopicList] = {
+            topic_ids: _TopicList([queue_id for i in topic_ids for queue_id in known[i].queue_ids])
+            for topic_ids in lists
+            if topic_ids <= known.keys()
+        }
+        if not self._lists:
+            raise _topic_deleted()
+        seen, behind, *due = session.together(
+            [
+                groups.look(group_id),
+                Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
+                # The rows are locked by primary key, later.
+                *[
+                    _looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE)
+                    for each in self._lists.values()
+                ],
+            ]
+        )
+        view = groups.view(session, group_id, seen.rows, now)
+        if view is None:
+            raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
+        self.desk = Desk(session, view, places, directory, now, keep_history)
+        self._due: dict[int, int] = {}
+        self._backlogs: list[Backlog] = []
+        if view.group.paused_at is not None:
+            return
+        for each, found in zip(self._lists.values(), due, strict=True):
+            self._due.update(found.rows)
+            each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
+        self._backlogs = self._behind(session, view, behind.rows, turn, list(known.values()))
+
+    @staticmethod
+    def _behind(
+        session: Session, view: GroupView, found: Sequence[Sequence[int]], turn: int, topics: Sequence[Topic]
+    ) -> list[Backlog]:
+        if any(row[2] is None for row in found):
+            join(session, view.group, topics)
+        backlogs = [
+            Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
+        ]
+        # By turns, so that no queue starves; but the higher priority first.
+        start = turn % len(backlogs) if backlogs else 0
+        return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
+
+    def serve(self, item: ClaimWork) -> Claimed | BrokerError:
+        topics = self._lists.get(_topics_of(item))
+        if topics is None:
+            return _topic_deleted()
+        room = Room(item.limit, item.max_bytes)
+        claimed = Claimed([])
+        if due := [lease_id for lease_id, queue_id in self._due.items() if queue_id in topics.queue_ids]:
+            for lease in take_over(self.desk, item, due, room, claimed):
+                del self._due[lease]
+        backlogs = [backlog for backlog in self._backlogs if backlog.queue_id in topics.queue_ids]
+        for backlog in backlogs:
+            if not room.left:
+                break
+            hand_out(self.desk, item, backlog, room, claimed)
+        claimed.more = (
+            topics.more_due
+            or self.desk.freed
+            or any(queue_id in topics.queue_ids for queue_id in self._due.values())
+            or any(backlog.left for backlog in backlogs)
+        )
+        return claimed
+
+
+class _TopicList:
+    """Topics that some consumers of a group read; `more_due`: more leases of them are due than one look finds."""
+
+    def __init__(self, queue_ids: Sequence[int]) -> None:
+        self.queue_ids = dict.fromkeys(queue_ids)
+        self.more_due = False
+
+
+def _topics_of(item: ClaimWork) -> frozenset[int]:
+    return frozenset([topic.topic_id for topic in item.topics])
+
+
+def _topic_deleted() -> NotFound:
+    return NotFound("A topic was deleted.", reason="TOPIC_NOT_FOUND", field="topics")

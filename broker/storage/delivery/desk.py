@@ -1,0 +1,106 @@
+"""What handing out works with: the group, its queues, the transaction, and the room that a consumer has left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.services.timeline import TimelineKind
+from broker.services.work import Delivered
+from broker.storage.delivery.history import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.lease import Lease
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import Topic
+    from broker.services.work import Claimed
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.delivery.groups import GroupView
+    from broker.storage.engine.session import Session
+
+Place: TypeAlias = "tuple[Topic, int]"
+"""Topic and queue number of a queue."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """A consumer group as one database transaction serves it; time in microseconds.
+
+    Attributes:
+        freed: a lease can be taken that was not among those that were due: a message group's next one, or the rest of
+            one that was split.
+        given_up: bytes of bodies that were moved to the dead letters.
+    """
+
+    session: Session
+    view: GroupView
+    places: dict[int, Place]
+    directory: Directory
+    now: int
+    keeps_history: bool = True
+    events: list[Event] = field(default_factory=list)
+    freed: bool = False
+    given_up: int = 0
+
+    def deliver(self, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+        """Hands messages of a lease to a consumer, and notes it for the history."""
+        self.hand_over(lease, messages, room, claimed)
+        if self.keeps_history:
+            self.events += self.deliveries(lease, [message.offset for message in messages])
+
+    @staticmethod
+    def hand_over(lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+        """Hands messages of a lease to a consumer."""
+        delivered = Delivered(
+            lease.lease_id,
+            lease.token,
+            lease.attempt,
+            lease.available_at,
+            lease.last_error,
+            messages,
+            lease.message_group is not None,
+        )
+        room.take(delivered)
+        claimed.parts.append(delivered)
+
+    def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
+        """What the history says of messages of a lease that are handed out."""
+        # Behind its head, the messages of a group are handed out for the first time.
+        first = 1 if lease.message_group is not None else len(offsets)
+        return [
+            Event.at(
+                TimelineKind.DELIVERED,
+                lease.group_id,
+                lease.queue_id,
+                some,
+                attempt=attempt,
+                client_id=lease.owner,
+                happened_at=self.now,
+            )
+            for some, attempt in ((offsets[:first], lease.attempt), (offsets[first:], 1))
+            if some
+        ]
+
+
+@dataclass(slots=True)
+class Room:
+    """What a consumer still has room for."""
+
+    messages: int
+    size: int
+
+    def take(self, delivered: Delivered) -> None:
+        """Takes the room of what is delivered."""
+        self.messages -= len(delivered.messages)
+        self.size -= sum([len(message.body) for message in delivered.messages])
+
+    def close(self) -> None:
+        """Takes no more: the next message does not fit."""
+        self.size = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether there is room for another one."""
+        return self.messages > 0 and self.size > 0

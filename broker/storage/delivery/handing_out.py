@@ -1,0 +1,341 @@
+"""Handing out what was never handed out: ranges of a queue from a group's progress on.
+
+Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Mostly it is
+read at once; where some of the last ones did not fit, sizes are looked at before. Else messages are looked at first,
+without their bodies: those without a message group get a lease together, those of each message group one of their own,
+which waits where the group's turn is not over. Of a group with a filter, what was judged before (see judging.py) goes
+out the same way; what the filter does not want is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import NEVER, Lease
+from broker.storage.delivery import history, leases
+from broker.storage.delivery.judging import Judged
+from broker.storage.engine.session import Answer, Statement
+from broker.storage.log.reading import (
+    candidates,
+    candidates_in,
+    fitting,
+    log_messages,
+    messages_at,
+    plain_messages,
+    range_of,
+    sizes_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.message import Candidate
+    from broker.services.work import Claimed, ClaimWork
+    from broker.storage.delivery.desk import Desk, Room
+    from broker.storage.delivery.judging import Wanted
+
+LARGEST_RANGE = 1024
+_EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
+_NOTHING = Answer((), 0, 0)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """A queue with messages that were never handed out: from `first` (as far as is known) up to `head`."""
+
+    queue_id: int
+    priority: int
+    first: int
+    head: int
+    min_offset: int
+    locked: bool = False
+    busy: bool = False
+
+    @property
+    def left(self) -> bool:
+        """Whether there is more to hand out, here or by the broker that is at it."""
+        return self.head > max(self.first, self.min_offset)
+
+
+def hand_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> None:
+    """Hands out messages of a queue, as far as there is room."""
+    topic, _ = desk.places[backlog.queue_id]
+    wanted = desk.view.filters.get(topic.topic_id)
+    examined = 0
+    span = room.messages
+    while room.left and backlog.left and not backlog.busy and examined < _EXAMINED_PER_CLAIM:
+        before, taken = backlog.first, room.messages
+        if wanted is not None:
+            going_on = _hand_out_judged(desk, item, backlog, room, claimed)
+        elif backlog.queue_id not in desk.view.looks_first:
+            going_on = _hand_out_as_read(desk, item, backlog, room, claimed)
+        else:
+            going_on = _hand_out_some(desk, item, backlog, room, claimed, span)
+        if not going_on:
+            return
+        examined += backlog.first - before
+        # Where little goes out, one looks further at a time.
+        span = room.messages if room.messages < taken else 2 * span
+
+
+def _hand_out_judged(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+    """Hands out some of what the group's filter wants, where it has judged; whether it makes sense to go on."""
+    judged = desk.view.judged.get(backlog.queue_id)
+    if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
+        claimed.unjudged = True
+        return False
+    _look(desk, backlog)
+    if backlog.busy:
+        return False
+    wanted = judged.since(max(backlog.first, backlog.min_offset))
+    if wanted is None:
+        claimed.unjudged = True
+        return False
+    # What goes out under one lease is a bitmap.
+    end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
+    plan = _plan(desk, item, backlog, room, [each for each in wanted if each.offset < end], end)
+    _carry_out(desk, item, backlog, room, claimed, plan)
+    left = [each for each in wanted if each.offset >= plan.following]
+    desk.view.judged[backlog.queue_id] = Judged(plan.following, judged.end, left)
+    if plan.following < end:
+        room.close()
+    return True
+
+
+def _hand_out_some(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, span: int) -> bool:
+    """Hands out some of the next `span` messages; whether it makes sense to go on."""
+    first = max(backlog.first, backlog.min_offset)
+    most = min(backlog.head - first, LARGEST_RANGE, span)
+    found = _look(desk, backlog, sizes_of(backlog.queue_id, first, most))
+    if backlog.busy:
+        return False
+    if max(backlog.first, backlog.min_offset) != first:
+        return True  # Another broker handed some out in the meantime; look again from there.
+    size, with_group = found.rows[0]
+    if size is None:
+        return _skip_expired(desk, backlog)
+    if not with_group:
+        most = min(most, room.messages)
+        fits = most if size <= room.size else fitting(desk.session, backlog.queue_id, first, most, room.size)
+        _hand_out_range(desk, item, backlog, room, claimed, first, fits)
+        if fits < most:
+            room.close()
+        else:
+            desk.view.looks_first.discard(backlog.queue_id)
+        return True
+    found = desk.session.together([candidates_in(backlog.queue_id, first, most)])[0]
+    topic, queue_no = desk.places[backlog.queue_id]
+    examined = candidates(topic.name, queue_no, found.rows)
+    if not examined:
+        return _skip_expired(desk, backlog)
+    plan = _plan(desk, item, backlog, room, examined, first + most)
+    _carry_out(desk, item, backlog, room, claimed, plan)
+    if plan.following < first + most:
+        room.close()
+    return True
+
+
+def _look(desk: Desk, backlog: Backlog, looking: Statement | None = None) -> Answer:
+    """Locks the group's progress, the first time, and looks at messages, if at any."""
+    if backlog.locked:
+        return desk.session.together([looking])[0] if looking else _NOTHING
+    locked, *others = desk.session.together(
+        [
+            Statement(
+                "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
+                + desk.session.dialect.skip_locked,
+                (desk.view.group.group_id, backlog.queue_id),
+            ),
+            *([looking] if looking else []),
+        ]
+    )
+    found = others[0] if others else _NOTHING
+    if not locked.rows:
+        backlog.busy = True  # Another broker hands out this queue at the moment.
+        return found
+    backlog.locked = True
+    backlog.first = locked.rows[0][0]
+    return found
+
+
+def _skip_expired(desk: Desk, backlog: Backlog) -> bool:
+    """Notes that retention was here since the look at the backlog; whether anything is left."""
+    row = desk.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
+    if row is None or row[0] <= max(backlog.first, backlog.min_offset):
+        backlog.head = backlog.first
+        return False
+    backlog.min_offset = row[0]
+    return True
+
+
+def _progressing(desk: Desk, backlog: Backlog, following: int) -> Statement:
+    backlog.first = following
+    return Statement(
+        "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+        (following, desk.view.group.group_id, backlog.queue_id),
+    )
+
+
+def _hand_out_as_read(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+    """Hands out a range that is read without a look at it; whether it makes sense to go on.
+
+    Bodies that are large for the room are not read, so that it never costs more than twice of what there is room for.
+    """
+    first = max(backlog.first, backlog.min_offset)
+    count = min(backlog.head - first, LARGEST_RANGE, room.messages)
+    found = _look(desk, backlog, range_of(backlog.queue_id, first, count, largest=2 * room.size // count))
+    if backlog.busy:
+        return False
+    if max(backlog.first, backlog.min_offset) != first:
+        return True  # Another broker handed some out in the meantime; look again from there.
+    if not found.rows:
+        return _skip_expired(desk, backlog)
+    topic, queue_no = desk.places[backlog.queue_id]
+    messages = plain_messages(topic.name, queue_no, found.rows, room.size)
+    if messages is None:
+        desk.view.looks_first.add(backlog.queue_id)
+        return True
+    lease, statements = _leasing_range(desk, item, backlog, first, count)
+    made = desk.session.together(statements)[0]
+    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
+    return True
+
+
+def _leasing_range(
+    desk: Desk, item: ClaimWork, backlog: Backlog, first: int, count: int
+) -> tuple[Lease, list[Statement]]:
+    """A new lease, and the statements that make it; the first one tells its number."""
+    lease = Lease(
+        0,
+        desk.view.group.group_id,
+        backlog.queue_id,
+        first,
+        count,
+        leases.new_token(desk.now),
+        1,
+        desk.now + item.lease_time,
+        item.owner,
+    )
+    # Nobody can ask for the history of one that retention took in the meantime.
+    events = desk.deliveries(lease, range(first, first + count)) if desk.keeps_history else []
+    progressing = _progressing(desk, backlog, first + count)
+    return lease, [leases.insertion(lease), progressing, *history.recording(desk.session, events)]
+
+
+def _hand_out_range(
+    desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, first: int, count: int
+) -> None:
+    lease, statements = _leasing_range(desk, item, backlog, first, count)
+    made, *_, read = desk.session.together([*statements, range_of(backlog.queue_id, first, count)])
+    topic, queue_no = desk.places[backlog.queue_id]
+    messages = log_messages(topic.name, queue_no, read.rows)
+    if not messages:
+        # Retention was here since the look at the sizes.
+        desk.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
+        return
+    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which of the messages looked at go out.
+
+    Attributes:
+        following: the first offset that was not decided on.
+        loose: offsets without a message group.
+        grouped: offsets by message group, of groups whose turn it is.
+        waiting: offsets by message group, of groups that have a lease already.
+    """
+
+    following: int
+    loose: list[int] = field(default_factory=list)
+    grouped: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    waiting: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def _plan(
+    desk: Desk,
+    item: ClaimWork,
+    backlog: Backlog,
+    room: Room,
+    passed: Sequence[Candidate | Wanted],
+    end: int,
+) -> _Plan:
+    named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
+    group_id = desk.view.group.group_id
+    taken = leases.groups_with_leases(desk.session, group_id, backlog.queue_id, named) if named else set()
+    plan = _Plan(end)
+    messages, size = 0, 0
+    for candidate in passed:
+        group = candidate.message_group
+        if group in taken:
+            plan.waiting[group].append(candidate.offset)
+            continue
+        if messages == room.messages or (messages and size + candidate.size > room.size):
+            plan.following = candidate.offset
+            break
+        messages += 1
+        size += candidate.size
+        if group is None:
+            plan.loose.append(candidate.offset)
+            continue
+        plan.grouped[group].append(candidate.offset)
+        if item.one_by_one:
+            taken.add(group)
+    return plan
+
+
+def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, plan: _Plan) -> None:
+    group_id, queue_id = desk.view.group.group_id, backlog.queue_id
+    until = desk.now + item.lease_time
+    going = [(None, plan.loose)] if plan.loose else []
+    held = [
+        Lease.of_offsets(
+            group_id,
+            queue_id,
+            offsets,
+            token=leases.new_token(desk.now),
+            attempt=1,
+            available_at=until,
+            owner=item.owner,
+            message_group=group,
+        )
+        for group, offsets in [*going, *plan.grouped.items()]
+    ]
+    waiting = [
+        Lease.of_offsets(
+            group_id,
+            queue_id,
+            offsets,
+            token=leases.new_token(desk.now),
+            attempt=0,
+            available_at=NEVER,
+            message_group=group,
+        )
+        for group, offsets in plan.waiting.items()
+    ]
+    session = desk.session
+    statements = [_progressing(desk, backlog, plan.following)]
+    if waiting:
+        statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
+    before = len(statements)
+    statements += [leases.insertion(lease) for lease in held]
+    offsets = sorted(offset for lease in held for offset in lease.open_offsets())
+    if offsets:
+        statements.append(messages_at(queue_id, offsets))
+    answers = session.together(statements)
+    if not offsets:
+        return
+    topic, queue_no = desk.places[queue_id]
+    found = {message.offset: message for message in log_messages(topic.name, queue_no, answers[-1].rows)}
+    emptied = []
+    for lease, made in zip(held, answers[before:-1], strict=True):
+        messages = [found[offset] for offset in lease.open_offsets() if offset in found]
+        if messages:
+            desk.deliver(replace(lease, lease_id=made.last_id), messages, room, claimed)
+        else:
+            # Retention was here since the look at the messages.
+            emptied.append(made.last_id)
+    session.delete_in("lease", "lease_id", emptied)

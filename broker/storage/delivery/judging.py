@@ -1,0 +1,114 @@
+"""Judging: which messages a group's filter wants, worked out before they are claimed and in no transaction.
+
+Claims hand out what was judged, and judge nothing themselves: a filter may be slow, and nobody else shall wait for it.
+What was judged of a queue is remembered with the group for as long as its epoch stands, for neither messages nor the
+filter change: it is true whatever else happens, and at worst of no use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.domain.filters.cost import Steps
+from broker.storage.engine.session import Statement, marks
+from broker.storage.log.reading import EXAMINED_AT_ONCE, candidates, candidates_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.filters import Filter
+    from broker.services.work import ClaimWork
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.engine.session import Session
+
+_FEWEST = 64
+_BACKLOG = (
+    "SELECT q.queue_id, q.priority, p.next_offset, q.next_offset, q.min_offset FROM group_progress p"
+    " JOIN queue q ON q.queue_id = p.queue_id"
+    " WHERE p.group_id = ? AND p.queue_id IN ({queue_ids}) AND q.next_offset > p.next_offset"
+)
+
+
+class Wanted(NamedTuple):
+    """A message that a filter wants, as far as it must be known to hand it out."""
+
+    offset: int
+    size: int
+    message_group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a filter said of the messages of a queue at [first, end): those that it wants."""
+
+    first: int
+    end: int
+    wanted: Sequence[Wanted]
+
+    def since(self, offset: int) -> Sequence[Wanted] | None:
+        """What is wanted from an offset on; None where it was not judged."""
+        if not self.first <= offset < self.end:
+            return None
+        return [each for each in self.wanted if each.offset >= offset]
+
+
+def judge(session: Session, item: ClaimWork, directory: Directory, groups: GroupMemory, turn: int) -> None:
+    """Judges what comes next in the queues of a consumer, where its group has filters, as far as it makes sense."""
+    known = directory.by_ids(session, [topic.topic_id for topic in item.topics])
+    places = {queue_id: (topic, n) for topic in known.values() for n, queue_id in enumerate(topic.queue_ids)}
+    if not places:
+        return
+    group_id = item.group.group_id
+    seen, behind = session.together(
+        [groups.look(group_id), Statement(_BACKLOG.format(queue_ids=marks(places)), (group_id, *places))]
+    )
+    view = groups.view(session, group_id, [(row[0], None) for row in seen.rows], 0)
+    if view is None or view.group.paused_at is not None:
+        return
+    backlogs = [row for row in behind.rows if places[row[0]][0].topic_id in view.filters]
+    start = turn % len(backlogs) if backlogs else 0
+    steps = Steps()
+    for queue_id, _, following, head, low in sorted(
+        [*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog[1]
+    ):
+        if item.abandoned or steps.spent:
+            return
+        topic, queue_no = places[queue_id]
+        first = max(following, low)
+        _judge_queue(
+            session, view, view.filters[topic.topic_id], (topic.name, queue_no, queue_id), first, head, item, steps
+        )
+
+
+def _judge_queue(
+    session: Session,
+    view: GroupView,
+    wanted: Filter,
+    place: tuple[str, int, int],
+    first: int,
+    head: int,
+    item: ClaimWork,
+    steps: Steps,
+) -> None:
+    name, queue_no, queue_id = place
+    before = view.judged.get(queue_id)
+    found = list((before.since(first) if before else None) or [])
+    end = before.end if before and before.first <= first < before.end else first
+    size = sum([each.size for each in found])
+    span = max(_FEWEST, item.limit)
+    while end < head and len(found) < item.limit and size < item.max_bytes and not steps.spent and not item.abandoned:
+        count = min(EXAMINED_AT_ONCE, span, head - end)
+        looked_at = candidates(name, queue_no, session.together([candidates_in(queue_id, end, count)])[0].rows)
+        end += count
+        for candidate in looked_at:
+            if steps.spent:
+                end = candidate.offset
+                break
+            if steps.judge(wanted, candidate):
+                found.append(Wanted(candidate.offset, candidate.size, candidate.message_group))
+                size += candidate.size
+        # Where little is wanted, one looks further at a time.
+        span *= 2
+    view.judged[queue_id] = Judged(first, end, found)

@@ -1,0 +1,304 @@
+"""Redrive: delivering dead letters to their group again.
+
+Nothing is copied: the group gets a lease of the original message, which nobody else notices. Each dead letter is
+redriven once, noted in the same transaction; what fails again becomes another dead letter.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from broker.domain.dead_letter import Origin, origin_of, without_origin
+from broker.domain.filters.cost import Steps
+from broker.domain.lease import NEVER, Lease, runs
+from broker.domain.retry import dead_letter_topic
+from broker.errors import NotFound
+from broker.services.timeline import TimelineKind
+from broker.services.work import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
+from broker.storage.delivery import groups, history, leases
+from broker.storage.delivery.history import Event
+from broker.storage.engine.session import Session, marks
+from broker.storage.log import copies
+from broker.storage.log.reading import candidates, candidates_in, pieces_of, read_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.message import Candidate
+    from broker.domain.topic import Topic
+    from broker.storage.catalog.directory import Directory
+
+CHUNK = 256
+
+
+def find(session: Session, search: DeadLetterSearch, directory: Directory) -> DeadLetterPage:
+    """Dead letters of a group, oldest first, from an offset on.
+
+    Raises:
+        NotFound: the group has no dead letter topic.
+    """
+    topic, queue_id, low, high = _letters(session, search.group, directory)
+    first = max(search.first, low)
+    chosen: list[Candidate] = []
+    size = 0
+    steps = Steps()
+    while first < high and len(chosen) < search.limit and size < search.max_bytes and not steps.spent:
+        some, following = _wanted(session, topic, queue_id, first, min(CHUNK, high - first), search, steps)
+        for candidate in some:
+            if chosen and (len(chosen) == search.limit or size + candidate.size > search.max_bytes):
+                return _page(session, topic, queue_id, chosen, candidate.offset)
+            chosen.append(candidate)
+            size += candidate.size
+        first = following
+    return _page(session, topic, queue_id, chosen, first if first < high else None)
+
+
+def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tuple[Topic, int, int, int]:
+    query = "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
+    while topic := directory.by_name(session, dead_letter_topic(group.name)):
+        row = session.fetch_one(query, (topic.queue_ids[0],))
+        if row is not None:
+            return topic, topic.queue_ids[0], row[0], row[1]
+        # Another broker deleted the one that this broker remembers; there may be another one by now.
+        directory.forget(topic)
+    raise NotFound(
+        f"The group {group.name!r} has no dead letter topic: it was deleted.",
+        reason="TOPIC_NOT_FOUND",
+        field="group",
+    )
+
+
+def _wanted(
+    session: Session, topic: Topic, queue_id: int, first: int, count: int, search: DeadLetterSearch, steps: Steps
+) -> tuple[list[Candidate], int]:
+    """Those of some dead letters that are searched for, and where to go on."""
+    chosen: list[Candidate] = []
+    for candidate in candidates(topic.name, 0, session.together([candidates_in(queue_id, first, count)])[0].rows):
+        if search.offsets is not None and candidate.offset not in search.offsets:
+            continue
+        if search.wanted is not None and steps.spent:
+            return chosen, candidate.offset
+        if search.wanted is None or steps.judge(search.wanted, candidate):
+            chosen.append(candidate)
+    return chosen, first + count
+
+
+def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> DeadLetterSearch:
+    """The next part of a search, judged: the same dead letters by their offsets.
+
+    Raises:
+        NotFound: the group has no dead letter topic.
+    """
+    topic, queue_id, low, high = _letters(session, search.group, directory)
+    first = max(search.first, low)
+    chosen, following = _wanted(session, topic, queue_id, first, max(0, min(CHUNK, high - first)), search, Steps())
+    offsets = frozenset([candidate.offset for candidate in chosen])
+    return replace(search, first=first, wanted=None, offsets=offsets, until=following)
+
+
+def _redriven_before(session: Session, queue_id: int, offsets: Sequence[int]) -> dict[int, int]:
+    if not offsets:
+        return {}
+    found = session.fetch(
+        f"SELECT log_offset, redriven_at FROM redriven WHERE queue_id = ? AND log_offset IN ({marks(offsets)})",
+        (queue_id, *offsets),
+    )
+    return dict(found)
+
+
+def _page(
+    session: Session, topic: Topic, queue_id: int, chosen: Sequence[Candidate], following: int | None
+) -> DeadLetterPage:
+    offsets = [candidate.offset for candidate in chosen]
+    redriven = _redriven_before(session, queue_id, offsets)
+    messages = read_offsets(session, topic.name, 0, queue_id, offsets) if offsets else []
+    entries = [
+        FoundDeadLetter(message, origin_of(message.properties), redriven.get(message.offset)) for message in messages
+    ]
+    return DeadLetterPage(entries, following)
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    candidate: Candidate
+    origin: Origin
+    topic: Topic
+
+
+def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Directory, *, republish: bool) -> Redriven:
+    """Delivers some dead letters again, from an offset on; how many, and where to go on.
+
+    Args:
+        session: a transaction.
+        search: whose, and which, judged before; `limit` is not heeded.
+        now: the time.
+        directory: the topics.
+        republish: append a copy to the topic where the original is past retention.
+
+    Raises:
+        NotFound: the group or its dead letter topic was deleted.
+    """
+    group = search.group
+    _lock(session, group)
+    topic, queue_id, low, high = _letters(session, group, directory)
+    first = max(search.first, low)
+    until = high if search.until is None else min(high, search.until)
+    count = min(CHUNK, until - first)
+    if count <= 0:
+        return Redriven(total=max(0, high - low), following=first if first < high else None)
+    chosen, _ = _wanted(session, topic, queue_id, first, count, search, Steps())
+    before = _redriven_before(session, queue_id, [candidate.offset for candidate in chosen])
+    origins = [origin_of(candidate.properties) for candidate in chosen]
+    # Another broker may have deleted the topics that they came from.
+    directory.forget_names({origin.topic for origin in origins if origin})
+    letters = []
+    for candidate, origin in zip(chosen, origins, strict=True):
+        home = directory.by_name(session, origin.topic) if origin else None
+        if origin and home and candidate.offset not in before and origin.queue_no < len(home.queue_ids):
+            letters.append(_Letter(candidate, origin, home))
+    again, gone = _deliver_again(session, group, letters, now)
+    anew = _republish(session, topic, queue_id, gone, now) if republish else []
+    done = sorted([*again, *anew], key=lambda letter: letter.candidate.offset)
+    if done:
+        noted = [(queue_id, letter.candidate.offset, now) for letter in done]
+        session.insert("redriven", "queue_id, log_offset, redriven_at", noted)
+    following = first + count
+    return Redriven(
+        examined=count,
+        redriven=len(again),
+        republished=len(anew),
+        left=len(chosen) - len(done),
+        total=high - low,
+        following=following if following < high else None,
+    )
+
+
+def was_done(session: Session, search: DeadLetterSearch, before: Redriven, now: int, directory: Directory) -> bool:
+    """Whether a redrive took effect whose COMMIT got no answer, given what it would have told.
+
+    Raises:
+        NotFound: the group or its dead letter topic was deleted.
+    """
+    _lock(session, search.group)
+    _, queue_id, _, high = _letters(session, search.group, directory)
+    # Uses the primary key; what another redrive delivers again has another time.
+    noted = session.fetch(
+        "SELECT COUNT(*) FROM redriven WHERE queue_id = ? AND log_offset >= ? AND log_offset < ? AND redriven_at = ?",
+        (queue_id, search.first, high if before.following is None else before.following, now),
+    )
+    return bool(noted[0][0])
+
+
+def _lock(session: Session, group: ConsumerGroup) -> None:
+    """One redrive of a group at a time: what is noted as redriven stays so."""
+    locked = session.fetch(
+        "SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,)
+    )
+    if not locked:
+        raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="group")
+
+
+def _deliver_again(
+    session: Session, group: ConsumerGroup, letters: Sequence[_Letter], now: int
+) -> tuple[list[_Letter], list[_Letter]]:
+    """Gives the group leases of the original messages; the letters this worked for, and those past retention."""
+    members = {member.client_id: member for member in groups.members(session, group)} or {"": group}
+    by_place: dict[tuple[int, int], list[_Letter]] = defaultdict(list)
+    gone = []
+    for letter in letters:
+        member = members.get(letter.origin.client_id)
+        if member is None:
+            gone.append(letter)
+        else:
+            by_place[(member.group_id, letter.topic.queue_ids[letter.origin.queue_no])].append(letter)
+    again: list[_Letter] = []
+    for (group_id, queue_id), some in sorted(by_place.items()):
+        kept = _originals(session, queue_id, some)
+        gone += [letter for letter in some if letter not in kept]
+        again += _lease(session, group_id, queue_id, kept, now)
+    return again, gone
+
+
+def _originals(session: Session, queue_id: int, letters: Sequence[_Letter]) -> list[_Letter]:
+    """Those whose original is still there; a topic made anew has other messages at the same offsets."""
+    offsets = sorted({letter.origin.offset for letter in letters})
+    found = session.fetch(
+        "SELECT log_offset, transaction_id, position FROM message"
+        f" WHERE queue_id = ? AND log_offset IN ({marks(offsets)})",
+        (queue_id, *offsets),
+    )
+    identity = {row[0]: row[1:] for row in found}
+    return [
+        letter
+        for letter in letters
+        if identity.get(letter.origin.offset) == (letter.candidate.transaction_id, letter.candidate.position)
+    ]
+
+
+def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Letter], now: int) -> list[_Letter]:
+    locked = session.fetch(
+        "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
+        (group_id, queue_id),
+    )
+    if not locked or not letters:
+        return []
+    # The group was moved back: it comes to the others by itself.
+    passed = {letter.origin.offset: letter for letter in letters if letter.origin.offset < locked[0][0]}
+    loose = sorted(offset for offset, letter in passed.items() if letter.candidate.message_group is None)
+    ordered: dict[str, list[int]] = defaultdict(list)
+    for offset in sorted(passed):
+        message_group = passed[offset].candidate.message_group
+        if message_group is not None:
+            ordered[message_group].append(offset)
+    busy = leases.groups_with_leases(session, group_id, queue_id, ordered) if ordered else set()
+    new = [
+        Lease(
+            0, group_id, queue_id, first, count, leases.new_token(now), 0, now, last_error=passed[first].origin.reason
+        )
+        for first, count in runs(loose)
+    ]
+    for message_group, offsets in ordered.items():
+        for index, offset in enumerate(offsets):
+            # One lease each: they may lie far apart.
+            waits = message_group in busy or index > 0
+            new.append(
+                Lease(
+                    0,
+                    group_id,
+                    queue_id,
+                    offset,
+                    1,
+                    leases.new_token(now),
+                    0,
+                    NEVER if waits else now,
+                    last_error=passed[offset].origin.reason,
+                    message_group=message_group,
+                )
+            )
+    events = [
+        Event.at(TimelineKind.REDRIVEN, group_id, queue_id, [offset], attempt=0, client_id=None, happened_at=now)
+        for offset in passed
+    ]
+    if new:
+        session.insert("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in new])
+        session.together(history.recording(session, events))
+    return list(letters)
+
+
+def _republish(
+    session: Session, dead_letters: Topic, queue_id: int, letters: Sequence[_Letter], now: int
+) -> list[_Letter]:
+    by_queue: dict[int, list[_Letter]] = defaultdict(list)
+    for letter in letters:
+        by_queue[letter.topic.queue_ids[letter.origin.queue_no]].append(letter)
+    for target, some in sorted(by_queue.items()):
+        offsets = sorted(letter.candidate.offset for letter in some)
+        for piece in pieces_of(session, queue_id, offsets):
+            messages = read_offsets(session, dead_letters.name, 0, queue_id, piece)
+            copied = [(message, without_origin(message.properties)) for message in messages]
+            if copied:
+                copies.append(session, some[0].topic, target, copied, now)
+    return list(letters)

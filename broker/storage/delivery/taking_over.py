@@ -1,0 +1,131 @@
+"""Taking over: leases whose time has come, because they expired or what was given back is to be tried again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import NEVER, Lease
+from broker.services.timeline import TimelineKind
+from broker.storage.delivery import dead_letters, leases
+from broker.storage.delivery.history import Event
+from broker.storage.engine.session import marks
+from broker.storage.log.reading import pieces_of, read_fitting
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from broker.services.work import Claimed, ClaimWork
+    from broker.storage.delivery.desk import Desk, Room
+
+GIVEN_UP_AT_ONCE = 8 * 1024 * 1024
+"""Bytes of bodies, about, that a group's claims move to the dead letters in one database transaction."""
+
+
+def take_over(desk: Desk, item: ClaimWork, due: Collection[int], room: Room, claimed: Claimed) -> Collection[int]:
+    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up.
+
+    Returns:
+        Those that are not due any more, or in the hands of another broker at the moment.
+    """
+    found = desk.session.fetch(
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease{desk.session.dialect.by_key}"
+        f" WHERE lease_id IN ({marks(due)}) AND available_at <= ?"
+        " ORDER BY lease_id" + desk.session.dialect.skip_locked,
+        (*sorted(due), desk.now),
+    )
+    ready = sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id))
+    for index, lease in enumerate(ready):
+        if not room.left:
+            left = {each.lease_id for each in ready[index:]}
+            return [lease_id for lease_id in due if lease_id not in left]
+        _take_over_one(desk, item, lease, room, claimed)
+    return due
+
+
+def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claimed: Claimed) -> None:
+    if desk.view.group.retry_policy.exhausted(lease.attempt):
+        if desk.given_up >= GIVEN_UP_AT_ONCE:
+            desk.freed = True
+            return
+        remaining = _give_up(desk, lease)
+        if remaining is None:
+            return
+        lease = remaining
+    topic, queue_no = desk.places[lease.queue_id]
+    most = 1 if item.one_by_one and lease.message_group is not None else room.messages
+    kept, rest = read_fitting(desk.session, topic.name, queue_no, lease.queue_id, lease.open_offsets(), most, room.size)
+    if not kept:
+        desk.freed |= leases.end(desk.session, [lease], desk.now)
+        return
+    taken = lease.take_over(owner=item.owner, token=leases.new_token(desk.now), until=desk.now + item.lease_time)
+    if rest is not None:
+        taken = _leave_rest(desk, lease, taken, rest)
+    if taken.lease_id:
+        desk.session.together([leases.storing(taken)])
+    else:
+        made = desk.session.together([leases.insertion(taken)])[0]
+        taken = replace(taken, lease_id=made.last_id)
+    desk.deliver(taken, kept, room, claimed)
+
+
+def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
+    """Splits a lease that the consumer has no room for; the part that it takes."""
+    end = lease.first + lease.count
+    if lease.message_group is None:
+        # The rest keeps its lease, due, so that late acks of it still count.
+        desk.session.together([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
+        desk.freed = True
+        return taken.cut(lease.first, rest)
+    # The rest waits for its turn.
+    behind = replace(
+        lease.cut(rest, end),
+        token=leases.new_token(desk.now),
+        attempt=0,
+        available_at=NEVER,
+        owner=None,
+        last_error=None,
+    )
+    desk.session.together([leases.insertion(behind)])
+    return replace(taken.cut(lease.first, rest), lease_id=lease.lease_id)
+
+
+def _give_up(desk: Desk, lease: Lease) -> Lease | None:
+    """Moves to the dead letters what was tried often enough; what is left of the lease, to be tried for the first time.
+
+    Of a message group that is the head; those behind it were not tried. Of others it is as much as a piece: the rest
+    stays due, for whoever claims next, so that nobody waits for all of them to be copied.
+    """
+    offsets = lease.open_offsets()
+    if lease.message_group is not None:
+        offsets = offsets[:1]
+    elif offsets:
+        offsets = pieces_of(desk.session, lease.queue_id, offsets, GIVEN_UP_AT_ONCE)[0]
+    reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
+    places = dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
+    desk.given_up += sum([place.size for place in places.values()])
+    if places:
+        kept = sorted(places)
+        desk.events.append(
+            Event.at(
+                TimelineKind.DEAD_LETTERED,
+                lease.group_id,
+                lease.queue_id,
+                kept,
+                attempt=lease.attempt,
+                client_id=lease.owner,
+                happened_at=desk.now,
+                reason=reason,
+                dead_letter=places[kept[0]].offset,
+            )
+        )
+    left = lease.move_out(offsets)
+    if left.done:
+        desk.freed |= leases.end(desk.session, [left], desk.now)
+        return None
+    if lease.message_group is None:
+        desk.session.together([leases.storing(left)])
+        desk.freed = True
+        return None
+    return replace(lease.settle(offsets), attempt=0, last_error=None)

@@ -1,0 +1,33 @@
+"""Appending messages of the log to the log once more: as dead letters, or back at their topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.message import Message
+from broker.storage.log import keys
+from broker.storage.log.log import take_offsets
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import Topic
+    from broker.storage.engine.session import Session
+
+
+def append(
+    session: Session, topic: Topic, queue_id: int, copied: Sequence[tuple[LogMessage, dict[str, str]]], now: int
+) -> int:
+    """Appends messages, with these properties, to a queue; they keep identity and content. The offset of the first."""
+    size = sum(len(message.body) for message, _ in copied)
+    first = take_offsets(session, {queue_id: (len(copied), size)})[queue_id]
+    new, entries = [], []
+    for offset, (message, properties) in enumerate(copied, first):
+        copy = Message(topic.name, message.body, message.tag, tuple(message.keys), properties, message.message_group)
+        values = (message.transaction_id, message.position, *rows.content(copy), message.born_at, now)
+        new.append((queue_id, offset, *values))
+        entries += keys.entries(topic.topic_id, queue_id, offset, message.keys)
+    session.together([*session.insertion("message", rows.MESSAGE_COLUMNS, new), *keys.insertion(session, entries)])
+    return first

@@ -1,0 +1,214 @@
+"""Business identities: a topic takes in one message with the same dedup_key within its window.
+
+The first message to come, sent or prepared, owns the key until the window has passed. Keys are taken in one INSERT that
+leaves alone what exists; when it inserts less than it was given, somebody else was faster, and all is looked at again.
+A key is taken in the same database transaction that stores its message, and given back in the one that drops it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from broker.domain.ids import format_id
+from broker.domain.keys import dedup_hash
+from broker.domain.limits import same_key_twice
+from broker.domain.transaction import TransactionState
+from broker.errors import AlreadyExists, BrokerError
+from broker.services.work import RECALLED, Duplicate
+from broker.storage.engine.session import Session, Statement, rows_of, selection
+from broker.storage.log.standings import UNKNOWN, Standing, standings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from broker.services.work import Half, SendWork
+
+Key: TypeAlias = tuple[int, bytes]
+"""Topic id and hash of a dedup_key."""
+
+_ATTEMPTS = 20
+
+
+class Claim(NamedTuple):
+    """A message that wants to own a key."""
+
+    topic_id: int
+    dedup_hash: bytes
+    transaction_id: bytes
+    position: int
+    expires_at: int
+
+    @property
+    def key(self) -> Key:
+        """What it wants."""
+        return self.topic_id, self.dedup_hash
+
+
+class _Owner(NamedTuple):
+    transaction_id: bytes
+    position: int
+    expires_at: int
+
+
+class _Claims:
+    """Tries to own keys; tells who owns them then.
+
+    Attributes:
+        owners: by key.
+        standings: of the transactions that own keys which others wanted.
+    """
+
+    def __init__(self, session: Session, wanted: Sequence[Claim], now: int) -> None:
+        self.owners: dict[Key, _Owner] = {}
+        self.standings: dict[bytes, Standing] = {}
+        wanted = sorted(wanted)
+        for _ in range(_ATTEMPTS):
+            self.owners = _owners(session, wanted)
+            others = {
+                owner.transaction_id
+                for claim in wanted
+                if (owner := self.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
+            }
+            self.standings = standings(session, others) if others else {}
+            free = [claim for claim in wanted if claim.key not in self.owners]
+            stale = [claim for claim in wanted if self._is_stale(claim, now)]
+            if not free and not stale:
+                return
+            new = (
+                session.insertion("dedup_key", ", ".join(Claim._fields), free, keep_existing="topic_id") if free else []
+            )
+            answers = session.together([*new, *[self._take_over(claim) for claim in stale]])
+            if sum(answer.changed for answer in answers) == len(free) + len(stale):
+                self.owners |= {claim.key: _Owner(*claim[2:]) for claim in (*free, *stale)}
+                return
+        raise RuntimeError("dedup keys change hands faster than they can be looked at")
+
+    def _is_stale(self, claim: Claim, now: int) -> bool:
+        """Whether the key is free although somebody has it."""
+        owner = self.owners.get(claim.key)
+        if owner is None:
+            return False
+        if owner.expires_at <= now or owner.transaction_id == claim.transaction_id:
+            return owner.expires_at <= now
+        # As a repetition of Prepare leaves it that was overtaken by the verdict.
+        standing = self.standings.get(owner.transaction_id, UNKNOWN)
+        place = standing.place(owner.position)
+        return standing.state is TransactionState.ROLLED_BACK or (place is not None and place[0] == RECALLED)
+
+    def _take_over(self, claim: Claim) -> Statement:
+        before = self.owners[claim.key]
+        return Statement(
+            "UPDATE dedup_key SET transaction_id = ?, position = ?, expires_at = ?"
+            " WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?",
+            (*claim[2:], *claim.key, before.transaction_id),
+        )
+
+
+def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
+    hashes: dict[int, list[bytes]] = defaultdict(list)
+    for claim in wanted:
+        hashes[claim.topic_id].append(claim.dedup_hash)
+    # By primary key, a range for each topic.
+    statements = [
+        statement
+        for topic_id, own in hashes.items()
+        for statement in selection(
+            "SELECT topic_id, dedup_hash, transaction_id, position, expires_at"
+            f" FROM dedup_key{session.dialect.by_key} WHERE topic_id = {topic_id:d} AND dedup_hash",
+            own,
+        )
+    ]
+    return {(row[0], row[1]): _Owner(*row[2:]) for row in rows_of(session.together(statements))}
+
+
+def claim_for_send(
+    session: Session, work: Collection[SendWork], now: int, windows: Mapping[int, int]
+) -> tuple[dict[bytes, Duplicate | BrokerError], dict[bytes, bytes], list[bytes]]:
+    """Takes the keys of ordinary messages, as far as they are free.
+
+    Returns:
+        Answers to the messages whose key another one owns; for those whose key an earlier one of this batch has, the
+        id of that one; and the ids of those that had their key before.
+    """
+    wanted: dict[Key, Claim] = {}
+    later: dict[bytes, bytes] = {}
+    for item in work:
+        if item.message.dedup_key:
+            own = dedup_hash(item.message.dedup_key)
+            claim = Claim(item.topic_id, own, item.message_id, 0, now + windows[item.topic_id])
+            first = wanted.setdefault(claim.key, claim)
+            if first is not claim:
+                later[item.message_id] = first.transaction_id
+    claims = _Claims(session, list(wanted.values()), now)
+    answers: dict[bytes, Duplicate | BrokerError] = {}
+    own_before = []
+    for claim in wanted.values():
+        owner = claims.owners[claim.key]
+        if owner.transaction_id != claim.transaction_id:
+            answers[claim.transaction_id] = _duplicate(owner, claims.standings.get(owner.transaction_id))
+        elif owner.expires_at != claim.expires_at:
+            own_before.append(claim.transaction_id)
+    return answers, later, own_before
+
+
+def _duplicate(owner: _Owner, standing: Standing | None) -> Duplicate | BrokerError:
+    standing = standing or UNKNOWN
+    if standing.undecided:
+        return AlreadyExists(
+            f"Transaction {format_id(owner.transaction_id)}, which has no verdict yet, has a message with this"
+            " dedup_key; send again when it is decided.",
+            reason="DEDUP_KEY_PENDING",
+            field="dedup_key",
+        )
+    return Duplicate(owner.transaction_id, owner.position, standing.place(owner.position))
+
+
+def claim_for_prepare(
+    session: Session, halves: Iterable[tuple[bytes, int, Half]], now: int, windows: Mapping[int, int]
+) -> tuple[dict[bytes, BrokerError], list[Claim]]:
+    """Takes the keys of half messages; a transaction that cannot have all of its keys gets none.
+
+    Args:
+        session: of the transaction that stores them.
+        halves: transaction id, position and half message. No two transactions may want the same key.
+        now: the time.
+        windows: how long a key is owned, by topic id.
+
+    Returns:
+        Refusals by transaction, and the claims of the others, for `give_back`.
+    """
+    wanted = [
+        Claim(half.topic_id, dedup_hash(half.message.dedup_key), transaction_id, position, now + windows[half.topic_id])
+        for transaction_id, position, half in halves
+        if half.message.dedup_key and half.topic_id in windows
+    ]
+    claims = _Claims(session, wanted, now)
+    refused: dict[bytes, BrokerError] = {}
+    for claim in wanted:
+        owner = claims.owners[claim.key]
+        field = f"messages[{claim.position}].dedup_key"
+        if owner.transaction_id != claim.transaction_id:
+            state = claims.standings.get(owner.transaction_id, UNKNOWN).state
+            refused[claim.transaction_id] = AlreadyExists(
+                f"Transaction {format_id(owner.transaction_id)} ({state.name if state else 'past retention'}) has a"
+                " message with this dedup_key; nothing of this transaction was stored.",
+                reason="DEDUP_KEY_TAKEN",
+                field=field,
+            )
+        elif owner.position != claim.position:
+            refused[claim.transaction_id] = same_key_twice(field)
+    give_back(session, [claim for claim in wanted if claim.transaction_id in refused])
+    return refused, [claim for claim in wanted if claim.transaction_id not in refused]
+
+
+def give_back(session: Session, claims: Sequence[Claim]) -> None:
+    """Undoes what was taken at this moment; keys that the transactions had before stay theirs."""
+    query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ? AND expires_at = ?"
+    session.together([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(claims)])
+
+
+def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:
+    """Statements that give back keys; from topic ids, hashes, and the transactions that own them. By primary key."""
+    query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?"
+    return [Statement(query, key) for key in sorted(keys)]

@@ -1,0 +1,232 @@
+"""The log: dense offsets given out under the queue's lock, and appending ordinary messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.errors import BrokerError, NotFound
+from broker.services.work import SCHEDULED, Duplicate
+from broker.storage.catalog import topics
+from broker.storage.catalog.free_queues import held
+from broker.storage.engine.session import Session, Statement, rows_of, selection
+from broker.storage.log import deduplication, keys, repetition
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from broker.domain.topic import Topic
+    from broker.errors import RowsHeld
+    from broker.services.work import Place, SendWork
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.catalog.free_queues import FreeQueues
+
+_OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
+SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
+
+
+def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Takes the next offsets of queues for so many messages with so many bytes of bodies; the first of each.
+
+    Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset has seen all
+    below it.
+    """
+    queue_ids = sorted(wanted)
+    taken = session.together(
+        [
+            Statement(session.dialect.take_offsets, (wanted[queue_id][1], wanted[queue_id][0], queue_id))
+            for queue_id in queue_ids
+        ]
+    )
+    first = {}
+    for queue_id, answer in zip(queue_ids, taken, strict=True):
+        if not (answer.rows or answer.changed):
+            raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
+        following = answer.rows[0][0] if session.dialect.embedded else answer.last_id
+        first[queue_id] = following - wanted[queue_id][0]
+    return first
+
+
+def send(
+    session: Session,
+    work: Sequence[SendWork],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
+) -> list[Place | Duplicate | BrokerError]:
+    """Appends ordinary messages, or puts them among the scheduled ones; where each is.
+
+    Ids that were sent before answer with their old place; another content under such an id is refused, and so is the
+    id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
+    that one. With `free`, no queue is waited for: messages whose queues are held by others are answered RowsHeld.
+    """
+    # What goes into the log at once finds the queue's row gone with its topic.
+    scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
+    before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
+    answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
+    answers.update({i: repetition.reused() for i in taken})
+    others = {
+        index
+        for index, item in enumerate(work)
+        if item.message_id in before and not repetition.is_repetition(session, item, directory)
+    }
+    directory.forget_ids(gone)
+    known = directory.by_ids(session, {item.topic_id for item in work} - gone)
+    new: dict[bytes, SendWork] = {}
+    for index, item in enumerate(work):
+        if item.message_id not in answers and item.topic_id in known:
+            first = new.setdefault(item.message_id, item)
+            if first is not item and not repetition.same_message(item.message, first.message):
+                others.add(index)
+    queues, waiting = _choose_queues(new.values(), known, now, turn, free)
+    answers.update(waiting)
+    new = {i: item for i, item in new.items() if i not in waiting} if waiting else new
+    owners: dict[bytes, bytes] = {}
+    if any(item.message.dedup_key for item in new.values()):
+        windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
+        refused, owners, own = deduplication.claim_for_send(session, new.values(), now, windows)
+        answers.update(refused)
+        if own:
+            found, others_of_own = _stored_meanwhile(session, work, own, directory)
+            answers.update(found)
+            others |= others_of_own
+        new = {i: item for i, item in new.items() if i not in answers and i not in owners}
+    if new:
+        due = [(queues[i], item) for i, item in new.items() if i in queues]
+        answers.update(_append(session, due, now))
+        if len(due) < len(new):
+            later_ones = [item for i, item in new.items() if i not in queues]
+            answers.update(_schedule(session, later_ones, now))
+    for own_id, owner in owners.items():
+        place = answers[owner]
+        answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
+    missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+    return [
+        repetition.reused() if index in others else answers.get(item.message_id, missing)
+        for index, item in enumerate(work)
+    ]
+
+
+def _choose_queues(
+    work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, turn: int, free: FreeQueues | None
+) -> tuple[dict[bytes, int], dict[bytes, RowsHeld]]:
+    """Queues of the messages that go into the log at once; and which of them all fitting queues are held for."""
+    queues: dict[bytes, int] = {}
+    waiting: dict[bytes, RowsHeld] = {}
+    for item in work:
+        if item.message.deliver_at is not None and item.message.deliver_at > now:
+            continue
+        which = (item.queue_no, item.message.priority, turn)
+        topic = topics[item.topic_id]
+        queue_id = free.choose(topic, *which) if free else topic.choose_queue(*which)
+        if queue_id is None:
+            waiting[item.message_id] = held(topic)
+        else:
+            queues[item.message_id] = queue_id
+    return queues, waiting
+
+
+def _stored_meanwhile(
+    session: Session, work: Sequence[SendWork], own: Sequence[bytes], directory: Directory
+) -> tuple[dict[bytes, Place | Duplicate | BrokerError], set[int]]:
+    """Answers to messages that own their dedup_key already, which nobody else can have taken in their name.
+
+    They were stored since their ids were looked up, by another broker or by a COMMIT that got no answer; or their op
+    records are past retention. Also tells which items have another content than what was stored.
+    """
+    before, taken, _ = _sent_before(session, own, ())
+    answers: dict[bytes, Place | Duplicate | BrokerError] = {i: Duplicate(i, 0, None) for i in own}
+    answers.update(before)
+    answers.update({i: repetition.reused() for i in taken})
+    others = {
+        index
+        for index, item in enumerate(work)
+        if item.message_id in before and not repetition.is_repetition(session, item, directory)
+    }
+    return answers, others
+
+
+def _sent_before(
+    session: Session, ids: Sequence[bytes], topic_ids: Collection[int]
+) -> tuple[dict[bytes, Place], set[bytes], set[int]]:
+    """Where messages with these ids went; the ids of transactions that released none; and which topics are gone.
+
+    The other topics stay until the transaction ends.
+    """
+    held = [topics.holding(session, topic_ids)] if topic_ids else []
+    ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
+    # With a column that the key lacks: see Dialect.by_index.
+    halves = selection(
+        f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
+        " WHERE position = 0 AND transaction_id",
+        ids,
+    )
+    answers = session.together([*ops, *halves, *held])
+    gone = set(topic_ids) - {row[0] for row in answers.pop().rows} if held else set()
+    places: dict[bytes, Place] = {}
+    taken = {own_id for own_id, _ in rows_of(answers[len(ops) :])}
+    for own_id, released in rows_of(answers[: len(ops)]):
+        if released:
+            places[own_id] = rows.decode_released(released)[0]
+        else:
+            taken.add(own_id)
+    return places, taken - places.keys(), gone
+
+
+def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> dict[bytes, Place]:
+    if not work:
+        return {}
+    wanted: dict[int, tuple[int, int]] = {}
+    for queue_id, item in work:
+        count, size = wanted.get(queue_id, (0, 0))
+        wanted[queue_id] = (count + 1, size + len(item.message.body))
+    following = take_offsets(session, wanted)
+    places: dict[bytes, Place] = {}
+    messages, entries = [], []
+    for queue_id, item in work:
+        offset = following[queue_id]
+        following[queue_id] = offset + 1
+        places[item.message_id] = (queue_id, offset)
+        messages.append((queue_id, offset, item.message_id, 0, *rows.content(item.message), now, now))
+        if item.message.keys:
+            entries += keys.entries(item.topic_id, queue_id, offset, item.message.keys)
+    session.together(
+        [
+            *_records(session, places, now),
+            *session.insertion("message", rows.MESSAGE_COLUMNS, messages),
+            *keys.insertion(session, entries),
+        ]
+    )
+    return places
+
+
+def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[bytes, Place]:
+    places: dict[bytes, Place] = {}
+    scheduled = []
+    for item in work:
+        message = item.message
+        deliver_at = message.deliver_at or now
+        places[item.message_id] = (SCHEDULED, deliver_at, item.topic_id)
+        head = (deliver_at, item.message_id, 0, item.topic_id, item.queue_no, message.priority)
+        scheduled.append((*head, *rows.content(message), now))
+    session.together(
+        [
+            *_records(session, places, now),
+            *session.insertion("scheduled_message", SCHEDULED_COLUMNS, sorted(scheduled)),
+        ]
+    )
+    return places
+
+
+def _records(session: Session, places: Mapping[bytes, Place], now: int) -> list[Statement]:
+    committed, source = int(TransactionState.COMMITTED), int(VerdictSource.SEND)
+    return session.insertion(
+        "op_record",
+        _OP_COLUMNS,
+        sorted(
+            (message_id, committed, source, 1, 0, now, now, rows.encode_released([place]))
+            for message_id, place in places.items()
+        ),
+    )

@@ -1,0 +1,122 @@
+"""Recalls: taking back messages that wait for their time.
+
+Whoever deletes the row of a scheduled message decides what becomes of it, a recall or the move into the log. Rows are
+locked in the order in which the move locks them: scheduled messages by time, then op records by id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.domain.ids import message_id
+from broker.domain.keys import dedup_hash
+from broker.errors import BrokerError, NotFound, Refused
+from broker.services.work import RECALLED, SCHEDULED
+from broker.storage.engine.session import Session, Statement
+from broker.storage.log import deduplication
+from broker.storage.log.schedule import lock_ops
+from broker.storage.log.standings import UNKNOWN, Standing, standings
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.services.work import RecallWork
+
+_BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
+
+
+class _Waiting(NamedTuple):
+    """The primary key of a scheduled message."""
+
+    deliver_at: int
+    transaction_id: bytes
+    position: int
+
+
+def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int | BrokerError]:
+    """Takes messages back; when each was recalled. Those that were recalled before answer with that time."""
+    standing = standings(session, {item.transaction_id for item in work})
+    waiting = sorted(
+        {
+            _Waiting(place[1], item.transaction_id, item.position)
+            for item in work
+            if (place := _of(item, standing).place(item.position)) and place[0] == SCHEDULED
+        }
+    )
+    if waiting:
+        _take_back(session, waiting, now)
+        # What went into the log meanwhile is told by its op record.
+        standing = standings(session, {item.transaction_id for item in work})
+    return [_outcome(item, standing) for item in work]
+
+
+def _of(item: RecallWork, standing: dict[bytes, Standing]) -> Standing:
+    return standing.get(item.transaction_id, UNKNOWN)
+
+
+def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
+    found = session.together(
+        [Statement(f"SELECT topic_id, properties {_BY_KEY}{session.dialect.for_update}", key) for key in waiting]
+    )
+    freed = []
+    gone = []
+    for key, answer in zip(waiting, found, strict=True):
+        if not answer.rows:
+            continue
+        gone.append(key)
+        topic_id, properties = answer.rows[0]
+        if own := rows.stored_dedup_key(properties):
+            freed.append((topic_id, dedup_hash(own), key.transaction_id))
+    if not gone:
+        return
+    places = {
+        transaction_id: list(rows.decode_released(text))
+        for transaction_id, text in lock_ops(session, {key.transaction_id for key in gone})
+    }
+    for key in gone:
+        if key.transaction_id in places:
+            _, due, topic_id = places[key.transaction_id][key.position]
+            places[key.transaction_id][key.position] = (RECALLED, now, topic_id, due)
+    session.together(
+        [
+            *[Statement(f"DELETE {_BY_KEY}", key) for key in gone],
+            *session.update_each(
+                "op_record",
+                "transaction_id",
+                "released",
+                [(transaction_id, rows.encode_released(own)) for transaction_id, own in sorted(places.items())],
+            ),
+            *deduplication.freeing(freed),
+        ]
+    )
+
+
+def _outcome(item: RecallWork, standing: dict[bytes, Standing]) -> int | BrokerError:
+    own_id = message_id(item.transaction_id, item.position)
+    own = _of(item, standing)
+    place = own.place(item.position)
+    if own.undecided:
+        return Refused(
+            f"The transaction of {own_id} has no verdict yet; roll it back instead.",
+            reason="NOT_COMMITTED",
+            field="message_ids",
+        )
+    if place is None:
+        return NotFound(
+            f"There is no message {own_id}: it was never committed here, or its op record is past retention.",
+            reason="MESSAGE_NOT_FOUND",
+            field="message_ids",
+        )
+    queue_id, time, *_ = place
+    if queue_id == RECALLED:
+        return time
+    if queue_id == SCHEDULED:
+        return NotFound(
+            f"The message {own_id} was dropped: its topic was deleted.", reason="MESSAGE_NOT_FOUND", field="message_ids"
+        )
+    return Refused(
+        f"The message {own_id} is in the log already; consumers may have it.",
+        reason="ALREADY_RELEASED",
+        field="message_ids",
+    )

@@ -1,0 +1,158 @@
+"""Half messages on their way out: into the log, or among the scheduled messages where their time has not come.
+
+Bodies do not travel: the database copies them, at places that are worked out here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.errors import NotFound
+from broker.services.work import SCHEDULED
+from broker.storage.catalog import topics
+from broker.storage.catalog.free_queues import held
+from broker.storage.engine.session import Answer, Session, Statement
+from broker.storage.log import keys
+from broker.storage.log.log import SCHEDULED_COLUMNS, take_offsets
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.services.work import Place
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.catalog.free_queues import FreeQueues
+
+_CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
+_JOINED = (
+    " FROM {given} {joined_to} half_message h{by_key}"
+    " ON h.transaction_id = p.transaction_id AND h.position = p.position"
+)
+
+# Half messages become log entries at given places.
+INTO_LOG = f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
+_RELEASE = f"p.queue_id, p.log_offset, h.transaction_id, h.position, {_CONTENT}, h.born_at, {{now}}{_JOINED}"
+_PLACES = "p (transaction_id, position, queue_id, log_offset)"
+# A lone one needs no table of places, which costs as much as the rest.
+_RELEASE_ONE = (
+    f"{INTO_LOG} SELECT ?, ?, transaction_id, position, {rows.CONTENT}, born_at, ? FROM half_message"
+    " WHERE transaction_id = ? AND position = ?"
+)
+_INTO_SCHEDULE = f"INSERT INTO scheduled_message ({SCHEDULED_COLUMNS})"
+_SCHEDULE = (
+    f"h.deliver_at, h.transaction_id, h.position, h.topic_id, h.queue_no, h.priority, {_CONTENT}, h.born_at{_JOINED}"
+)
+_WAITING = "p (transaction_id, position)"
+
+HALF_COLUMNS = "topic_id, queue_no, NULLIF(priority, 0), size, message_keys, deliver_at, dedup_hash"
+
+
+class HalfRow(NamedTuple):
+    """What must be known of a half message to release or drop it; the values of HALF_COLUMNS."""
+
+    topic_id: int
+    queue_no: int | None
+    priority: int | None
+    size: int
+    message_keys: str | None
+    deliver_at: int | None
+    dedup_hash: bytes | None
+
+
+class Release:
+    """Offsets are taken; the statements that copy the half messages are still to be run.
+
+    Attributes:
+        statements: they copy the half messages, `copied` of them; then they add the index of keys.
+        places: where each half message of a transaction will be, by position.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        committed: Sequence[bytes],
+        halves: Mapping[bytes, Sequence[HalfRow]],
+        now: int,
+        directory: Directory,
+        turn: int,
+        free: FreeQueues | None = None,
+    ) -> None:
+        """Takes the offsets of all half messages of these transactions whose time has come.
+
+        With `free`, in queues of it; there is one for each of them.
+        """
+        known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
+        queue_ids: dict[tuple[int, int | None, int | None], int] = {}
+        wanted: dict[int, tuple[int, int]] = {}
+        for transaction_id in committed:
+            for half in halves[transaction_id]:
+                if half.deliver_at is not None and half.deliver_at > now:
+                    continue
+                queue_id = queue_ids.get(half[:3])
+                if queue_id is None:
+                    topic = known[half.topic_id]
+                    which = (half.queue_no, half.priority or 0, turn)
+                    chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
+                    if chosen is None:
+                        raise held(topic)
+                    queue_id = queue_ids[half[:3]] = chosen
+                count, size = wanted.get(queue_id, (0, 0))
+                wanted[queue_id] = (count + 1, size + half.size)
+        following = take_offsets(session, wanted) if wanted else {}
+        self.places: dict[bytes, list[Place]] = {}
+        copied: list[tuple[bytes, int, int, int]] = []
+        waiting: list[tuple[bytes, int]] = []
+        entries: list[keys.Entry] = []
+        for transaction_id in committed:
+            own = self.places[transaction_id] = []
+            for position, half in enumerate(halves[transaction_id]):
+                if half.deliver_at is not None and half.deliver_at > now:
+                    own.append((SCHEDULED, half.deliver_at, half.topic_id))
+                    waiting.append((transaction_id, position))
+                    continue
+                queue_id = queue_ids[half[:3]]
+                offset = following[queue_id]
+                following[queue_id] = offset + 1
+                own.append((queue_id, offset))
+                copied.append((transaction_id, position, queue_id, offset))
+                if half.message_keys:
+                    entries += keys.stored_entries(half.topic_id, queue_id, offset, half.message_keys)
+        self._count = len(copied) + len(waiting)
+        self._copies = self._into_log(session, copied, now) + self._into_schedule(session, waiting)
+        self.statements = self._copies + keys.insertion(session, entries)
+        # What goes into the log finds its queue gone with its topic; what waits has no queue yet.
+        self._later = {halves[i][position].topic_id for i, position in waiting}
+        if self._later:
+            self.statements.append(topics.asking(self._later))
+
+    @staticmethod
+    def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:
+        if len(copied) == 1:
+            ((transaction_id, position, queue_id, offset),) = copied
+            return [Statement(_RELEASE_ONE, (queue_id, offset, now, transaction_id, position))]
+        select = _RELEASE.format(
+            now=now, given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key
+        )
+        return session.insertion_with(INTO_LOG, _PLACES, copied, select)
+
+    @staticmethod
+    def _into_schedule(session: Session, waiting: Sequence[tuple[bytes, int]]) -> list[Statement]:
+        select = _SCHEDULE.format(given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key)
+        return session.insertion_with(_INTO_SCHEDULE, _WAITING, waiting, select)
+
+    def check(self, answers: Sequence[Answer]) -> None:
+        """Raises an error unless all were copied; the database transaction is undone then.
+
+        Raises:
+            NotFound: the topic of one that waits is gone: a broker of an earlier version took its half message in.
+            RuntimeError: some are missing.
+        """
+        if self._later and {row[0] for row in answers[-1].rows} != self._later:
+            raise NotFound(
+                "A topic of this transaction was deleted; roll the transaction back.",
+                reason="TOPIC_NOT_FOUND",
+                field="topic",
+            )
+        count = sum(answer.changed for answer in answers[: len(self._copies)])
+        if count != self._count:
+            raise RuntimeError(f"released {count} of {self._count} half messages")

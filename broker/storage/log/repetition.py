@@ -1,0 +1,54 @@
+"""Ids that were sent before: whether the same message comes again, or another one under its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.message import DELIVER_AT
+from broker.errors import AlreadyExists
+from broker.storage.log.lookup import find_message
+
+if TYPE_CHECKING:
+    from broker.domain.message import LogMessage, Message
+    from broker.services.work import SendWork
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
+
+
+def is_repetition(session: Session, item: SendWork, directory: Directory) -> bool:
+    """Whether the message under an item's id is the same one, as far as it is still known."""
+    found = find_message(session, item.message_id, 0, directory)
+    if found is None:
+        return True
+    if found.message is not None:
+        return _same(item.message, found.message, found.message.properties)
+    return found.waiting is None or same_message(item.message, found.waiting)
+
+
+def same_message(one: Message, other: Message) -> bool:
+    """Whether two messages have the same content; times of delivery do not count, for a delay is never the same."""
+    return _same(one, other, other.stored_properties)
+
+
+def _same(own: Message, other: Message | LogMessage, properties: dict[str, str]) -> bool:
+    return (
+        own.topic == other.topic
+        and own.body == other.body
+        and own.tag == other.tag
+        and own.message_group == other.message_group
+        and list(own.keys) == list(other.keys)
+        and _without_time(own.stored_properties) == _without_time(properties)
+    )
+
+
+def _without_time(properties: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in properties.items() if name != DELIVER_AT}
+
+
+def reused() -> AlreadyExists:
+    """The refusal of another message under an id that was sent before."""
+    return AlreadyExists(
+        "Another message was sent under this id; an id names one content for ever.",
+        reason="MESSAGE_ID_REUSED",
+        field="message_id",
+    )

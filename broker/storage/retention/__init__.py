@@ -1,0 +1,1 @@
+"""Forgetting: what is old, and topics that were deleted."""

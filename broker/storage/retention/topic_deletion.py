@@ -1,0 +1,117 @@
+"""Deleting topics: a short transaction that makes one vanish, then its messages in pieces, whatever dies in between.
+
+A deleted topic's row stays until all of it is gone, under a name that no client can use; `deleted_at` is set in it and
+in the rows of its queues, so that nobody finds it, and no offset is given out in it any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import NotFound, Refused
+from broker.storage.delivery.leases import drop_of_groups
+from broker.storage.engine.session import marks
+from broker.storage.retention.trimming import CHUNK, drop_head, head_of
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.session import Session
+
+
+def delete_topic(session: Session, topic: Topic, now: int) -> None:
+    """Makes a topic vanish; its name is free at once. `sweep` removes what it leaves.
+
+    Raises:
+        NotFound: it is gone already.
+        Refused: half messages, scheduled messages or leases refer to it.
+    """
+    locked = session.fetch(
+        "SELECT topic_id FROM topic WHERE topic_id = ? AND deleted_at IS NULL" + session.dialect.for_update,
+        (topic.topic_id,),
+    )
+    if not locked:
+        raise NotFound(f"There is no topic {topic.name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
+    # Reads the half messages, which are few, and the scheduled ones.
+    if session.fetch("SELECT 1 FROM half_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
+        raise _in_use(
+            f"Transactions without a verdict have messages for {topic.name!r}; resolve them first (ListTransactions)."
+        )
+    if session.fetch("SELECT 1 FROM scheduled_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
+        raise _in_use(f"Messages for {topic.name!r} wait for their time; let it come, or recall them, first.")
+    queues = [row[0] for row in session.fetch("SELECT queue_id FROM queue WHERE topic_id = ?", (topic.topic_id,))]
+    # First the progress: a pull holds it, and without it nobody hands out more.
+    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
+    # Leases whose group is gone are nobody's: a broker of an earlier version left them.
+    found = session.fetch(f"SELECT DISTINCT group_id FROM lease WHERE queue_id IN ({marks(queues)})", queues)
+    leased = {row[0] for row in found}
+    if leased and session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased)):
+        raise _in_use(
+            f"Messages of {topic.name!r} were handed out, or given back, and are not handled yet;"
+            " handle them, or delete their groups, first."
+        )
+    drop_of_groups(session, leased)
+    # Waits for those who are appending to its queues.
+    session.run("UPDATE queue SET deleted_at = ? WHERE topic_id = ?", (now, topic.topic_id))
+    session.run(
+        "UPDATE topic SET deleted_at = ?, name = ? WHERE topic_id = ?", (now, f"~{topic.topic_id}", topic.topic_id)
+    )
+
+
+def _in_use(text: str) -> Refused:
+    return Refused(text, reason="TOPIC_IN_USE", field="topic")
+
+
+def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:
+    """Topics that are deleted and not all gone, from a number on. Reads the small table `topic`."""
+    return [
+        row[0]
+        for row in session.fetch(
+            "SELECT topic_id FROM topic WHERE topic_id > ? AND deleted_at IS NOT NULL ORDER BY topic_id LIMIT ?",
+            (after, limit),
+        )
+    ]
+
+
+def sweep(session: Session, topic_id: int) -> bool:
+    """Removes a piece of a deleted topic; whether anything of it is left."""
+    queue = session.fetch_one(
+        "SELECT queue_id, min_offset FROM queue WHERE topic_id = ? ORDER BY queue_no LIMIT 1", (topic_id,)
+    )
+    if queue is not None:
+        queue_id, first = queue
+        head = head_of(session, queue_id, first, CHUNK)
+        if head:
+            drop_head(session, topic_id, queue_id, first, head)
+            return True
+        session.run("DELETE FROM queue WHERE queue_id = ?", (queue_id,))
+        return True
+    # Range of the primary key.
+    hashes = [
+        (topic_id, row[0])
+        for row in session.fetch("SELECT dedup_hash FROM dedup_key WHERE topic_id = ? LIMIT ?", (topic_id, CHUNK))
+    ]
+    if hashes:
+        session.together(session.deletion_of("dedup_key", "topic_id, dedup_hash", hashes))
+        return True
+    # Few: groups that set a filter on it.
+    session.run("DELETE FROM group_filter WHERE topic_id = ?", (topic_id,))
+    session.run("DELETE FROM topic WHERE topic_id = ? AND deleted_at IS NOT NULL", (topic_id,))
+    return False
+
+
+def sweep_all(database: Database) -> None:
+    """Removes all that deleted topics left, where no broker does so any more."""
+    session = database.session()
+    try:
+        while True:
+            session.begin()
+            deleted = deleted_topics(session, 1)
+            if deleted:
+                sweep(session, deleted[0])
+            session.commit()
+            if not deleted:
+                return
+    finally:
+        session.rollback()
+        database.release(session)

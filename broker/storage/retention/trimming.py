@@ -1,0 +1,166 @@
+"""Forgetting: the heads of queues and old op records, in small pieces by primary key, by one broker at a time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.storage.delivery.progress import first_unread
+from broker.storage.engine.session import Statement
+from broker.storage.log import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.topic import Topic
+    from broker.storage.engine.session import Session
+
+CHUNK = 1000
+_LEAST_OF_QUEUE = 16
+
+
+def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
+    """Whether this broker may do a task now; it keeps the turn for `hold` microseconds."""
+    session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
+    # The row count would not tell: MySQL does not count a row that it set to what it was.
+    session.run(
+        "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
+        (broker_id, now + hold, task, broker_id, now),
+    )
+    return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
+
+
+class Head(NamedTuple):
+    """A message at the head of a queue, without its content."""
+
+    offset: int
+    stored_at: int
+    size: int
+    message_keys: str | None
+
+
+def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Head]:
+    """The first messages of a queue. Range of the primary key, from the saved lower bound on."""
+    found = session.fetch(
+        "SELECT log_offset, stored_at, size, message_keys FROM message WHERE queue_id = ? AND log_offset >= ?"
+        " ORDER BY log_offset LIMIT ?",
+        (queue_id, first, limit),
+    )
+    return [Head(*row) for row in found]
+
+
+def _unless_unread(session: Session, queue_id: int, messages: list[Head]) -> list[Head]:
+    """Those of a queue's first messages that no group has to be spared for."""
+    unread = first_unread(session, queue_id)
+    return messages if unread is None else [message for message in messages if message.offset < unread]
+
+
+def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> bool:
+    """Deletes the messages from the queue's lower bound `first` on, with their keys and what is noted of them.
+
+    Returns:
+        False when another broker moved the bound meanwhile; the transaction is undone then.
+    """
+    end = messages[-1].offset + 1
+    entries = [
+        entry
+        for message in messages
+        for entry in keys.stored_entries(topic_id, queue_id, message.offset, message.message_keys)
+    ]
+    session.run("DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, first, end))
+    # By primary key, as far as they were dead letters that went back.
+    redriven = Statement("DELETE FROM redriven WHERE queue_id = ? AND log_offset < ?", (queue_id, end))
+    session.together([*keys.deletion(session, entries), redriven])
+    # Last, for whoever appends to the queue waits from here on.
+    moved = session.run(
+        "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",
+        (end, sum(message.size for message in messages), queue_id, first),
+    )
+    if not moved:
+        session.rollback()
+        session.begin()
+    return bool(moved)
+
+
+def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
+    """Deletes up to CHUNK messages from the head of a queue that are past the topic's retention; how many."""
+    row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,))
+    if row is None:
+        return 0
+    bound = now - topic.retention
+    expired = list(
+        itertools.takewhile(lambda message: message.stored_at <= bound, head_of(session, queue_id, row[0], CHUNK))
+    )
+    if expired:
+        expired = _unless_unread(session, queue_id, expired)
+    if expired and drop_head(session, topic.topic_id, queue_id, row[0], expired):
+        return len(expired)
+    return 0
+
+
+def trim_topic(session: Session, topic: Topic) -> int:
+    """Deletes the oldest messages of a topic that has more bytes than it may, up to about CHUNK of them; how many."""
+    queues = session.fetch(
+        "SELECT queue_id, min_offset, stored_bytes FROM queue WHERE topic_id = ? AND deleted_at IS NULL",
+        (topic.topic_id,),
+    )
+    excess = sum(row[2] for row in queues) - topic.retention_bytes
+    if not topic.retention_bytes or excess <= 0:
+        return 0
+    limit = max(_LEAST_OF_QUEUE, CHUNK // len(queues))
+    first = {queue_id: low for queue_id, low, stored in queues if stored}
+    heads = {
+        queue_id: _unless_unread(session, queue_id, head_of(session, queue_id, low, limit))
+        for queue_id, low in first.items()
+    }
+    dropped: dict[int, list[Head]] = {}
+    oldest = [(head[0].stored_at, queue_id) for queue_id, head in heads.items() if head]
+    heapq.heapify(oldest)
+    while oldest and excess > 0:
+        _, queue_id = heapq.heappop(oldest)
+        own = dropped.setdefault(queue_id, [])
+        message = heads[queue_id][len(own)]
+        own.append(message)
+        excess -= message.size
+        if len(own) < len(heads[queue_id]):
+            heapq.heappush(oldest, (heads[queue_id][len(own)].stored_at, queue_id))
+        elif len(own) == limit:
+            break  # What follows in this queue was not read, and may be older than the other queues' heads.
+    for queue_id in sorted(dropped):
+        if not drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id]):
+            return 0
+    return sum(map(len, dropped.values()))
+
+
+def trim_ops(session: Session, before: int) -> int:
+    """Deletes up to CHUNK op records decided before a time, with their check history; how many. Uses op_decided.
+
+    Those of messages that still wait for their time stay: only they tell where a message to be recalled is.
+    """
+    ids = [
+        row[0]
+        for row in session.fetch(
+            "SELECT o.transaction_id FROM op_record o LEFT JOIN scheduled_message s"
+            f"{session.dialect.by_index('scheduled_id')} ON s.transaction_id = o.transaction_id"
+            " WHERE o.decided_at < ? AND s.transaction_id IS NULL ORDER BY o.decided_at LIMIT ?",
+            (before, CHUNK),
+        )
+    ]
+    if ids:
+        ids.sort()
+        session.run_in("DELETE FROM transaction_check WHERE transaction_id", ids)
+        session.run_in("DELETE FROM operator_action WHERE transaction_id", ids)
+        session.run_in("DELETE FROM op_record WHERE transaction_id", ids)
+    return len(ids)
+
+
+def trim_dedup_keys(session: Session, now: int) -> int:
+    """Deletes up to CHUNK keys that keep nothing out any more; how many. Uses dedup_expires."""
+    expired = session.fetch(
+        "SELECT topic_id, dedup_hash FROM dedup_key WHERE expires_at <= ? ORDER BY expires_at LIMIT ?", (now, CHUNK)
+    )
+    # By primary key, and by the time again: a message may have taken one over.
+    query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND expires_at <= ?"
+    session.together([Statement(query, (topic_id, own, now)) for topic_id, own in sorted(tuple(r) for r in expired)])
+    return len(expired)

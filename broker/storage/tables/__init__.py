@@ -1,0 +1,1 @@
+"""The tables, their names, and what their rows mean."""

@@ -1,0 +1,1 @@
+"""Half messages, checks and verdicts, and the epochs of sinks."""

@@ -1,0 +1,302 @@
+"""The check-back's side of the tables: which transactions are due, counting, answers, parking.
+
+`half_due (check_state, producer_group_id, check_due_at)` leads every scan to the rows it returns: transactions of other
+groups, parked ones and those not yet due are never read. The diff against op_record takes out those that a verdict has
+reached meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.transaction import (
+    TransactionEvent,
+    TransactionState,
+    advance,
+)
+from broker.errors import NotFound, Refused, VerdictConflict
+from broker.services.work import CheckAnswer, ClaimedCheck, TransactionOutcome
+from broker.storage.engine.session import Session, marks
+from broker.storage.tables import rows
+from broker.storage.transactions.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.storage.catalog.directory import Directory
+
+# Bytes of half messages that are claimed at a time, unless one transaction alone has more. What is claimed is in memory
+# until it is on its way to the producers.
+MOST_BYTES = 16 << 20
+
+# With a column that the index lacks: see Dialect.by_index.
+DUE = (
+    "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
+    " WHERE h.check_state = ? AND h.producer_group_id = ? AND h.check_due_at <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
+    " ORDER BY h.check_due_at LIMIT ?"
+)
+_LOCK = (
+    "SELECT transaction_id, producer_group_id, check_count, check_limit, born_at FROM half_message{by_key}"
+    " WHERE transaction_id IN ({ids}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
+    " ORDER BY transaction_id, position"
+)
+
+_OWN_CHECK = "c.transaction_id = ? AND c.check_number = ? AND c.broker_id = ? AND c.sent_at = ?"
+
+
+def claim_due(
+    session: Session,
+    group_ids: Sequence[int],
+    now: int,
+    policy: CheckPolicy,
+    limit: int,
+    directory: Directory,
+    broker_id: str,
+    *,
+    due_by: int | None = None,
+) -> list[ClaimedCheck]:
+    """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
+
+    Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
+    another broker holds are passed over. What would be too many bytes at once stays due for the next call.
+    """
+    due_by = now if due_by is None else due_by
+    query = DUE.format(index=session.dialect.by_index("half_due"))
+    due = [row[0] for group_id in group_ids for row in session.fetch(query, (TO_CHECK, group_id, due_by, limit))]
+    if not due:
+        return []
+    due = _within_bytes(session, due)
+    claimed = []
+    history = []
+    for transaction_id, group_id, count, own_limit, born_at in session.fetch(
+        _LOCK.format(by_key=session.dialect.by_key, ids=marks(due)) + session.dialect.skip_locked,
+        (*sorted(due), TO_CHECK, due_by),
+    ):
+        number, most = count + 1, policy.limit_for(own_limit)
+        if number > most:
+            # The limit was lowered meanwhile: no further check, and parked when next looked at.
+            session.run(
+                "UPDATE half_message SET check_state = ? WHERE transaction_id = ? AND position = 0",
+                (LAST_CHECK_SENT, transaction_id),
+            )
+            continue
+        session.run(
+            "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
+            " WHERE transaction_id = ? AND position = 0",
+            (number, LAST_CHECK_SENT if number >= most else TO_CHECK, policy.next_due(now), transaction_id),
+        )
+        history.append((transaction_id, number, now, broker_id, ""))
+        claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, [], now))
+    if claimed:
+        session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
+        _add_halves(session, claimed, directory)
+    return claimed
+
+
+def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:
+    """The first of these transactions, as many as may be in memory at a time; one at least."""
+    sizes = dict(
+        session.fetch_in(
+            f"SELECT transaction_id, SUM(size) FROM half_message{session.dialect.by_key} WHERE transaction_id",
+            sorted(due),
+            " GROUP BY transaction_id",
+        )
+    )
+    total = 0
+    for count, transaction_id in enumerate(due):
+        total += int(sizes.get(transaction_id, 0))
+        if total > MOST_BYTES and count:
+            return due[:count]
+    return due
+
+
+def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
+    """Whether the COMMIT that counted these checks at `now` worked: then the check history has them.
+
+    Waits for a COMMIT that is still to come, which holds the rows.
+    """
+    return any(
+        session.fetch(
+            "SELECT 1 FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND sent_at = ?"
+            " AND broker_id = ?" + session.dialect.for_update,
+            (check.transaction_id, check.check_number, now, broker_id),
+        )
+        for check in claimed[:1]
+    )
+
+
+def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> None:
+    by_id = {check.transaction_id: check for check in claimed}
+    found = session.fetch_in(
+        f"SELECT transaction_id, topic_id, {rows.CONTENT} FROM half_message{session.dialect.by_key}"
+        " WHERE transaction_id",
+        sorted(by_id),
+        " ORDER BY transaction_id, position",
+    )
+    topics = directory.by_ids(session, {row[1] for row in found})
+    for transaction_id, topic_id, *content in found:
+        name = topics[topic_id].name if topic_id in topics else "(deleted)"
+        by_id[transaction_id].halves.append(rows.half_from_row(name, content))
+
+
+def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
+    """Notes which producer a check went to."""
+    session.run(
+        "UPDATE transaction_check SET client_id = ? WHERE transaction_id = ? AND check_number = ?",
+        (client_id, check.transaction_id, check.check_number),
+    )
+
+
+def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str) -> None:
+    """Takes back the count of a check that could not be sent; the transaction is due at once again.
+
+    Only the check that this broker claimed at that time, which its history tells: after a COMMIT in doubt this is
+    repeated, and a check of the same number may be on its way from another broker by then.
+    """
+    own = (check.transaction_id, check.check_number, broker_id, check.sent_at)
+    changed = session.run(
+        "UPDATE half_message SET check_count = ?, check_state = ?, check_due_at = ?"
+        " WHERE transaction_id = ? AND position = 0 AND check_count = ? AND check_state IN (?, ?)"
+        f" AND EXISTS (SELECT 1 FROM transaction_check c WHERE {_OWN_CHECK})",
+        (
+            check.check_number - 1,
+            TO_CHECK,
+            now,
+            check.transaction_id,
+            check.check_number,
+            TO_CHECK,
+            LAST_CHECK_SENT,
+            *own,
+        ),
+    )
+    if changed:
+        session.run(
+            "DELETE FROM transaction_check WHERE transaction_id = ? AND check_number = ? AND broker_id = ?"
+            " AND sent_at = ?",
+            own,
+        )
+
+
+def record_answer(session: Session, transaction_id: bytes, check_number: int, answer: CheckAnswer, now: int) -> None:
+    """Notes a producer's answer; the first one of a check stays.
+
+    It may be here before the note of who was asked, and then tells that too.
+    """
+    session.run(
+        "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?,"
+        " client_id = CASE client_id WHEN '' THEN ? ELSE client_id END"
+        " WHERE transaction_id = ? AND check_number = ? AND answered_at IS NULL",
+        (now, int(answer.verdict), answer.reason or None, answer.client_id, transaction_id, check_number),
+    )
+
+
+def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, str]]:
+    """Parks transactions whose last check went unanswered for an interval; their ids and producer groups."""
+    # By producer group, so that those still waiting for an answer to their last check are not read.
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    due = [group_id for group_id, earliest in _earliest(session, LAST_CHECK_SENT, names).items() if earliest <= now]
+    ids: list[bytes] = []
+    for group_id in due:
+        # With a column that the index lacks: see Dialect.by_index.
+        found = session.fetch(
+            f"SELECT transaction_id, check_count FROM half_message{session.dialect.by_index('half_due')}"
+            " WHERE check_state = ? AND producer_group_id = ?"
+            " AND check_due_at <= ? ORDER BY check_due_at LIMIT ?",
+            (LAST_CHECK_SENT, group_id, now, limit - len(ids)),
+        )
+        ids.extend(row[0] for row in found)
+    if not ids:
+        return []
+    found = session.fetch(
+        f"SELECT transaction_id, producer_group_id FROM half_message{session.dialect.by_key}"
+        f" WHERE transaction_id IN ({marks(ids)}) AND position = 0 AND check_state = ? AND check_due_at <= ?"
+        " ORDER BY transaction_id, position" + session.dialect.skip_locked,
+        (*sorted(ids), LAST_CHECK_SENT, now),
+    )
+    for transaction_id, _ in found:
+        session.run(
+            "UPDATE half_message SET check_state = ?, check_due_at = NULL, parked_at = ?"
+            " WHERE transaction_id = ? AND position = 0",
+            (PARKED, now, transaction_id),
+        )
+    return [(transaction_id, names.get(group_id, "")) for transaction_id, group_id in found]
+
+
+def _earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:
+    """The earliest time in a check state of each producer group that has one. One entry of half_due a group."""
+    found = session.fetch_each(
+        "SELECT ?, MIN(check_due_at) FROM half_message WHERE check_state = ? AND producer_group_id = ?",
+        [(group_id, check_state, group_id) for group_id in group_ids],
+    )
+    return {group_id: earliest for group_id, earliest in found if earliest is not None}
+
+
+def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
+    """Producer groups whose oldest check is overdue by more than `grace`, and by how much."""
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    earliest = _earliest(session, TO_CHECK, names)
+    return [(names[group_id], now - oldest) for group_id, oldest in earliest.items() if oldest + grace < now]
+
+
+def check_again(
+    session: Session, transaction_id: bytes, now: int, policy: CheckPolicy, operator: str, reason: str
+) -> TransactionOutcome:
+    """Makes a transaction without verdict due for checks again, with a fresh allowance.
+
+    Raises:
+        NotFound: no such transaction.
+        VerdictConflict: it has a verdict.
+    """
+    row = session.fetch_one(
+        "SELECT check_state, check_count FROM half_message WHERE transaction_id = ? AND position = 0"
+        + session.dialect.for_update,
+        (transaction_id,),
+    )
+    if row is None:
+        op = session.fetch_one("SELECT state FROM op_record WHERE transaction_id = ?", (transaction_id,))
+        if op is None:
+            raise NotFound(
+                "There is no transaction with this id.", reason="TRANSACTION_NOT_FOUND", field="transaction_id"
+            )
+        state = TransactionState(op[0])
+    else:
+        state = TransactionState.PARKED if row[0] == PARKED else TransactionState.PREPARED
+    if row is not None and row[0] == NO_CHECKS:
+        raise Refused(
+            "This transaction is part of an epoch of a sink; no producer is asked about it.",
+            reason="SINK_DECIDES",
+            field="transaction_id",
+        )
+    following = advance(state, TransactionEvent.OPERATOR_CHECK_AGAIN)
+    if row is None:
+        raise VerdictConflict("The transaction was decided meanwhile.", state=state)
+    session.run(
+        "UPDATE half_message SET check_state = ?, check_due_at = ?, check_limit = ?"
+        " WHERE transaction_id = ? AND position = 0",
+        (TO_CHECK, now, row[1] + policy.max_checks, transaction_id),
+    )
+    session.insert(
+        "operator_action",
+        "transaction_id, action, operator, reason, acted_at",
+        [(transaction_id, "CHECK_AGAIN", operator, reason, now)],
+    )
+    return TransactionOutcome(transaction_id, following)
+
+
+def was_set_to_check_again(session: Session, transaction_id: bytes, operator: str, reason: str, now: int) -> bool:
+    """Whether the COMMIT of a `check_again` at `now` worked: then the operator's action is there.
+
+    Waits for a COMMIT that is still to come, which holds the half message.
+    """
+    session.fetch(
+        "SELECT 1 FROM half_message WHERE transaction_id = ? AND position = 0" + session.dialect.for_update,
+        (transaction_id,),
+    )
+    found = session.fetch_one(
+        "SELECT 1 FROM operator_action WHERE transaction_id = ? AND action = ? AND operator = ? AND reason = ?"
+        " AND acted_at = ?",
+        (transaction_id, "CHECK_AGAIN", operator, reason, now),
+    )
+    return found is not None

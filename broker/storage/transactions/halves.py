@@ -1,0 +1,285 @@
+"""Half messages: storing them, and keeping a repetition of Prepare from doing harm.
+
+The fast path inserts the whole batch and counts: as many new rows as rows given means that nothing was there before.
+The topics are looked at in the same round trip and held until the COMMIT, so none that was deleted through another
+broker takes half messages. After the insert, the op records of the same transactions are looked up. A verdict that
+another broker committed in the meantime is seen then (READ COMMITTED), and the halves it left behind by a late
+repetition are taken out again.
+Ids begin with the time, so there are hardly any op records between the least and the greatest id of a batch: one short
+range is read in the place of many keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.keys import dedup_hash
+from broker.domain.limits import check_transaction_size
+from broker.domain.transaction import TransactionState
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
+from broker.services.work import PrepareWork, TransactionOutcome
+from broker.storage.catalog import topics
+from broker.storage.engine.session import Answer, Session, Statement, rows_of, selection
+from broker.storage.log import deduplication
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.services.work import Half
+    from broker.storage.catalog.directory import Directory
+
+NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
+
+_COLUMNS = (
+    "transaction_id, position, producer_group_id, topic_id, queue_no, priority, deliver_at, dedup_hash, born_at,"
+    f" check_state, check_due_at, check_count, {rows.CONTENT}"
+)
+
+
+def prepare(
+    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy, directory: Directory
+) -> list[TransactionOutcome | BrokerError]:
+    """Stores half messages; one outcome per item, in their order."""
+    keyed = [
+        (item.transaction_id, position, half)
+        for item in work
+        for position, half in enumerate(item.halves, item.first_position)
+        if half.message.dedup_key
+    ]
+    windows: dict[int, int] = {}
+    if keyed:
+        known = directory.by_ids(session, {half.topic_id for _, _, half in keyed})
+        windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
+    ids = {item.transaction_id for item in work}
+    plain = len(ids) == len(work) and not any(item.first_position for item in work)
+    if plain and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed):
+        refused, claims = deduplication.claim_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
+        fresh = [item for item in work if item.transaction_id not in refused] if refused else work
+        stored = _prepare_together(session, fresh, now, policy, claims, directory)
+        if stored is not None:
+            # What was refused may have been stored long ago, before somebody else took its key over.
+            return [
+                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
+                for item in work
+            ]
+        # Something was there before, or a topic is gone: start over and look at each transaction by itself.
+        session.rollback()
+        session.begin()
+    return [_prepare_one(session, item, now, policy, windows, directory) for item in work]
+
+
+def _prepare_together(
+    session: Session,
+    work: Sequence[PrepareWork],
+    now: int,
+    policy: CheckPolicy,
+    claims: Sequence[deduplication.Claim],
+    directory: Directory,
+) -> dict[bytes, TransactionOutcome | BrokerError] | None:
+    """Stores transactions that nobody has seen; None when one of them is there already, or a topic is gone."""
+    if not work:
+        return {}
+    new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
+    ids = {item.transaction_id for item in work}
+    inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
+    wanted = {half.topic_id for item in work for half in item.halves}
+    held, *inserted, between = session.together(
+        [topics.holding(session, wanted), *inserts, _look_between(min(ids), max(ids))]
+    )
+    if len(held.rows) != len(wanted):
+        directory.forget_ids(wanted - {row[0] for row in held.rows})
+        return None
+    if sum(answer.changed for answer in inserted) != len(new):
+        return None
+    decided = _decided(session, ids, between)
+    if decided:
+        session.delete_in("half_message", "transaction_id", list(decided))
+        deduplication.give_back(session, [claim for claim in claims if claim.transaction_id in decided])
+    return {item.transaction_id: _outcome(item, decided.get(item.transaction_id)) for item in work}
+
+
+def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object, ...]]:
+    group = item.producer_group_id
+    result: list[tuple[object, ...]] = []
+    head: tuple[object, ...]
+    for position, half in enumerate(item.halves, item.first_position):
+        message = half.message
+        later = message.deliver_at if message.deliver_at is not None and message.deliver_at > now else None
+        own = dedup_hash(message.dedup_key) if message.dedup_key else None
+        head = (item.transaction_id, position, group, half.topic_id, half.queue_no, message.priority, later, own, now)
+        if position or not item.checked:
+            head += (NO_CHECKS, None, 0)
+        else:
+            head += (TO_CHECK, policy.first_due(now, item.first_check_delay), 0)
+        result.append(head + rows.content(message))
+    return result
+
+
+_Decided = tuple[int, int, str | None]
+"""State, number of halves and places of a transaction with a verdict."""
+
+
+_OP = "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id"
+# As many op records between ids are cheaper to read than an op record by its key, for each of a usual batch.
+_FEW = 64
+
+
+def _look_up(ids: Sequence[bytes]) -> list[Statement]:
+    return selection(_OP, ids)
+
+
+def _look_between(least: bytes, greatest: bytes) -> Statement:
+    return Statement(f"{_OP} BETWEEN ? AND ? LIMIT {_FEW + 1}", (least, greatest))
+
+
+def _decided(session: Session, ids: Collection[bytes], between: Answer) -> dict[bytes, _Decided]:
+    if len(between.rows) <= _FEW:
+        return {i: found for i, found in _by_id([between]).items() if i in ids}
+    return _by_id(session.together(_look_up(list(ids))))
+
+
+def _by_id(found: Iterable[Answer]) -> dict[bytes, _Decided]:
+    return {row[0]: (row[1], row[2], row[3]) for row in rows_of(found)}
+
+
+def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome | BrokerError:
+    if decided is None:
+        return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+    state, half_count, released = decided
+    if state == TransactionState.COMMITTED and item.first_position + len(item.halves) <= half_count:
+        # The same Prepare again, after its commit: one effect, and the place where it went.
+        return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED, rows.decode_released(released))
+    return VerdictConflict(
+        f"Cannot prepare: the transaction already has its outcome, {TransactionState(state).name}; "
+        "begin a new transaction.",
+        state=state,
+    )
+
+
+def _prepare_one(
+    session: Session,
+    item: PrepareWork,
+    now: int,
+    policy: CheckPolicy,
+    windows: Mapping[int, int],
+    directory: Directory,
+) -> TransactionOutcome | BrokerError:
+    existing = {
+        row[0]: row[1:]
+        for row in session.fetch(
+            "SELECT position, topic_id, body, tag, message_keys, message_group, properties, check_state"
+            " FROM half_message WHERE transaction_id = ? ORDER BY position" + session.dialect.for_update,
+            (item.transaction_id,),
+        )
+    }
+    wanted = {half.topic_id for half in item.halves}
+    held, *found = session.together([topics.holding(session, wanted), *_look_up([item.transaction_id])])
+    if decided := _by_id(found):
+        return _outcome(item, decided[item.transaction_id])
+    if existing and existing[0][-1] == PARKED:
+        return VerdictConflict(
+            "Cannot prepare: the transaction is parked after its last check; begin a new one.",
+            state=TransactionState.PARKED,
+        )
+    if existing and (existing[0][-1] == NO_CHECKS) == item.checked:
+        return AlreadyExists(
+            "This transaction is of a sink, or of producers; an id names one thing for ever.",
+            reason="TRANSACTION_ID_REUSED",
+            field="transaction_id",
+        )
+    new = _not_stored(item, existing)
+    if (gone := wanted - {row[0] for row in held.rows}) and not isinstance(new, BrokerError):
+        directory.forget_ids(gone)
+        new = _on_topics(item, new, gone)
+    if isinstance(new, BrokerError):
+        return new
+    keyed = [(item.transaction_id, position, half) for position, half in new.items() if half.message.dedup_key]
+    if keyed:
+        refused, _ = deduplication.claim_for_prepare(session, keyed, now, windows)
+        if refused:
+            return refused[item.transaction_id]
+    if new:
+        session.insert("half_message", _COLUMNS, [row for row in _rows(item, now, policy) if row[1] in new])
+    return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+
+
+def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dict[int, Half] | BrokerError:
+    """The half messages that are not stored yet, by position; or why they cannot be."""
+    if item.first_position > len(existing):
+        return Refused(
+            f"first_position is {item.first_position}, but {len(existing)} messages are prepared so far: "
+            "positions have no gaps.",
+            reason="POSITION_GAP",
+            field="first_position",
+        )
+    if item.first_position:
+        try:
+            check_transaction_size(item.size + sum(_stored_size(existing[i]) for i in range(item.first_position)))
+        except InvalidArgument as error:
+            return error
+    new: dict[int, Half] = {}
+    for position, half in enumerate(item.halves, item.first_position):
+        stored = existing.get(position)
+        if stored is None:
+            new[position] = half
+        elif not _is_same(stored, half):
+            return AlreadyExists(
+                f"This transaction already has another message at position {position}; an id names one content for"
+                " ever.",
+                reason="TRANSACTION_ID_REUSED",
+                field="transaction_id",
+            )
+    return new
+
+
+def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[int, Half] | BrokerError:
+    """The half messages to be stored, or why they cannot be: a topic is gone."""
+    for position, half in new.items():
+        if half.topic_id in gone:
+            return NotFound(
+                f"The topic {half.message.topic!r} was deleted a moment ago.",
+                reason="TOPIC_NOT_FOUND",
+                field=f"messages[{position - item.first_position}].topic",
+            )
+    return new
+
+
+def _is_same(stored: Sequence[Any], half: Half) -> bool:
+    """Whether a half message is stored already. The first time of delivery stays, whatever a repetition says."""
+    *others, properties, _ = stored
+    body, _, tag, keys, group, own = rows.content(half.message)
+    if others != [half.topic_id, body, tag, keys, group]:
+        return False
+    return properties == own or (
+        (without_time := rows.without_time(own)) is not None and without_time == rows.without_time(properties)
+    )
+
+
+def _stored_size(row: Sequence[Any]) -> int:
+    _, body, _, keys, _, properties, _ = row
+    return len(body) + len(keys or "") + len(properties or "")
+
+
+def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, bytes]:
+    """Diffs half messages against op records; takes out halves that have one.
+
+    A Prepare that was repeated on another broker can leave such halves when it is overtaken by the verdict between
+    its insert and its look-up. Reads at most `limit` halves, by primary key from `after` on.
+
+    Returns:
+        How many transactions were swept, and where to go on (empty at the end).
+    """
+    ids = [
+        row[0]
+        for row in session.fetch(
+            "SELECT transaction_id FROM half_message WHERE transaction_id > ? AND position = 0"
+            " ORDER BY transaction_id LIMIT ?",
+            (after, limit),
+        )
+    ]
+    decided = list(_by_id(session.together(_look_up(ids)))) if ids else []
+    if decided:
+        session.delete_in("half_message", "transaction_id", decided)
+    return len(decided), ids[-1] if len(ids) == limit else b""

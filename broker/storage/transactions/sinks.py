@@ -1,0 +1,345 @@
+"""Sinks: half messages of epochs, released all at once, each epoch once.
+
+The sink's row is locked by whatever changes it, last in Prepare (the half messages are there by then) and first in
+everything else. A transaction of a sink has check_state 0 at its first position too: nobody is asked about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.transaction import TransactionState, VerdictSource
+from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
+from broker.services.work import EpochCommitted, SinkState, TransactionOutcome, VerdictWork
+from broker.storage.log import bulk_release
+from broker.storage.transactions import halves
+from broker.storage.transactions.verdicts import decide_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.services.work import Epoch, Queue, SinkWork
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
+
+DECIDED_AT_ONCE = 8
+"""Transactions whose half messages are looked at together: a bound of memory, not of what is committed at once."""
+
+_SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
+_OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
+
+
+class _Sink:
+    """A sink's row, locked."""
+
+    def __init__(self, session: Session, epoch: Epoch, now: int) -> None:
+        """Locks the row, made if need be, and has the query take the sink over where it may.
+
+        Raises:
+            Refused: it belongs to another query.
+        """
+        locking = session.dialect.for_update
+        row = session.fetch_one(_SINK + locking, (epoch.sink,))
+        if row is None:
+            values = (epoch.sink, epoch.query_id, 0, now)
+            session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
+            row = session.fetch(_SINK + locking, (epoch.sink,))[0]
+        self.sink_id, query_id, self.generation, self._committed, _ = row
+        if epoch.query_id and query_id != epoch.query_id:
+            if not epoch.take_over:
+                raise _taken(epoch, query_id, self._committed)
+            self.generation, self._committed = self.generation + 1, None
+            session.run(
+                "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL"
+                " WHERE sink_id = ?",
+                (epoch.query_id, self.generation, self.sink_id),
+            )
+
+    def has(self, number: int) -> bool:
+        """Whether an epoch is committed."""
+        return self._committed is not None and self._committed >= number
+
+    def key(self, number: int) -> tuple[int, int, int]:
+        """The values of _OF_EPOCH."""
+        return self.sink_id, self.generation, number
+
+
+def _taken(epoch: Epoch, query_id: str, committed: int | None) -> Refused:
+    return Refused(
+        f"The sink {epoch.sink!r} belongs to the query {query_id}, which committed"
+        f" {'nothing yet' if committed is None else f'epoch {committed}'}; this is the query {epoch.query_id}, which"
+        " would repeat or skip some. Was the checkpoint deleted? Name another sink, or take this one over (take_over;"
+        " onCheckpointReset=continue in Spark).",
+        reason="SINK_TAKEN",
+        field="epoch.query_id",
+    )
+
+
+def prepare(
+    session: Session, work: Sequence[SinkWork], now: int, policy: CheckPolicy, directory: Directory
+) -> list[bool | BrokerError]:
+    """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored."""
+    outcomes: dict[int, bool | BrokerError] = {}
+    looked_at: dict[Epoch, bool | BrokerError | None] = {}
+    for index, item in enumerate(work):
+        if item.epoch not in looked_at:
+            looked_at[item.epoch] = _looked_at(session, item.epoch)
+        known = looked_at[item.epoch]
+        if known is not None:
+            outcomes[index] = known
+    new = [index for index in range(len(work)) if index not in outcomes]
+    stored = halves.prepare(session, [work[index].halves for index in new], now, policy, directory) if new else []
+    for index, outcome in zip(new, stored, strict=True):
+        outcomes[index] = (
+            _refused(session, work[index], outcome)
+            if isinstance(outcome, BrokerError)
+            else _enlist(session, work[index], outcome, now, directory)
+        )
+    return [outcomes[index] for index in range(len(work))]
+
+
+def _refused(session: Session, item: SinkWork, refusal: BrokerError) -> bool | BrokerError:
+    """Why half messages were not stored; or that their epoch is committed, which decided about them a moment ago."""
+    known = _looked_at(session, item.epoch) if isinstance(refusal, VerdictConflict) else None
+    return refusal if known is None else known
+
+
+def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
+    """What can be said without a lock: an epoch that is committed stays so, and a query does not come back."""
+    row = session.fetch_one(_SINK, (epoch.sink,))
+    if row is None:
+        return None
+    _, query_id, _, committed, _ = row
+    if query_id != epoch.query_id:
+        return None if epoch.take_over else _taken(epoch, query_id, committed)
+    return True if committed is not None and committed >= epoch.number else None
+
+
+def _enlist(
+    session: Session, item: SinkWork, stored: TransactionOutcome, now: int, directory: Directory
+) -> bool | BrokerError:
+    """Notes half messages that were stored as part of their epoch, unless somebody was quicker meanwhile."""
+    own = item.halves.transaction_id
+    # A late repetition finds what it wrote released: then there is nothing to drop.
+    waiting = [own] if stored.state is TransactionState.PREPARED else []
+    try:
+        sink = _Sink(session, item.epoch, now)
+    except Refused as refusal:
+        _decide(session, waiting, now, directory, 0, None)
+        return refusal
+    if sink.has(item.epoch.number) or not waiting:
+        _decide(session, waiting, now, directory, 0, None)
+        return True
+    values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
+    session.insert(
+        "sink_transaction",
+        "sink_id, generation, epoch, transaction_id, attempt_id, half_count, prepared_at",
+        [values],
+        keep_existing="transaction_id",
+    )
+    return False
+
+
+def commit(
+    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, turn: int
+) -> EpochCommitted:
+    """Releases what these attempts wrote, drops what others did, and notes the epoch as committed.
+
+    Raises:
+        Refused: the sink belongs to another query, or some half messages are not there.
+    """
+    sink = _Sink(session, epoch, now)
+    if sink.has(epoch.number):
+        return EpochCommitted(already=True)
+    written = session.fetch(
+        f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
+        " ORDER BY attempt_id, transaction_id",
+        sink.key(epoch.number),
+    )
+    there = dict.fromkeys(attempts, 0)
+    for _, attempt_id, count in written:
+        if attempt_id in there:
+            there[attempt_id] += count
+    if there != dict(attempts):
+        raise Refused(
+            f"Epoch {epoch.number} of the sink {epoch.sink!r} is not whole: {sum(attempts.values())} messages were"
+            f" written, {sum(there.values())} are here. What waits for too long is dropped; run the batch again.",
+            reason="EPOCH_INCOMPLETE",
+            field="attempts",
+        )
+    done = EpochCommitted(already=False)
+    winners = [row[0] for row in written if row[1] in attempts]
+    # The queues are locked from the first message released to the end: so that comes last, and as little as can be is
+    # done in between.
+    whole = bulk_release.shapes(session, winners)
+    losers = sorted(row[0] for row in written if row[1] not in attempts)
+    _decide(session, losers, now, directory, 0, None)
+    session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
+    for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
+        ready = {own: whole[own] for own in some if own in whole}
+        if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
+            _decide(session, some, now, directory, own_turn, done)
+    session.run(
+        "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
+    )
+    return done
+
+
+def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
+    """Whether an epoch is committed, once whoever decides about it now is done.
+
+    Raises:
+        Refused: the sink belongs to another query.
+    """
+    return _Sink(session, epoch, now).has(epoch.number)
+
+
+def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: int) -> bool:
+    """Drops the half messages of an epoch; whether it is committed, and was left alone.
+
+    Raises:
+        Refused: the sink belongs to another query.
+    """
+    if not exists(session, epoch.sink):
+        return False  # Nothing was ever written to it, and an abort does not bind it to a query.
+    # It takes nothing over: a query that lost its sink has nothing there to be dropped.
+    sink = _Sink(session, replace(epoch, take_over=False), now)
+    if sink.has(epoch.number):
+        return True
+    written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
+    ids = sorted(row[0] for row in written)
+    _decide(session, ids, now, directory, turn, None)
+    session.delete_in("sink_transaction", "transaction_id", ids)
+    return False
+
+
+def drop_leftovers(session: Session, before: int, now: int, directory: Directory) -> int:
+    """Drops some half messages that no epoch needs: of past epochs and queries, or older than `before`; how many.
+
+    Uses sink_prepared, and reads the small table `sink` with the first rows of each in sink_transaction.
+    """
+    found = session.fetch(
+        "SELECT s.name, t.transaction_id FROM sink_transaction t JOIN sink s ON s.sink_id = t.sink_id"
+        " WHERE t.prepared_at < ? ORDER BY t.prepared_at LIMIT ?",
+        (before, DECIDED_AT_ONCE),
+    ) or session.fetch(
+        "SELECT s.name, t.transaction_id FROM sink s JOIN sink_transaction t ON t.sink_id = s.sink_id"
+        " AND (t.generation < s.generation OR (t.generation = s.generation AND t.epoch <= s.committed_epoch)) LIMIT ?",
+        (DECIDED_AT_ONCE,),
+    )
+    # Whoever holds a sink's row decides about its transactions.
+    for name in sorted({row[0] for row in found}):
+        session.fetch(_SINK + session.dialect.for_update, (name,))
+    ids = sorted(row[1] for row in found)
+    left = [row[0] for row in session.fetch_in("SELECT transaction_id FROM sink_transaction WHERE transaction_id", ids)]
+    _decide(session, left, now, directory, 0, None)
+    session.delete_in("sink_transaction", "transaction_id", sorted(left))
+    return len(left)
+
+
+def delete(session: Session, name: str, now: int, directory: Directory) -> None:
+    """Forgets a sink, and drops its half messages that wait.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    row = session.fetch_one(_SINK + session.dialect.for_update, (name,))
+    if row is None:
+        raise _missing(name)
+    written = session.fetch("SELECT transaction_id FROM sink_transaction WHERE sink_id = ?", (row[0],))
+    ids = sorted(each[0] for each in written)
+    _decide(session, ids, now, directory, 0, None)
+    session.delete_in("sink_transaction", "transaction_id", ids)
+    session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
+
+
+def exists(session: Session, name: str, *, surely: bool = False) -> bool:
+    """Whether there is a sink of this name; `surely`: waits for whoever makes or deletes it at this time."""
+    return session.fetch_one(_SINK + session.dialect.for_update if surely else _SINK, (name,)) is not None
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(
+        f"There is no sink {name!r}; it is made by the first batch that is written.",
+        reason="SINK_NOT_FOUND",
+        field="sink",
+    )
+
+
+def find(session: Session, name: str) -> SinkState:
+    """How far a sink is.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    row = session.fetch_one(_SINK, (name,))
+    if row is None:
+        raise _missing(name)
+    sink_id, query_id, _, committed, committed_at = row
+    waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
+    return SinkState(name, query_id, committed, committed_at, int(waiting or 0))
+
+
+def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory) -> int:
+    """How many queues the topic of the first message has."""
+    if not winners:
+        return 1
+    query = "SELECT topic_id FROM half_message WHERE transaction_id = ? AND position = 0"
+    found = directory.by_ids(session, {row[0] for row in session.fetch(query, (winners[0],))})
+    return max((len(topic.queue_ids) for topic in found.values()), default=1)
+
+
+def _spread(winners: Sequence[bytes], queues: int, turn: int) -> Iterator[tuple[Sequence[bytes], int]]:
+    """The transactions in their order, some at a time, and which queue's turn it is.
+
+    All queues get something where there is enough for them. What comes first goes to lower queues, so that two epochs
+    take the locks of one topic's queues in the same order.
+    """
+    size = max(1, min(DECIDED_AT_ONCE, -(-len(winners) // queues)))
+    starts = range(0, len(winners), size)
+    first = turn % (queues - len(starts) + 1) if len(starts) < queues else 0
+    for number, start in enumerate(starts):
+        yield winners[start : start + size], first + number
+
+
+def _decide(
+    session: Session,
+    ids: Sequence[bytes],
+    now: int,
+    directory: Directory,
+    turn: int,
+    done: EpochCommitted | None,
+) -> None:
+    """Commits transactions, counting in `done`, or rolls them back where that is None."""
+    for start in range(0, len(ids), DECIDED_AT_ONCE):
+        work = [
+            VerdictWork(transaction_id, done is not None, VerdictSource.SINK)
+            for transaction_id in ids[start : start + DECIDED_AT_ONCE]
+        ]
+        for outcome in decide_within(session, work, now, directory, turn):
+            if isinstance(outcome, TransactionOutcome):
+                if done is not None:
+                    _count(outcome, done, directory, session)
+            elif done is not None or not isinstance(outcome, NotFound):
+                # Nothing of the epoch is committed then.
+                raise outcome
+
+
+def _count(outcome: TransactionOutcome, done: EpochCommitted, directory: Directory, session: Session) -> None:
+    done.messages += len(outcome.released)
+    for place in _in_log(outcome.released):
+        queue_id, offset = place
+        if (found := directory.of_queue(session, queue_id)) is not None:
+            queue: Queue = (found[0].topic_id, queue_id)
+            done.heads[queue] = max(offset + 1, done.heads.get(queue, 0))
+
+
+def _in_log(places: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, int]]:
+    """The last place in each queue; what is scheduled has none yet."""
+    last: dict[int, int] = {}
+    for queue_id, offset, *rest in places:
+        if not rest:
+            last[queue_id] = max(offset, last.get(queue_id, 0))
+    return last.items()

@@ -1,0 +1,310 @@
+"""Verdicts: the op record, the release and the end of the half messages, in one database transaction.
+
+The half messages' rows are locked first: whoever decides a transaction holds its halves, so nobody else decides it now.
+Op records are only looked up for transactions without halves; where one is there all the same, its insertion tells, and
+the batch starts over with all of them looked up. Bodies do not travel: the release copies them inside the database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
+from broker.errors import BrokerError, NotFound, Refused, RowsHeld, VerdictConflict
+from broker.services.work import TransactionOutcome, VerdictWork
+from broker.storage.catalog.free_queues import FreeQueues, held
+from broker.storage.log import deduplication
+from broker.storage.log.release import HALF_COLUMNS, HalfRow, Release
+from broker.storage.tables import rows
+from broker.storage.transactions.halves import NO_CHECKS, PARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
+
+_OP_COLUMNS = (
+    "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
+    " released, parked_at"
+)
+
+
+MOST_HALVES = 10_000
+"""Half messages, about, that are decided about in one database transaction; other verdicts are not to wait for more."""
+
+
+class _Open:
+    """A transaction without a verdict, as its half messages tell it."""
+
+    __slots__ = ("born_at", "check_count", "group_id", "halves", "of_sink", "parked", "parked_at")
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        _, check_state, self.check_count, self.group_id, self.born_at, self.parked_at, *_ = row
+        self.parked = check_state == PARKED
+        self.of_sink = check_state == NO_CHECKS
+        self.halves: list[HalfRow] = []
+
+
+def decide(
+    session: Session,
+    work: Sequence[VerdictWork],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
+) -> list[TransactionOutcome | BrokerError]:
+    """Records verdicts, releases and drops half messages; one outcome per item, in their order.
+
+    With `free`, no queue is waited for: transactions with messages whose queues are held by others are answered
+    RowsHeld. So are, at any time, those that are too much for one database transaction: they come with the next one.
+    """
+    ids = sorted({item.transaction_id for item in work})
+    pending, count = _lock_some_halves(session, ids)
+    if count < len(ids):
+        ids = ids[:count]
+        decided = set(ids)
+        first = iter(
+            _decide_on(
+                session, [i for i in work if i.transaction_id in decided], ids, pending, now, directory, turn, free
+            )
+        )
+        return [next(first) if item.transaction_id in decided else _too_much() for item in work]
+    return _decide_on(session, work, ids, pending, now, directory, turn, free)
+
+
+def _decide_on(
+    session: Session,
+    work: Sequence[VerdictWork],
+    ids: Sequence[bytes],
+    pending: dict[bytes, _Open],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None,
+) -> list[TransactionOutcome | BrokerError]:
+    """Decides about transactions whose half messages are locked."""
+    outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn, free)
+    if outcomes is None:
+        session.rollback()
+        session.begin()
+        pending = _lock_halves(session, ids)
+        outcomes = _decide(session, work, pending, ids, now, directory, turn, free and FreeQueues(session))
+    if outcomes is None:
+        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
+    return outcomes
+
+
+def _too_much() -> RowsHeld:
+    return RowsHeld("There is too much to be decided at once; nothing of this was acknowledged, try again.")
+
+
+def decide_within(
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
+) -> list[TransactionOutcome | BrokerError]:
+    """As `decide`, without ever starting the database transaction over."""
+    ids = sorted({item.transaction_id for item in work})
+    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, turn)
+    if outcomes is None:
+        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
+    return outcomes
+
+
+def _decide(
+    session: Session,
+    work: Sequence[VerdictWork],
+    pending: dict[bytes, _Open],
+    looked_up: Sequence[bytes],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
+) -> list[TransactionOutcome | BrokerError] | None:
+    """One outcome per item; None when a transaction that was not looked up has an op record already."""
+    recorded = _recorded(session, looked_up) if looked_up else {}
+    homeless = _without_topic(session, work, pending, directory)
+    waiting = _without_queue(session, work, pending, now, directory, turn, free) if free else {}
+    decided: dict[bytes, VerdictWork] = {}
+    outcomes: list[TransactionOutcome | BrokerError] = []
+    for item in work:
+        outcome = _judge(item, pending.get(item.transaction_id), recorded.get(item.transaction_id))
+        if isinstance(outcome, TransactionOutcome) and item.transaction_id not in recorded:
+            if item.commit and item.transaction_id in homeless:
+                outcome = NotFound(
+                    "A topic of this transaction was deleted; roll the transaction back.",
+                    reason="TOPIC_NOT_FOUND",
+                    field="topic",
+                )
+            elif item.commit and item.transaction_id in waiting:
+                outcome = waiting[item.transaction_id]
+            else:
+                # Further verdicts on it in this batch see this one as recorded.
+                recorded[item.transaction_id] = outcome
+                decided[item.transaction_id] = item
+        outcomes.append(outcome)
+    if decided and not _apply(session, decided, pending, recorded, now, directory, turn, free):
+        return None
+    return outcomes
+
+
+def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
+    return _by_transaction(_locked(session, ids))
+
+
+def _lock_some_halves(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, _Open], int]:
+    """Locks the half messages of the first of these transactions, as many as make sense at once; how many those are."""
+    found = _locked(session, ids, f" LIMIT {MOST_HALVES}") if len(ids) > 1 else _locked(session, ids)
+    if len(ids) == 1 or len(found) < MOST_HALVES:
+        return _by_transaction(found), len(ids)
+    # The last one may have more.
+    last = found[-1][0]
+    if found[0][0] == last:
+        return _lock_halves(session, ids[: ids.index(last) + 1]), ids.index(last) + 1
+    return _by_transaction([row for row in found if row[0] != last]), ids.index(last)
+
+
+def _locked(session: Session, ids: Sequence[bytes], limit: str = "") -> Sequence[Sequence[Any]]:
+    return session.fetch_in(
+        f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, parked_at,"
+        f" {HALF_COLUMNS}"
+        f" FROM half_message{session.dialect.by_key} WHERE transaction_id",
+        ids,
+        f" ORDER BY transaction_id, position{limit}" + session.dialect.for_update,
+    )
+
+
+def _by_transaction(found: Sequence[Sequence[Any]]) -> dict[bytes, _Open]:
+    pending: dict[bytes, _Open] = {}
+    for row in found:
+        known = pending.get(row[0])
+        if known is None:  # The half at position 0, which comes first.
+            known = pending[row[0]] = _Open(row)
+        known.halves.append(HalfRow._make(row[6:]))
+    return pending
+
+
+def _recorded(session: Session, ids: Sequence[bytes]) -> dict[bytes, TransactionOutcome]:
+    return {
+        row[0]: TransactionOutcome(row[0], TransactionState(row[1]), rows.decode_released(row[2]))
+        for row in session.fetch_in("SELECT transaction_id, state, released FROM op_record WHERE transaction_id", ids)
+    }
+
+
+def _judge(
+    item: VerdictWork, pending: _Open | None, recorded: TransactionOutcome | None
+) -> TransactionOutcome | BrokerError:
+    if recorded is not None:
+        state = recorded.state
+    elif pending is not None:
+        state = TransactionState.PARKED if pending.parked else TransactionState.PREPARED
+    else:
+        return NotFound(
+            "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
+            reason="TRANSACTION_NOT_FOUND",
+            field="transaction_id",
+        )
+    if pending is not None and pending.of_sink and item.source is not VerdictSource.SINK:
+        return Refused(
+            "This transaction is part of an epoch of a sink, which is decided as a whole: commit or abort the epoch.",
+            reason="SINK_DECIDES",
+            field="transaction_id",
+        )
+    try:
+        following = advance(state, verdict_event(item.commit, item.source))
+    except VerdictConflict as conflict:
+        return conflict
+    return recorded or TransactionOutcome(item.transaction_id, following)
+
+
+def _apply(
+    session: Session,
+    decided: dict[bytes, VerdictWork],
+    pending: dict[bytes, _Open],
+    outcomes: dict[bytes, TransactionOutcome],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
+) -> bool:
+    """Writes verdicts; whether none of these transactions had one."""
+    committed = sorted(i for i, item in decided.items() if item.commit)
+    release = Release(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn, free)
+    ops = []
+    for transaction_id in sorted(decided):
+        item, half = decided[transaction_id], pending[transaction_id]
+        places = release.places.get(transaction_id)
+        if places:
+            outcomes[transaction_id].released = tuple(places)
+        ops.append(
+            (
+                transaction_id,
+                int(outcomes[transaction_id].state),
+                int(item.source),
+                half.group_id,
+                len(half.halves),
+                half.check_count,
+                half.born_at,
+                now,
+                item.reason or None,
+                rows.encode_released(places) if places else None,
+                half.parked_at,
+            )
+        )
+    actions = [
+        (transaction_id, "COMMIT" if item.commit else "ROLLBACK", item.operator, item.reason, now)
+        for transaction_id, item in decided.items()
+        if item.operator
+    ]
+    records = session.insertion("op_record", _OP_COLUMNS, ops, keep_existing="transaction_id")
+    freed = [
+        (half.topic_id, half.dedup_hash, transaction_id)
+        for transaction_id, item in decided.items()
+        if not item.commit
+        for half in pending[transaction_id].halves
+        if half.dedup_hash is not None
+    ]
+    ending = session.deletion("half_message", "transaction_id", sorted(decided)) + deduplication.freeing(freed)
+    if actions:
+        ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
+    answers = session.together([*records, *release.statements, *ending])
+    recorded, rest = answers[: len(records)], answers[len(records) :]
+    if sum(answer.changed for answer in recorded) != len(ops):
+        return False
+    release.check(rest[: len(release.statements)])
+    return True
+
+
+def _without_topic(
+    session: Session, work: Sequence[VerdictWork], pending: dict[bytes, _Open], directory: Directory
+) -> set[bytes]:
+    """Transactions to be committed that have a message for a topic which was deleted."""
+    committing = {item.transaction_id for item in work if item.commit} & pending.keys()
+    wanted = {half.topic_id for i in committing for half in pending[i].halves}
+    missing = wanted - directory.by_ids(session, wanted).keys()
+    if not missing:
+        return set()
+    return {i for i in committing if any(half.topic_id in missing for half in pending[i].halves)}
+
+
+def _without_queue(
+    session: Session,
+    work: Sequence[VerdictWork],
+    pending: dict[bytes, _Open],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues,
+) -> dict[bytes, RowsHeld]:
+    """Transactions to be committed that have a message whose queues are all held by others."""
+    committing = sorted({item.transaction_id for item in work if item.commit} & pending.keys())
+    topics = directory.by_ids(session, {half.topic_id for i in committing for half in pending[i].halves})
+    waiting: dict[bytes, RowsHeld] = {}
+    for transaction_id in committing:
+        for half in pending[transaction_id].halves:
+            topic = topics.get(half.topic_id)
+            if topic is None or (half.deliver_at is not None and half.deliver_at > now):
+                continue
+            if free.choose(topic, half.queue_no, half.priority or 0, turn) is None:
+                waiting[transaction_id] = held(topic)
+                break
+    return waiting
