@@ -11,8 +11,8 @@ from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
 if TYPE_CHECKING:
     import grpc
 
+    from broker.ports.queries import TimelineEvent
     from broker.services.queries import MessageQueries
-    from broker.services.timeline import TimelineEvent
 
     _Context = grpc.aio.ServicerContext[object, object]
 

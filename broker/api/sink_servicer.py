@@ -8,7 +8,7 @@ from broker.api.converters.times import timestamp
 from broker.api.converters.transactions import messages_of
 from broker.domain.ids import parse_id
 from broker.errors import InvalidArgument
-from broker.services.work import Epoch
+from broker.ports.epochs import Epoch
 from halfmq.v1 import sink_pb2, sink_pb2_grpc
 
 if TYPE_CHECKING:

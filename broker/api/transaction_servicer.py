@@ -13,8 +13,9 @@ from broker.domain.ids import parse_id, parse_message_id
 from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
+from broker.ports.checks import CheckAnswer
+from broker.ports.transactions import VerdictWork
 from broker.services.check_sessions import CheckSession
-from broker.services.work import CheckAnswer, VerdictWork
 from halfmq.v1 import message_pb2, producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from broker.ports.checks import CheckStore
     from broker.services.catalog import Catalog
     from broker.services.check_sessions import CheckSessions
-    from broker.services.ports import TransactionStore
     from broker.services.transactions import PlacedOutcome, TransactionService
 
     _CheckContext = grpc.aio.ServicerContext[
@@ -54,7 +55,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         transactions: TransactionService,
         sessions: CheckSessions,
         catalog: Catalog,
-        store: TransactionStore,
+        store: CheckStore,
         broker_id: str,
     ) -> None:
         """Takes the services it speaks for."""

@@ -15,8 +15,8 @@ from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
     from broker.domain.clock import Clock
+    from broker.ports.queries import Moved
     from broker.services.wakeups import Wakeups
-    from broker.services.work import Moved
 
 logger = logging.getLogger("halfmq.scheduler")
 

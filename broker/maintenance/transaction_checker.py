@@ -20,9 +20,8 @@ from broker.maintenance.loop import Loop
 if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.clock import Clock
+    from broker.ports.checks import CheckStore, ClaimedCheck
     from broker.services.check_sessions import CheckSessions
-    from broker.services.ports import TransactionStore
-    from broker.services.work import ClaimedCheck
 
 logger = logging.getLogger("halfmq.checker")
 
@@ -37,7 +36,7 @@ class TransactionChecker(Loop):
 
     name = "transaction checker"
 
-    def __init__(self, store: TransactionStore, sessions: CheckSessions, policy: CheckPolicy, clock: Clock) -> None:
+    def __init__(self, store: CheckStore, sessions: CheckSessions, policy: CheckPolicy, clock: Clock) -> None:
         """Takes the storage, the producers' streams, the times, and the database's clock.
 
         The rounds are short against the policy's times, and a second apart at most.

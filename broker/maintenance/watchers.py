@@ -12,7 +12,8 @@ from broker.maintenance.loop import Loop
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from broker.services.ports import LeaseStore, LogStore
+    from broker.ports.delivery import LeaseStore
+    from broker.ports.log import LogStore
     from broker.services.wakeups import Wakeups
 
 HEAD_INTERVAL = 0.05

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from broker.domain.clock import Clock
     from broker.domain.filters import Filter
+    from broker.ports.delivery import Delivered, HandedOut
     from broker.rocketmq.calls import Caller
     from broker.rocketmq.clients import Clients
     from broker.rocketmq.renewals import Renewals
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from broker.services.delivery import DeliveryService
     from broker.services.groups import GroupService
     from broker.services.subscription import Subscription
-    from broker.services.work import Delivered, HandedOut
 
 logger = logging.getLogger("halfmq.rocketmq")
 _of_clients = Seldom(logger)

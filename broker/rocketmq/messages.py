@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from broker.api.requests import Share
     from broker.domain.message import LogMessage
-    from broker.services.work import ClaimedCheck, Delivered
+    from broker.ports.checks import ClaimedCheck
+    from broker.ports.delivery import Delivered
 
 Type = definition_pb2.MessageType
 _MOST_AROUND_BODY, _LONGEST = 64 * 1024, 12 * 3600 * 1_000_000

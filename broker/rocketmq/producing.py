@@ -11,22 +11,23 @@ from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
+from broker.ports.checks import CheckAnswer
+from broker.ports.transactions import VerdictWork
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome, Sent
-from broker.services.work import CheckAnswer, VerdictWork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.api.requests import Budget
     from broker.domain.message import Message
+    from broker.ports.checks import CheckStore
     from broker.rocketmq.calls import Caller
     from broker.rocketmq.clients import Clients
-    from broker.services.ports import TransactionStore
     from broker.services.transactions import TransactionService
 
 _Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
@@ -39,9 +40,7 @@ _of_clients = Seldom(logger)
 class Producing:
     """The calls of producers."""
 
-    def __init__(
-        self, transactions: TransactionService, store: TransactionStore, clients: Clients, budget: Budget
-    ) -> None:
+    def __init__(self, transactions: TransactionService, store: CheckStore, clients: Clients, budget: Budget) -> None:
         """Takes the services that do the work, who is there, and the bytes that requests may have."""
         self._transactions = transactions
         self._store = store

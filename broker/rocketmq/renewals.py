@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from broker.domain.clock import Clock
+    from broker.ports.delivery import Delivered, HandedOut
     from broker.rocketmq.clients import Clients
     from broker.services.delivery import DeliveryService
-    from broker.services.work import Delivered, HandedOut
 
 logger = logging.getLogger("halfmq.rocketmq")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import QueueState, Topic
-    from broker.services.ports import Storage
+    from broker.ports.storage import Storage
 
 REMEMBERED_FOR = 2.0
 MOST_REMEMBERED = 10_000

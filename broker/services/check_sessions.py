@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from broker.services.work import ClaimedCheck
+    from broker.ports.checks import ClaimedCheck
 
 # A stream that does not take a check within this many seconds is given up.
 SEND_TIMEOUT = 5.0

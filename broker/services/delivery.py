@@ -12,18 +12,9 @@ from broker.domain.lease import ReceiptHandle, parse_offsets, parse_receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CLIENT, check_client_id, check_count, check_reason
 from broker.domain.message import LogPosition
 from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, JoinWork, NackWork, Receipt, ReceiptOutcome
 from broker.services.subscription import Subscription, Wish, signal
 from broker.services.transactions import new_id
-from broker.services.work import (
-    AckOutcome,
-    AckWork,
-    ExtendWork,
-    HoldWork,
-    JoinWork,
-    NackWork,
-    Receipt,
-    ReceiptOutcome,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence, Sized
@@ -33,9 +24,9 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
+    from broker.ports.log import QueueMeasure, QueueSlice
+    from broker.ports.storage import Storage
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage
-    from broker.services.queue_slice import QueueMeasure, QueueSlice
     from broker.services.wakeups import Wakeups
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.group import check_settings
 from broker.domain.limits import MAX_RECEIPTS, check_count, check_group_name, check_reason
 from broker.errors import InvalidArgument, NotFound
+from broker.ports.groups import DeadLetterSearch, Redriven
 from broker.services.catalog import page_limit
-from broker.services.work import DeadLetterSearch, Redriven
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import QueueState
+    from broker.ports.groups import FoundDeadLetter
+    from broker.ports.storage import Storage
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage
     from broker.services.wakeups import Wakeups
-    from broker.services.work import FoundDeadLetter
 
 _Filters = list[tuple[str, "Filter"]]
 

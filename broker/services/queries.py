@@ -8,16 +8,17 @@ from broker.domain.ids import message_id
 from broker.domain.limits import check_search_key
 from broker.domain.message import LogPosition
 from broker.errors import InvalidArgument, NotFound
+from broker.ports.places import SCHEDULED
+from broker.ports.queries import MessageSearch
 from broker.services.catalog import page_limit
 from broker.services.timeline import transaction_events
-from broker.services.work import SCHEDULED, MessageSearch
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage
+    from broker.ports.places import Place
+    from broker.ports.queries import FoundMessage, TimelineEvent
+    from broker.ports.storage import Storage
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage
-    from broker.services.timeline import TimelineEvent
-    from broker.services.work import FoundMessage, Place
 
 _LONGEST_TOKEN = 64
 

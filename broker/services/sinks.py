@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument
+from broker.ports.epochs import SinkWork
 from broker.services.transactions import HalfTransaction, names_deleted_topic
-from broker.services.work import SinkWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from broker.domain.message import Message
+    from broker.ports.epochs import Epoch, EpochCommitted, SinkState
+    from broker.ports.storage import Storage
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage
     from broker.services.transactions import TransactionService
     from broker.services.wakeups import Wakeups
-    from broker.services.work import Epoch, EpochCommitted, SinkState
 
 # One for all of them: nobody is asked about what is theirs.
 GROUP = "%SINK%"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
-from broker.services.work import ClaimWork, NackWork, Receipt
+from broker.ports.delivery import ClaimWork, NackWork, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
+    from broker.ports.delivery import Claimed, Delivered, HandedOut
+    from broker.ports.storage import Storage
     from broker.services.delivery import DeliveryService
-    from broker.services.ports import Storage
-    from broker.services.work import Claimed, Delivered, HandedOut
 
     _Listening = AbstractContextManager[asyncio.Event]
 

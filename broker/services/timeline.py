@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.services.work import RECALLED, SCHEDULED
+from broker.ports.places import RECALLED, SCHEDULED
+from broker.ports.queries import TimelineEvent, TimelineKind
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage
-    from broker.domain.transaction import CheckVerdict
-    from broker.services.work import CheckEntry, Place, TransactionDetail
-
-
-class TimelineKind(IntEnum):
-    """As TimelineEventType of the protocol."""
-
-    PREPARED = 1
-    CHECK_SENT = 2
-    CHECK_ANSWERED = 3
-    PARKED = 4
-    OPERATOR_ACTED = 5
-    COMMITTED = 6
-    ROLLED_BACK = 7
-    SCHEDULED = 8
-    RECALLED = 9
-    RELEASED = 10
-    DELIVERED = 11
-    ACKED = 12
-    NACKED = 13
-    DEAD_LETTERED = 14
-    REDRIVEN = 15
-
-
-@dataclass(slots=True)
-class TimelineEvent:
-    """Something that happened to a message; time in microseconds.
-
-    Attributes:
-        group: producer group or consumer group that it concerns.
-        client_id: producer, consumer or operator that it concerns.
-        number: of the check, or of the delivery.
-        place: where the message lies, or the time it waits for.
-    """
-
-    kind: TimelineKind
-    happened_at: int
-    group: str = ""
-    client_id: str = ""
-    number: int = 0
-    verdict: CheckVerdict | None = None
-    source: VerdictSource | None = None
-    place: Place | None = None
-    reason: str = ""
+    from broker.ports.places import Place
+    from broker.ports.transactions import CheckEntry, TransactionDetail
 
 
 _AFTER_THE_VERDICT = {TimelineKind.SCHEDULED, TimelineKind.RECALLED, TimelineKind.RELEASED}

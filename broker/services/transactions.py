@@ -12,19 +12,10 @@ from broker.domain.limits import Limits, check_operator, check_reason, check_tra
 from broker.domain.message import LogPosition, Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound, Overloaded, StorageUnavailable
+from broker.ports.log import Duplicate, RecallWork, SendWork
+from broker.ports.places import RECALLED, SCHEDULED
+from broker.ports.transactions import Half, PrepareWork, TransactionFilter, TransactionOutcome, VerdictWork
 from broker.services.catalog import page_limit
-from broker.services.work import (
-    RECALLED,
-    SCHEDULED,
-    Duplicate,
-    Half,
-    PrepareWork,
-    RecallWork,
-    SendWork,
-    TransactionFilter,
-    TransactionOutcome,
-    VerdictWork,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,10 +23,11 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.clock import Clock
     from broker.domain.topic import Topic
+    from broker.ports.places import Place, Queue
+    from broker.ports.storage import Storage
+    from broker.ports.transactions import TransactionDetail, TransactionSummary
     from broker.services.catalog import Catalog
-    from broker.services.ports import Storage
     from broker.services.wakeups import Wakeups
-    from broker.services.work import Place, Queue, TransactionDetail, TransactionSummary
 
 ID_BYTES = 16
 UNKNOWN_OFFSET = -1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from broker.services.work import GroupNews, Queue
+    from broker.ports.delivery import GroupNews
+    from broker.ports.places import Queue
 
 
 class Wakeups:

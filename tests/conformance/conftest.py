@@ -8,7 +8,7 @@ import pytest
 
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.work import JoinWork
+from broker.ports.delivery import JoinWork
 from conformance.world import PREFIXES, Databases, World
 from support.databases import ALL_KINDS, AnyKind, drop_database
 

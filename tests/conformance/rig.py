@@ -10,7 +10,7 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
-from broker.services.work import JoinWork
+from broker.ports.delivery import JoinWork
 from broker.storage.adapters.store import Store
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.connection import Database

@@ -10,9 +10,9 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.ports.delivery import JoinWork, NackWork
 from broker.services import catalog
 from broker.services.sinks import GROUP as SINK_GROUP
-from broker.services.work import JoinWork, NackWork
 from broker.storage.catalog import topics
 from conformance.world import (
     HOUR,

@@ -10,12 +10,13 @@ import pytest
 from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
-from broker.services.work import CheckAnswer
+from broker.ports.checks import CheckAnswer
 from conformance.world import POLICY, World, commit, decided, log_of, new_id, prepared, rollback
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
-    from broker.services.work import ClaimedCheck, TransactionDetail
+    from broker.ports.checks import ClaimedCheck
+    from broker.ports.transactions import TransactionDetail
     from broker.storage.adapters.store import Store
 
 PREPARED, COMMITTED, ROLLED_BACK, PARKED = TransactionState

@@ -10,7 +10,7 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.work import JoinWork
+from broker.ports.delivery import JoinWork
 from broker.storage.engine import clock as clock_module
 from broker.storage.engine.clock import SERVER_NOW, DatabaseClock
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending

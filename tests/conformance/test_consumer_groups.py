@@ -10,7 +10,8 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.topic import Topic, TopicChange, TopicSettings
 from broker.errors import NotFound, Refused, StaleReceipt
-from broker.services.work import ClaimWork, ExtendWork, JoinWork, NackWork, SendWork
+from broker.ports.delivery import ClaimWork, ExtendWork, JoinWork, NackWork
+from broker.ports.log import SendWork
 from conformance.world import (
     HOUR,
     LEASE,

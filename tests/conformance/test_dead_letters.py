@@ -10,7 +10,8 @@ from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import Message
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import Topic, TopicSettings
-from broker.services.work import JoinWork, NackWork, ReceiptOutcome, SendWork
+from broker.ports.delivery import JoinWork, NackWork, ReceiptOutcome
+from broker.ports.log import SendWork
 from conformance.world import (
     HOUR,
     LEASE,

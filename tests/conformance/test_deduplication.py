@@ -10,7 +10,9 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, InvalidArgument, VerdictConflict
-from broker.services.work import SCHEDULED, Duplicate, Half, PrepareWork, SendWork, TransactionOutcome
+from broker.ports.log import Duplicate, SendWork
+from broker.ports.places import SCHEDULED
+from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
 from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import (
     HOUR,

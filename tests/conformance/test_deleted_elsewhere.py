@@ -14,11 +14,14 @@ from broker.domain.group import GroupSettings
 from broker.domain.message import Message
 from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError, InvalidArgument, NotFound, Refused
+from broker.ports.delivery import JoinWork
+from broker.ports.epochs import Epoch, SinkWork
+from broker.ports.groups import DeadLetterSearch
+from broker.ports.transactions import PrepareWork
 from broker.services.catalog import Catalog
 from broker.services.sinks import SinkService
 from broker.services.transactions import HalfTransaction, OrdinaryMessage, TransactionService
 from broker.services.wakeups import Wakeups
-from broker.services.work import DeadLetterSearch, Epoch, JoinWork, PrepareWork, SinkWork
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import log
 from broker.storage.retention import topic_deletion
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import SendWork
+    from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
 

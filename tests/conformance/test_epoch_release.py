@@ -10,7 +10,8 @@ import pytest
 
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
-from broker.services.work import Epoch, EpochCommitted, Half, PrepareWork, SinkWork
+from broker.ports.epochs import Epoch, EpochCommitted, SinkWork
+from broker.ports.transactions import Half, PrepareWork
 from broker.storage.adapters import store as store_module
 from broker.storage.engine.dialect import SERVER_TAKE, SQLITE_TAKE
 from broker.storage.engine.group_commit import LaneConfig

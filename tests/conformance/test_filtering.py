@@ -10,7 +10,8 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
-from broker.services.work import JoinWork, NackWork, SendWork
+from broker.ports.delivery import JoinWork, NackWork
+from broker.ports.log import SendWork
 from conformance.world import HOUR, LEASE, World, ack, acks, bodies, nacks, new_id, ok, pull, receipts, text
 
 if TYPE_CHECKING:

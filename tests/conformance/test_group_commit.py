@@ -13,7 +13,8 @@ from broker.domain.message import Message
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
-from broker.services.work import Half, PrepareWork, SendWork
+from broker.ports.log import SendWork
+from broker.ports.transactions import Half, PrepareWork
 from broker.storage.adapters import store as store_module
 from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.log import log

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.timeline import TimelineKind
-from broker.services.work import DeadLetterSearch, JoinWork, NackWork, SendWork
+from broker.ports.delivery import JoinWork, NackWork
+from broker.ports.groups import DeadLetterSearch
+from broker.ports.log import SendWork
+from broker.ports.queries import TimelineKind
 from conformance.world import HOUR, LEASE, World, ack, acks, new_id, ok, pull, receipts, sending, text
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.retry import dead_letter_topic
 from broker.errors import StaleReceipt
-from broker.services.work import AckWork, ClaimWork, Delivered, HoldWork, NackWork, Receipt, ReceiptOutcome, SendWork
+from broker.ports.delivery import AckWork, ClaimWork, Delivered, HoldWork, NackWork, Receipt, ReceiptOutcome
+from broker.ports.log import SendWork
 from conformance.world import LEASE, World, ack, bodies, new_id, of, ok, pull, receipts, sending, text
 
 if TYPE_CHECKING:

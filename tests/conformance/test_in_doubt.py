@@ -17,7 +17,10 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound, VerdictConflict
-from broker.services.work import DeadLetterSearch, Epoch, JoinWork, PrepareWork, Redriven, SinkWork
+from broker.ports.delivery import JoinWork
+from broker.ports.epochs import Epoch, SinkWork
+from broker.ports.groups import DeadLetterSearch, Redriven
+from broker.ports.transactions import PrepareWork
 from broker.storage.engine.connection import Database
 from broker.storage.engine.session import Session
 from broker.storage.transactions import sinks

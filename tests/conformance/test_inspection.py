@@ -9,7 +9,7 @@ import pytest
 
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
-from broker.services.work import PrepareWork, TransactionFilter
+from broker.ports.transactions import PrepareWork, TransactionFilter
 from conformance.world import HOUR, POLICY, World, commit, decided, half, new_id, ok, prepared
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.filters.cost import JUDGED_AT_ONCE, Cost
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.services.work import Claimed, ClaimWork, DeadLetterSearch, JoinWork
+from broker.ports.delivery import Claimed, ClaimWork, JoinWork
+from broker.ports.groups import DeadLetterSearch
 from broker.storage.delivery import groups
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, ok, pull, sending
 

@@ -11,7 +11,8 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
-from broker.services.work import ClaimWork, DeadLetterSearch, JoinWork
+from broker.ports.delivery import ClaimWork, JoinWork
+from broker.ports.groups import DeadLetterSearch
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import Delivered
+    from broker.ports.delivery import Delivered
     from broker.storage.adapters.store import Store
 
 MIB = 1 << 20

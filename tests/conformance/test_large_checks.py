@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.services.work import PrepareWork
+from broker.ports.transactions import PrepareWork
 from conformance.world import POLICY, World, half, new_id, ok
 
 if TYPE_CHECKING:

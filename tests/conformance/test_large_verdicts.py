@@ -9,7 +9,7 @@ import pytest
 
 from broker.domain.transaction import TransactionState
 from broker.errors import NotFound
-from broker.services.work import TransactionOutcome
+from broker.ports.transactions import TransactionOutcome
 from broker.storage.transactions import verdicts
 from conformance.world import World, commit, log_of, new_id, of, ok, prepared, rollback, sending
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
-    from broker.services.work import VerdictWork
+    from broker.ports.transactions import VerdictWork
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import Topic
-    from broker.services.work import SendWork
+    from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
 

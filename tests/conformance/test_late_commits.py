@@ -15,7 +15,10 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, StorageRejected
-from broker.services.work import SCHEDULED, Duplicate, Epoch, PrepareWork, RecallWork, SinkWork, TransactionOutcome
+from broker.ports.epochs import Epoch, SinkWork
+from broker.ports.log import Duplicate, RecallWork
+from broker.ports.places import SCHEDULED
+from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import log
 from conformance.interleaving import LateCommit, ending, waits_or_ends
@@ -41,7 +44,7 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import SendWork
+    from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
 

@@ -14,7 +14,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import (
+from broker.ports.delivery import (
     AckOutcome,
     AckWork,
     Claimed,
@@ -139,7 +139,7 @@ async def test_no_topics_no_messages(store: Store, group: ConsumerGroup) -> None
 
 async def test_several_consumers_in_one_batch(store: Store, topic: Topic, group: ConsumerGroup) -> None:
     await fill(store, topic, 10)
-    from broker.services.work import ClaimWork
+    from broker.ports.delivery import ClaimWork
 
     wishes = [ClaimWork(group, [topic], f"c{n}", 3, 1000, LEASE) for n in range(5)]
     got = [bodies(each.parts) for each in await store.claim(wishes)]  # type: ignore[union-attr]

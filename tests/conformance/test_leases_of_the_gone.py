@@ -11,7 +11,7 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
-from broker.services.work import Claimed, ClaimWork, HoldWork, JoinWork, NackWork
+from broker.ports.delivery import Claimed, ClaimWork, HoldWork, JoinWork, NackWork
 from broker.storage.delivery import leases, taking_over
 from conformance.interleaving import Pause, ending, waits_or_ends
 from conformance.world import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import Delivered
+    from broker.ports.delivery import Delivered
     from broker.storage.adapters.store import Store
 
 ONE_QUEUE = TopicSettings(1, HOUR)

@@ -10,7 +10,7 @@ from broker.domain.check_policy import SECOND
 from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, NotFound
-from broker.services.work import SendWork
+from broker.ports.log import SendWork
 from conformance.world import (
     HOUR,
     World,

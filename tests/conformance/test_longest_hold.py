@@ -9,13 +9,13 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.lease import LONGEST_HOLD
 from broker.errors import Refused
-from broker.services.work import ExtendWork, HoldWork, ReceiptOutcome
+from broker.ports.delivery import ExtendWork, HoldWork, ReceiptOutcome
 from conformance.world import LEASE, World, bodies, of, ok, pull, receipts, sending
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import Receipt
+    from broker.ports.delivery import Receipt
     from broker.storage.adapters.store import Store
 
 TWELVE_HOURS = 12 * 3600 * SECOND

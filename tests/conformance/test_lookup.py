@@ -9,7 +9,10 @@ import pytest
 from broker.domain.keys import key_hash
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
-from broker.services.work import SCHEDULED, FoundMessage, MessageSearch, PrepareWork, RecallWork
+from broker.ports.log import RecallWork
+from broker.ports.places import SCHEDULED
+from broker.ports.queries import FoundMessage, MessageSearch
+from broker.ports.transactions import PrepareWork
 from broker.storage.log import keys
 from conformance.world import (
     HOUR,

@@ -14,7 +14,8 @@ from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.services.work import JoinWork, NackWork, Receipt, SendWork
+from broker.ports.delivery import JoinWork, NackWork, Receipt
+from broker.ports.log import SendWork
 from conformance.world import (
     HOUR,
     LEASE,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import Delivered
+    from broker.ports.delivery import Delivered
     from broker.storage.adapters.store import Store
 
 

@@ -125,7 +125,8 @@ def test_brokers_that_start_together_take_turns(url: str) -> None:
 def test_brokers_of_several_processes_take_turns(url: str) -> None:
     program = (
         "import sys; from broker.storage.engine.connection import Database;"
-        " from broker.storage.migrations import migrate; database = Database(sys.argv[1]); sys.stdin.read(1); migrate(database); database.close()"
+        " from broker.storage.migrations import migrate; database = Database(sys.argv[1]); sys.stdin.read(1);"
+        " migrate(database); database.close()"
     )
     command = [sys.executable, "-W", "error", "-c", program, url]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

@@ -23,7 +23,8 @@ from broker.domain.check_policy import CheckPolicy
 from broker.domain.lease import Lease
 from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
-from broker.services.work import Claimed, ClaimWork, TransactionOutcome, VerdictWork
+from broker.ports.delivery import Claimed, ClaimWork
+from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.delivery import claims, groups, leases, progress, receipts, redrive
 from broker.storage.log import release
 from broker.storage.transactions import verdicts

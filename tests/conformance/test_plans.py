@@ -15,20 +15,10 @@ import pytest
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.services.work import (
-    Claimed,
-    ClaimWork,
-    ExtendWork,
-    Half,
-    MessageSearch,
-    NackWork,
-    PrepareWork,
-    RecallWork,
-    Receipt,
-    SendWork,
-    TransactionFilter,
-    VerdictWork,
-)
+from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork, Receipt
+from broker.ports.log import RecallWork, SendWork
+from broker.ports.queries import MessageSearch
+from broker.ports.transactions import Half, PrepareWork, TransactionFilter, VerdictWork
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.groups import GroupMemory

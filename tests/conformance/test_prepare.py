@@ -9,7 +9,7 @@ import pytest
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, Refused, VerdictConflict
-from broker.services.work import Half, PrepareWork, TransactionOutcome
+from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
 from conformance.world import (
     POLICY,
     World,

@@ -15,7 +15,8 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, VerdictConflict
-from broker.services.work import ClaimWork, JoinWork, PrepareWork, TransactionOutcome
+from broker.ports.delivery import ClaimWork, JoinWork
+from broker.ports.transactions import PrepareWork, TransactionOutcome
 from conformance.world import (
     HOUR,
     LEASE,

@@ -9,7 +9,7 @@ import pytest
 from broker.domain.group import GroupMode, GroupSettings
 from broker.domain.topic import TopicChange, TopicSettings
 from broker.errors import Refused
-from broker.services.work import JoinWork
+from broker.ports.delivery import JoinWork
 from conformance.world import HOUR, LEASE, World, acks, log_of, ok, pull, sending
 
 if TYPE_CHECKING:

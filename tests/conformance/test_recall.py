@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND
 from broker.errors import BrokerError, NotFound, Refused
-from broker.services.work import RECALLED, SCHEDULED, PrepareWork, RecallWork
+from broker.ports.log import RecallWork
+from broker.ports.places import RECALLED, SCHEDULED
+from broker.ports.transactions import PrepareWork
 from conformance.world import (
     HOUR,
     START,

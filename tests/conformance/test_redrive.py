@@ -11,7 +11,9 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
-from broker.services.work import DeadLetterSearch, JoinWork, Redriven, SendWork
+from broker.ports.delivery import JoinWork
+from broker.ports.groups import DeadLetterSearch, Redriven
+from broker.ports.log import SendWork
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, ok, pull, text
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
-from broker.services.work import SCHEDULED, Half, Moved, PrepareWork, TransactionOutcome
+from broker.ports.places import SCHEDULED
+from broker.ports.queries import Moved
+from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import schedule
 from conformance.world import (

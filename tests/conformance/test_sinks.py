@@ -10,7 +10,8 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
-from broker.services.work import Epoch, PrepareWork, SinkWork, TransactionFilter
+from broker.ports.epochs import Epoch, SinkWork
+from broker.ports.transactions import PrepareWork, TransactionFilter
 from broker.storage.transactions.sinks import DECIDED_AT_ONCE
 from conformance.world import (
     HOUR,

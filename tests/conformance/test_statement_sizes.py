@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.transaction import TransactionState
-from broker.services.work import PrepareWork
+from broker.ports.transactions import PrepareWork
 from conformance.world import commit, half, new_id, ok, sending
 
 if TYPE_CHECKING:

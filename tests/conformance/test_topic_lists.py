@@ -10,7 +10,7 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
-from broker.services.work import Claimed, ClaimWork, JoinWork, NackWork
+from broker.ports.delivery import Claimed, ClaimWork, JoinWork, NackWork
 from broker.storage.delivery import dead_letters
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, receipts, sending
 

@@ -9,7 +9,8 @@ import pytest
 
 from broker.domain.topic import DAY, Topic, TopicChange, TopicSettings
 from broker.errors import InvalidArgument, NotFound, Refused
-from broker.services.work import PrepareWork, RecallWork
+from broker.ports.log import RecallWork
+from broker.ports.transactions import PrepareWork
 from broker.storage.engine.session import Session
 from broker.storage.retention.trimming import CHUNK
 from conformance.world import (

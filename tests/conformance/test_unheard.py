@@ -11,7 +11,7 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError, StorageUnavailable
-from broker.services.work import ClaimWork, JoinWork
+from broker.ports.delivery import ClaimWork, JoinWork
 from broker.storage.adapters import access
 from broker.storage.engine import group_commit
 from broker.storage.engine.group_commit import Lane, LaneConfig
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
-    from broker.services.work import Claimed
+    from broker.ports.delivery import Claimed
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
 

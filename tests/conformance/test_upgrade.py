@@ -13,7 +13,7 @@ from alembic import command
 
 from broker.domain.group import ExhaustedPolicy, GroupMode
 from broker.domain.topic import DAY, TopicSettings
-from broker.services.work import Receipt
+from broker.ports.delivery import Receipt
 from broker.storage import migrations
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import upgrading

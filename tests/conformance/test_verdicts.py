@@ -10,7 +10,7 @@ from broker.domain.message import queue_for_group
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
-from broker.services.work import PrepareWork
+from broker.ports.transactions import PrepareWork
 from broker.storage.catalog.directory import Directory
 from conformance.world import (
     HOUR,

@@ -14,19 +14,9 @@ from broker.domain.ids import uuid7
 from broker.domain.message import LogMessage, Message
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError
-from broker.services.work import (
-    AckOutcome,
-    AckWork,
-    ClaimWork,
-    Delivered,
-    Half,
-    NackWork,
-    PrepareWork,
-    Receipt,
-    SendWork,
-    TransactionOutcome,
-    VerdictWork,
-)
+from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, Delivered, NackWork, Receipt
+from broker.ports.log import SendWork
+from broker.ports.transactions import Half, PrepareWork, TransactionOutcome, VerdictWork
 from broker.storage.adapters.store import Store
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate

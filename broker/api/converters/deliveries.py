@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
     from broker.domain.message import LogMessage
+    from broker.ports.delivery import Delivered
     from broker.services.delivery import Said
-    from broker.services.work import Delivered
 
 
 def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], parts: Sequence[Delivered]) -> None:

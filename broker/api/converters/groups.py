@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import QueueState
-    from broker.services.work import FoundDeadLetter
+    from broker.ports.groups import FoundDeadLetter
 
 
 def settings_in(given: admin_pb2.ConsumerGroup) -> GroupSettings:

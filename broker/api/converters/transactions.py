@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from broker.domain.limits import Limits
     from broker.domain.message import LogPosition, Message
-    from broker.services.work import ClaimedCheck, TransactionDetail, TransactionSummary
+    from broker.ports.checks import ClaimedCheck
+    from broker.ports.transactions import TransactionDetail, TransactionSummary
 
 
 def half_transaction(item: transaction_pb2.HalfTransaction, limits: Limits) -> HalfTransaction | BrokerError:

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import Overloaded, StorageUnavailable
-from broker.services.work import AckWork, Claimed, NackWork, Receipt
+from broker.ports.delivery import AckWork, Claimed, NackWork, Receipt
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import claims, groups, history, joining, judging, progress, receipts, redrive
 from broker.storage.delivery.groups import GroupMemory
@@ -24,20 +24,11 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.domain.topic import QueueState, Topic, TopicSettings
     from broker.errors import BrokerError
-    from broker.services.queue_slice import QueueMeasure, QueueSlice
-    from broker.services.timeline import TimelineEvent
-    from broker.services.work import (
-        AckOutcome,
-        ClaimWork,
-        DeadLetterPage,
-        DeadLetterSearch,
-        GroupNews,
-        JoinWork,
-        Queue,
-        ReceiptOutcome,
-        Redriven,
-        Settling,
-    )
+    from broker.ports.delivery import AckOutcome, ClaimWork, GroupNews, JoinWork, ReceiptOutcome, Settling
+    from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
+    from broker.ports.log import QueueMeasure, QueueSlice
+    from broker.ports.places import Queue
+    from broker.ports.queries import TimelineEvent
     from broker.storage.engine.clock import DatabaseClock
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import BrokerError, StorageRejected
-from broker.services.work import Moved
+from broker.ports.queries import Moved
 from broker.storage.adapters.consumer_store import ConsumerStore
 from broker.storage.adapters.topic_store import TopicStore
 from broker.storage.catalog import topics
@@ -20,18 +20,12 @@ from broker.storage.transactions import checks, halves, inspection, sinks, verdi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from broker.services.work import (
-        CheckAnswer,
-        ClaimedCheck,
-        Duplicate,
-        Epoch,
-        EpochCommitted,
-        Place,
+    from broker.ports.checks import CheckAnswer, ClaimedCheck
+    from broker.ports.epochs import Epoch, EpochCommitted, SinkState, SinkWork
+    from broker.ports.log import Duplicate, RecallWork, SendWork
+    from broker.ports.places import Place
+    from broker.ports.transactions import (
         PrepareWork,
-        RecallWork,
-        SendWork,
-        SinkState,
-        SinkWork,
         TransactionDetail,
         TransactionFilter,
         TransactionOutcome,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import Topic, TopicChange, TopicSettings
-    from broker.services.work import FoundMessage, FoundPage, MessageSearch
+    from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
     from broker.storage.engine.session import Session
 
 

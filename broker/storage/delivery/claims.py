@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
-from broker.services.work import Claimed, ClaimWork, GroupNews
+from broker.ports.delivery import Claimed, ClaimWork, GroupNews
 from broker.storage.delivery import history
 from broker.storage.delivery.desk import Desk, Room
 from broker.storage.delivery.groups import epochs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.services.timeline import TimelineKind
-from broker.services.work import Delivered
+from broker.ports.delivery import Delivered
+from broker.ports.queries import TimelineKind
 from broker.storage.delivery.history import Event
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.lease import Lease
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
-    from broker.services.work import Claimed
+    from broker.ports.delivery import Claimed
     from broker.storage.catalog.directory import Directory
     from broker.storage.delivery.groups import GroupView
     from broker.storage.engine.session import Session

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.message import Candidate
-    from broker.services.work import Claimed, ClaimWork
+    from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.desk import Desk, Room
     from broker.storage.delivery.judging import Wanted
 

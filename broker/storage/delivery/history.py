@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import bits_of
 from broker.domain.retry import dead_letter_topic
-from broker.services.timeline import TimelineEvent, TimelineKind
+from broker.ports.queries import TimelineEvent, TimelineKind
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from broker.domain.group import ConsumerGroup, GroupMode
 from broker.storage.delivery import groups, progress
 
 if TYPE_CHECKING:
-    from broker.services.work import JoinWork
+    from broker.ports.delivery import JoinWork
     from broker.storage.engine.session import Session
 
 

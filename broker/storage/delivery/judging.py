@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.filters import Filter
-    from broker.services.work import ClaimWork
+    from broker.ports.delivery import ClaimWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.delivery.groups import GroupMemory, GroupView
     from broker.storage.engine.session import Session

@@ -23,8 +23,8 @@ from broker.domain.lease import (
     runs,
 )
 from broker.errors import BrokerError, StaleReceipt
-from broker.services.timeline import TimelineKind
-from broker.services.work import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, history, leases
 from broker.storage.delivery.history import Event
 

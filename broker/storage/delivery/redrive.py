@@ -15,8 +15,8 @@ from broker.domain.filters.cost import Steps
 from broker.domain.lease import NEVER, Lease, runs
 from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
-from broker.services.timeline import TimelineKind
-from broker.services.work import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
+from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
+from broker.ports.queries import TimelineKind
 from broker.storage.delivery import groups, history, leases
 from broker.storage.delivery.history import Event
 from broker.storage.engine.session import Session, marks

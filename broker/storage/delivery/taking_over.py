@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.services.timeline import TimelineKind
+from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, leases
 from broker.storage.delivery.history import Event
 from broker.storage.engine.session import marks
@@ -16,7 +16,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from broker.services.work import Claimed, ClaimWork
+    from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.desk import Desk, Room
 
 GIVEN_UP_AT_ONCE = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.services.work import EpochCommitted
+    from broker.ports.epochs import EpochCommitted
     from broker.storage.catalog.directory import Directory
 
 LOOKED_AT_ONCE = 64

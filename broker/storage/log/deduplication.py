@@ -15,14 +15,16 @@ from broker.domain.keys import dedup_hash
 from broker.domain.limits import same_key_twice
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError
-from broker.services.work import RECALLED, Duplicate
+from broker.ports.log import Duplicate
+from broker.ports.places import RECALLED
 from broker.storage.engine.session import Session, Statement, rows_of, selection
 from broker.storage.log.standings import UNKNOWN, Standing, standings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from broker.services.work import Half, SendWork
+    from broker.ports.log import SendWork
+    from broker.ports.transactions import Half
 
 Key: TypeAlias = tuple[int, bytes]
 """Topic id and hash of a dedup_key."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
-from broker.services.work import SCHEDULED, Duplicate
+from broker.ports.log import Duplicate
+from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.session import Session, Statement, rows_of, selection
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.errors import RowsHeld
-    from broker.services.work import Place, SendWork
+    from broker.ports.log import SendWork
+    from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from broker.domain.keys import key_hash
 from broker.domain.transaction import TransactionState
-from broker.services.work import RECALLED, SCHEDULED, FoundMessage, FoundPage
+from broker.ports.places import RECALLED, SCHEDULED
+from broker.ports.queries import FoundMessage, FoundPage
 from broker.storage.log.reading import offset_at, range_of, read_offsets
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
-    from broker.services.work import MessageSearch, Place
+    from broker.ports.places import Place
+    from broker.ports.queries import MessageSearch
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 

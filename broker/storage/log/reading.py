@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from broker.domain.filters.cost import Steps
 from broker.domain.message import Candidate
 from broker.errors import NotFound
-from broker.services.queue_slice import QueueMeasure, QueueSlice
+from broker.ports.log import QueueMeasure, QueueSlice
 from broker.storage.engine.session import Session, Statement, marks
 from broker.storage.tables import rows
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
-    from broker.services.work import Queue
+    from broker.ports.places import Queue
 
     _Messages = TypeVar("_Messages", bound=Sized)
     _Made: TypeAlias = Callable[[str, int, Sequence[tuple[Any, ...]]], _Messages]

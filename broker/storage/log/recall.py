@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
 from broker.errors import BrokerError, NotFound, Refused
-from broker.services.work import RECALLED, SCHEDULED
+from broker.ports.places import RECALLED, SCHEDULED
 from broker.storage.engine.session import Session, Statement
 from broker.storage.log import deduplication
 from broker.storage.log.schedule import lock_ops
@@ -21,7 +21,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.services.work import RecallWork
+    from broker.ports.log import RecallWork
 
 _BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
 

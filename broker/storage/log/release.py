@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
-from broker.services.work import SCHEDULED
+from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.session import Answer, Session, Statement
@@ -19,7 +19,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.services.work import Place
+    from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
 

@@ -10,7 +10,7 @@ from broker.storage.log.lookup import find_message
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
-    from broker.services.work import SendWork
+    from broker.ports.log import SendWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 

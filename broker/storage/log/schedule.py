@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
-from broker.services.work import Moved, Place
+from broker.ports.queries import Moved
 from broker.storage.catalog import free_queues
 from broker.storage.engine.session import Session, Statement, marks
 from broker.storage.log import keys
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from broker.domain.topic import Topic
+    from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
 

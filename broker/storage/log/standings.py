@@ -10,7 +10,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from broker.services.work import Place
+    from broker.ports.places import Place
     from broker.storage.engine.session import Session
 
 

@@ -12,7 +12,7 @@ from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.services.work import Place
+    from broker.ports.places import Place
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"

@@ -15,7 +15,8 @@ from broker.domain.transaction import (
     advance,
 )
 from broker.errors import NotFound, Refused, VerdictConflict
-from broker.services.work import CheckAnswer, ClaimedCheck, TransactionOutcome
+from broker.ports.checks import CheckAnswer, ClaimedCheck
+from broker.ports.transactions import TransactionOutcome
 from broker.storage.engine.session import Session, marks
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK

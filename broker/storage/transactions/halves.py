@@ -17,7 +17,7 @@ from broker.domain.keys import dedup_hash
 from broker.domain.limits import check_transaction_size
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
-from broker.services.work import PrepareWork, TransactionOutcome
+from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
 from broker.storage.engine.session import Answer, Session, Statement, rows_of, selection
 from broker.storage.log import deduplication
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.services.work import Half
+    from broker.ports.transactions import Half
     from broker.storage.catalog.directory import Directory
 
 NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.services.work import (
+from broker.ports.transactions import (
     CheckEntry,
     OpEntry,
     OperatorEntry,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
-from broker.services.work import EpochCommitted, SinkState, TransactionOutcome, VerdictWork
+from broker.ports.epochs import EpochCommitted, SinkState
+from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.log import bulk_release
 from broker.storage.transactions import halves
 from broker.storage.transactions.verdicts import decide_within
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.services.work import Epoch, Queue, SinkWork
+    from broker.ports.epochs import Epoch, SinkWork
+    from broker.ports.places import Queue
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 

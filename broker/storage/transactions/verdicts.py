@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
 from broker.errors import BrokerError, NotFound, Refused, RowsHeld, VerdictConflict
-from broker.services.work import TransactionOutcome, VerdictWork
+from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.log import deduplication
 from broker.storage.log.release import HALF_COLUMNS, HalfRow, Release

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, multiple, rule
 
 from broker.errors import BrokerError, StaleReceipt
-from broker.services.work import AckOutcome, AckWork, ClaimWork, ExtendWork, NackWork, Receipt
+from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, ExtendWork, NackWork, Receipt
 from conformance.model.expected import COMMITTED, Entry, Letter, Reader, delivered_before
 from conformance.model.transactions import SECOND, TransactionRules
 from conformance.rig import GROUPS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from broker.domain.group import EARLIEST, LATEST
-from broker.services.work import DeadLetterSearch
+from broker.ports.groups import DeadLetterSearch
 from conformance.model.delivery import BROKERS, READERS, DeliveryRules
 from conformance.model.expected import Letter, Reader
 from conformance.rig import QUEUES

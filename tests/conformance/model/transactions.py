@@ -14,7 +14,8 @@ from broker.domain.ids import uuid7
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, NotFound, Refused, VerdictConflict
-from broker.services.work import Half, PrepareWork, SendWork, TransactionOutcome, VerdictWork
+from broker.ports.log import SendWork
+from broker.ports.transactions import Half, PrepareWork, TransactionOutcome, VerdictWork
 from conformance.model.expected import COMMITTED, PARKED, PREPARED, ROLLED_BACK, Expected, Transaction, Written
 from conformance.rig import Rig
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from broker.ports.checks import ClaimedCheck
 from broker.services import check_sessions
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.work import ClaimedCheck
 
 if TYPE_CHECKING:
     import pytest

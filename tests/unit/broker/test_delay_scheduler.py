@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.maintenance.delay_scheduler import BUSY_PAUSE, DelayScheduler
+from broker.ports.queries import Moved
 from broker.services.wakeups import Wakeups
-from broker.services.work import Moved
 
 if TYPE_CHECKING:
     import pytest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.consumer_servicer import ConsumerServicer
 from broker.domain.message import LogMessage
-from broker.services.work import Delivered, HandedOut
+from broker.ports.delivery import Delivered, HandedOut
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:

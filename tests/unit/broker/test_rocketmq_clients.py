@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.errors import BrokerError, StorageUnavailable
+from broker.ports.checks import ClaimedCheck
 from broker.rocketmq import clients as module
 from broker.rocketmq.calls import Caller
 from broker.rocketmq.clients import Clients
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.work import ClaimedCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

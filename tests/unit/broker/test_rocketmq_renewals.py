@@ -8,9 +8,9 @@ import pytest
 
 from broker.domain.message import LogMessage
 from broker.errors import BrokerError, StaleReceipt, StorageUnavailable
+from broker.ports.delivery import Delivered
 from broker.rocketmq.renewals import Renewals
 from broker.services.delivery import DeliveryConfig, Settled
-from broker.services.work import Delivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,11 +13,11 @@ from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import LogMessage
 from broker.domain.topic import Topic
 from broker.errors import NotFound, Overloaded, StorageUnavailable
+from broker.ports.delivery import Claimed, Delivered
 from broker.services import subscription as module
 from broker.services.delivery import DeliveryConfig
 from broker.services.subscription import Subscription, Wish
 from broker.services.wakeups import Wakeups
-from broker.services.work import Claimed, Delivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

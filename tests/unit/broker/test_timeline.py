@@ -6,16 +6,10 @@ from dataclasses import replace
 
 from broker.domain.message import LogMessage
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.services.timeline import TimelineKind, transaction_events
-from broker.services.work import (
-    RECALLED,
-    SCHEDULED,
-    CheckEntry,
-    OpEntry,
-    OperatorEntry,
-    TransactionDetail,
-    TransactionSummary,
-)
+from broker.ports.places import RECALLED, SCHEDULED
+from broker.ports.queries import TimelineKind
+from broker.ports.transactions import CheckEntry, OpEntry, OperatorEntry, TransactionDetail, TransactionSummary
+from broker.services.timeline import transaction_events
 
 OWN = b"\x01" * 16
 SUMMARY = TransactionSummary(OWN, TransactionState.PREPARED, "shop", 2, 1, 100, None, None)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.ports.checks import ClaimedCheck
 from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.work import ClaimedCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

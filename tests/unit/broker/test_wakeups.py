@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.ports.delivery import GroupNews
 from broker.services.wakeups import Wakeups
-from broker.services.work import GroupNews
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.message import LogMessage, Message
-from broker.services.work import Half, PrepareWork, SendWork
+from broker.ports.log import SendWork
+from broker.ports.transactions import Half, PrepareWork
 from halfmq_cli import logs
 
 if TYPE_CHECKING:

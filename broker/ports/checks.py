@@ -1,0 +1,69 @@
+"""Check-backs: what is asked of the storage about them, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.domain.message import Message
+    from broker.domain.transaction import CheckVerdict
+
+
+@dataclass(slots=True)
+class ClaimedCheck:
+    """A check that is counted and must now go out on a stream, or be given back."""
+
+    transaction_id: bytes
+    producer_group_id: int
+    check_number: int
+    max_checks: int
+    prepared_at: int
+    halves: list[Message]
+    sent_at: int = 0
+
+
+@dataclass(slots=True)
+class CheckAnswer:
+    """What a producer answers to a check."""
+
+    client_id: str
+    verdict: CheckVerdict
+    reason: str = ""
+
+
+class CheckStore(Protocol):
+    """Checks: claiming those that are due, and their answers."""
+
+    async def claim_checks(
+        self, group_ids: Sequence[int], policy: CheckPolicy, limit: int, due_by: int | None = None
+    ) -> list[ClaimedCheck]:
+        """Counts checks that are due in these groups (by a time, or now) and returns them to be sent."""
+        ...
+
+    async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
+        """Notes which producer a check went to."""
+        ...
+
+    async def return_check(self, check: ClaimedCheck) -> None:
+        """Takes back the count of a check that could not be sent."""
+        ...
+
+    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
+        """Notes a producer's answer in the check history."""
+        ...
+
+    async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
+        """Parks transactions whose last check went unanswered; their ids and producer groups."""
+        ...
+
+    async def sweep_decided_halves(self) -> int:
+        """Removes half messages that have an op record (a late repetition of Prepare); how many."""
+        ...
+
+    async def overdue(self, grace: int) -> list[tuple[str, int]]:
+        """Producer groups whose oldest check is overdue by more than `grace` microseconds, and by how much."""
+        ...

@@ -1,0 +1,120 @@
+"""Consumer groups, their progress and their dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.domain.dead_letter import Origin
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup, GroupSettings
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import QueueState, Topic, TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSearch:
+    """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets.
+
+    Attributes:
+        until: where a redrive stops, because nothing behind was judged.
+    """
+
+    group: ConsumerGroup
+    first: int = 0
+    wanted: Filter | None = None
+    offsets: frozenset[int] | None = None
+    limit: int = 100
+    max_bytes: int = 4 * 1024 * 1024
+    until: int | None = None
+
+
+@dataclass(slots=True)
+class FoundDeadLetter:
+    """A dead letter; `redriven_at` in microseconds, when it was delivered to the group again."""
+
+    message: LogMessage
+    origin: Origin | None
+    redriven_at: int | None
+
+
+@dataclass(slots=True)
+class DeadLetterPage:
+    """Some dead letters, and the offset to go on from; None at the end."""
+
+    entries: list[FoundDeadLetter]
+    following: int | None
+
+
+@dataclass(slots=True)
+class Redriven:
+    """How far a redrive is: see RedriveDeadLettersResponse; `following` is where to go on, None at the end."""
+
+    examined: int = 0
+    redriven: int = 0
+    republished: int = 0
+    left: int = 0
+    total: int = 0
+    following: int | None = None
+
+
+class GroupStore(Protocol):
+    """Consumer groups."""
+
+    async def create_group(
+        self, name: str, settings: GroupSettings, dead_letters: TopicSettings, *, most: int | None = None
+    ) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic; AlreadyExists when the name is taken.
+
+        Refused where there are `most` groups.
+        """
+        ...
+
+    async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
+        """Changes settings, by the names of GroupSettings."""
+        ...
+
+    async def pause_group(self, group: ConsumerGroup, *, paused: bool, reason: str) -> ConsumerGroup:
+        """Stops handing out messages, or goes on."""
+        ...
+
+    async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
+        """Sets or takes away the group's filter of a topic."""
+        ...
+
+    async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
+        """The filters of a group, by the name of the topic."""
+        ...
+
+    async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Notes how far a group has come that reads by offset, by queue id."""
+        ...
+
+    async def seek_group(
+        self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
+    ) -> None:
+        """Moves a group to another place of some queues, and forgets what was handed out there."""
+        ...
+
+    async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
+        """Dead letters of a group, oldest first."""
+        ...
+
+    async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
+        """Delivers some dead letters to their group again."""
+        ...
+
+    async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
+        """Consumer groups by name."""
+        ...
+
+    async def delete_group(self, group: ConsumerGroup) -> None:
+        """Deletes a consumer group with its progress and leases."""
+        ...
+
+    async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
+        """How far a group has come in every queue it joined."""
+        ...

@@ -1,0 +1,114 @@
+"""The log: appending, scheduling, recalling and reading messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.columns import LogColumns
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.message import LogMessage, Message
+    from broker.domain.topic import QueueState, Topic
+    from broker.errors import BrokerError
+    from broker.ports.places import Place, Queue
+
+
+@dataclass(slots=True)
+class SendWork:
+    """An ordinary message."""
+
+    message_id: bytes
+    topic_id: int
+    queue_no: int | None
+    message: Message
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.message.body)
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """An ordinary message that was dropped, for another one owns its dedup_key; `place` None: no longer known."""
+
+    transaction_id: bytes
+    position: int
+    place: Place | None
+
+
+@dataclass(slots=True)
+class RecallWork:
+    """A message to be taken back before its time."""
+
+    transaction_id: bytes
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMeasure:
+    """How many bytes of bodies a part of a queue has, and where the part ends."""
+
+    end_offset: int
+    bytes: int
+
+
+Messages = TypeVar("Messages", bound=Sized)
+"""Messages one by one (a list of LogMessage), or by columns (LogColumns)."""
+
+
+@dataclass(slots=True)
+class QueueSlice(Generic[Messages]):
+    """Messages of a queue, where it begins and ends, and where to go on reading."""
+
+    messages: Messages
+    min_offset: int
+    max_offset: int
+    next_offset: int = 0
+
+
+class LogStore(Protocol):
+    """The log."""
+
+    async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        """Appends or schedules ordinary messages; where each is."""
+        ...
+
+    async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
+        """Takes back messages that wait for their time; when each was recalled."""
+        ...
+
+    async def read_queue(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[list[LogMessage]]:
+        """Reads messages from an offset; what a filter does not want is passed over."""
+        ...
+
+    async def read_columns(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[LogColumns]:
+        """Reads the same messages by columns."""
+        ...
+
+    async def measure_queue(
+        self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
+    ) -> QueueMeasure:
+        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
+        ...
+
+    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
+        """Where the queues of a topic begin and end."""
+        ...
+
+    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
+        """For each queue of a topic the first offset that became visible at a time or later."""
+        ...
+
+    async def queue_heads(self) -> dict[Queue, int]:
+        """Where each queue ends: its next offset. It grows when something is released."""
+        ...

@@ -1,0 +1,140 @@
+"""Finding messages, and what happened to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from broker.domain.message import LogMessage, Message
+    from broker.domain.topic import Topic
+    from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
+    from broker.ports.places import Place, Queue
+
+
+@dataclass(slots=True)
+class Moved:
+    """Scheduled messages that went into the log.
+
+    Attributes:
+        count: how many.
+        dropped: how many were dropped, for their topic was deleted.
+        heads: where the queues end now that they went to.
+        next_due: when the next one is due; None: none waits.
+        busy: another broker is at it.
+    """
+
+    count: int = 0
+    dropped: int = 0
+    heads: dict[Queue, int] = field(default_factory=dict)
+    next_due: int | None = None
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class FoundMessage:
+    """A message by its identity; times in microseconds.
+
+    Attributes:
+        state: where its transaction stands.
+        message: as the log holds it.
+        waiting: while it waits for a verdict or for its time.
+        place: where its op record says that it is.
+    """
+
+    state: TransactionState
+    message: LogMessage | None = None
+    waiting: Message | None = None
+    scheduled_at: int | None = None
+    recalled_at: int | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSearch:
+    """Messages to find: by key where there is one, that became visible in [since, until).
+
+    Attributes:
+        after: queue number and offset to begin at.
+        limit: most messages of a page.
+        max_bytes: of the bodies of a page, if it has more than one.
+    """
+
+    topic: Topic
+    key: str = ""
+    since: int | None = None
+    until: int | None = None
+    after: tuple[int, int] = (0, 0)
+    limit: int = 100
+    max_bytes: int = 8 * 1024 * 1024
+
+    def covers(self, stored_at: int) -> bool:
+        """Whether a message that became visible at this time is wanted."""
+        return (self.since is None or stored_at >= self.since) and (self.until is None or stored_at < self.until)
+
+
+@dataclass(slots=True)
+class FoundPage:
+    """Messages, and the queue number and offset at which the next page begins; None: this was the last."""
+
+    messages: list[LogMessage]
+    following: tuple[int, int] | None = None
+
+
+class TimelineKind(IntEnum):
+    """As TimelineEventType of the protocol."""
+
+    PREPARED = 1
+    CHECK_SENT = 2
+    CHECK_ANSWERED = 3
+    PARKED = 4
+    OPERATOR_ACTED = 5
+    COMMITTED = 6
+    ROLLED_BACK = 7
+    SCHEDULED = 8
+    RECALLED = 9
+    RELEASED = 10
+    DELIVERED = 11
+    ACKED = 12
+    NACKED = 13
+    DEAD_LETTERED = 14
+    REDRIVEN = 15
+
+
+@dataclass(slots=True)
+class TimelineEvent:
+    """Something that happened to a message; time in microseconds.
+
+    Attributes:
+        group: producer group or consumer group that it concerns.
+        client_id: producer, consumer or operator that it concerns.
+        number: of the check, or of the delivery.
+        place: where the message lies, or the time it waits for.
+    """
+
+    kind: TimelineKind
+    happened_at: int
+    group: str = ""
+    client_id: str = ""
+    number: int = 0
+    verdict: CheckVerdict | None = None
+    source: VerdictSource | None = None
+    place: Place | None = None
+    reason: str = ""
+
+
+class QueryStore(Protocol):
+    """Finding messages."""
+
+    async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
+        """A message by its identity, wherever it is."""
+        ...
+
+    async def find_messages(self, search: MessageSearch) -> FoundPage:
+        """Messages of a topic by key, by time, or both."""
+        ...
+
+    async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:
+        """What consumers did with a message, in order."""
+        ...

@@ -1,0 +1,167 @@
+"""Transactions: what is asked of the storage about them, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.domain.message import Message
+    from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
+    from broker.errors import BrokerError
+    from broker.ports.places import Place
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message on its way into storage."""
+
+    topic_id: int
+    queue_no: int | None
+    message: Message
+
+
+@dataclass(slots=True)
+class PrepareWork:
+    """The half messages of one transaction, or some more of them; the delay in microseconds.
+
+    Attributes:
+        checked: whether the producer group is asked about it; not where it is of a sink.
+    """
+
+    transaction_id: bytes
+    producer_group_id: int
+    halves: list[Half]
+    first_position: int = 0
+    first_check_delay: int = 0
+    checked: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of all messages."""
+        return sum([half.message.size for half in self.halves])
+
+
+@dataclass(slots=True)
+class VerdictWork:
+    """A verdict on one transaction."""
+
+    transaction_id: bytes
+    commit: bool
+    source: VerdictSource
+    reason: str = ""
+    operator: str = ""
+
+
+@dataclass(slots=True)
+class TransactionOutcome:
+    """Where a transaction stands after some work; `released` tells where its messages are, when committed."""
+
+    transaction_id: bytes
+    state: TransactionState
+    released: Sequence[Place] = ()
+
+
+@dataclass(slots=True)
+class OpEntry:
+    """The recorded verdict; time in microseconds."""
+
+    state: TransactionState
+    source: VerdictSource
+    decided_at: int
+    reason: str | None
+    released: Sequence[Place]
+
+
+@dataclass(slots=True)
+class OperatorEntry:
+    """Something an operator did; time in microseconds."""
+
+    action: str
+    operator: str
+    reason: str
+    acted_at: int
+
+
+@dataclass(slots=True)
+class CheckEntry:
+    """One line of the check history; times in microseconds."""
+
+    check_number: int
+    sent_at: int
+    broker_id: str
+    client_id: str
+    answered_at: int | None
+    verdict: CheckVerdict | None
+    reason: str | None
+
+
+@dataclass(slots=True)
+class TransactionSummary:
+    """A transaction in short; times in microseconds."""
+
+    transaction_id: bytes
+    state: TransactionState
+    producer_group: str
+    half_count: int
+    check_count: int
+    prepared_at: int
+    next_check_at: int | None
+    parked_at: int | None
+
+
+@dataclass(slots=True)
+class TransactionDetail:
+    """All that is known of a transaction; `parked_at` is when it last was, also if it is no more (microseconds)."""
+
+    summary: TransactionSummary
+    halves: list[Message] = field(default_factory=list)
+    checks: list[CheckEntry] = field(default_factory=list)
+    op: OpEntry | None = None
+    operator_actions: list[OperatorEntry] = field(default_factory=list)
+    parked_at: int | None = None
+
+
+@dataclass(slots=True)
+class TransactionFilter:
+    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing."""
+
+    state: TransactionState | None = None
+    producer_group: str | None = None
+    topic_id: int | None = None
+    prepared_before: int | None = None
+    after: tuple[int, bytes] | None = None
+    limit: int = 100
+
+
+class TransactionStore(Protocol):
+    """Transactions: preparing, deciding, looking at them."""
+
+    async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        """Stores half messages; one outcome per item."""
+        ...
+
+    async def decide(self, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
+        """Records verdicts and releases or drops the half messages; one outcome per item."""
+        ...
+
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group; it is made when new."""
+        ...
+
+    async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
+        """All that is known of a transaction."""
+        ...
+
+    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+        """Transactions without a verdict, oldest first."""
+        ...
+
+    async def check_again(
+        self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
+    ) -> TransactionOutcome:
+        """Makes a prepared or parked transaction due for checks again."""
+        ...
