@@ -33,6 +33,7 @@ from broker.maintenance.transaction_checker import TransactionChecker
 from broker.maintenance.watchers import ClockSynchroniser, HeadWatcher, LeaseWatcher
 from broker.services.catalog import Catalog, CatalogConfig
 from broker.services.check_sessions import CheckSessions
+from broker.services.checks import CheckAnswers
 from broker.services.delivery import DeliveryConfig, DeliveryService
 from broker.services.groups import GroupService
 from broker.services.queries import MessageQueries
@@ -213,6 +214,7 @@ class Broker:
             policy=policy,
             on_scheduled=scheduler.expect,
         )
+        self._answers = CheckAnswers(self.store, self._transactions)
         delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
         self._delivery = DeliveryService(self.store, self._catalog, self._wakeups, delivery_config)
         self._groups = GroupService(self.store, self._catalog, self._wakeups)
@@ -249,6 +251,7 @@ class Broker:
             self._delivery,
             self._groups,
             self._sessions,
+            self._answers,
             self._guard,
             host=self.config.name,
             endpoints=self.config.rocketmq_endpoints,
@@ -261,7 +264,7 @@ class Broker:
         config = self.config
         self._server = grpc.aio.server(interceptors=(self._guard,), options=SERVER_OPTIONS)
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
-            TransactionServicer(self._transactions, self._sessions, self._catalog, self.store, config.name),
+            TransactionServicer(self._transactions, self._sessions, self._catalog, self._answers, config.name),
             self._server,
         )
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(ProducerServicer(self._transactions), self._server)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from broker.ports.checks import CheckStore
     from broker.services.catalog import Catalog
     from broker.services.check_sessions import CheckSessions
+    from broker.services.checks import CheckAnswers
     from broker.services.transactions import PlacedOutcome, TransactionService
 
     _CheckContext = grpc.aio.ServicerContext[
@@ -55,14 +55,14 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         transactions: TransactionService,
         sessions: CheckSessions,
         catalog: Catalog,
-        store: CheckStore,
+        answers: CheckAnswers,
         broker_id: str,
     ) -> None:
         """Takes the services it speaks for."""
         self._transactions = transactions
         self._sessions = sessions
         self._catalog = catalog
-        self._store = store
+        self._answers = answers
         self._broker_id = broker_id
 
     async def Prepare(
@@ -174,11 +174,10 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             reason = check_reason(answer.reason[:MAX_REASON])
             verdict = CheckVerdict(answer.verdict or CheckVerdict.UNKNOWN)
             given = CheckAnswer(session.client_id, verdict, reason)
-            await self._store.record_answer(transaction_id, answer.check_number, given)
-            if verdict is CheckVerdict.UNKNOWN:
+            taken = await self._answers.take(transaction_id, given, answer.check_number)
+            if taken is None:
                 return
-            work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.CHECK, reason)
-            outcome = (await self._transactions.decide([work]))[0]
+            outcome = taken
         except BrokerError as error:
             # Also when the database is away: the transaction stays as it is and is checked again.
             outcome = error.as_outcome()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.api.interceptor import CallInterceptor
     from broker.services.catalog import Catalog
     from broker.services.check_sessions import CheckSessions
+    from broker.services.checks import CheckAnswers
     from broker.services.delivery import DeliveryService
     from broker.services.groups import GroupService
     from broker.services.transactions import TransactionService
@@ -45,6 +46,7 @@ class Gateway:
         delivery: DeliveryService,
         groups: GroupService,
         sessions: CheckSessions,
+        answers: CheckAnswers,
         guard: CallInterceptor,
         *,
         host: str,
@@ -62,6 +64,7 @@ class Gateway:
             delivery: leases.
             groups: filters and offsets.
             sessions: who is asked about transactions.
+            answers: what they answer.
             guard: how much may be under way.
             host: this broker's name.
             endpoints: addresses to announce, with commas between them; none: those that a client uses.
@@ -80,7 +83,7 @@ class Gateway:
             callers,
             self._clients,
             Routes(catalog, announced),
-            Producing(transactions, store, self._clients, guard.budget),
+            Producing(transactions, answers, self._clients, guard.budget),
             Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host, shortest_invisible),
             Offsets(delivery, groups, catalog, host),
             calls=guard.calls,

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from broker.api.requests import Budget
     from broker.domain.message import Message
-    from broker.ports.checks import CheckStore
     from broker.rocketmq.calls import Caller
     from broker.rocketmq.clients import Clients
+    from broker.services.checks import CheckAnswers
     from broker.services.transactions import TransactionService
 
 _Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
@@ -40,10 +40,12 @@ _of_clients = Seldom(logger)
 class Producing:
     """The calls of producers."""
 
-    def __init__(self, transactions: TransactionService, store: CheckStore, clients: Clients, budget: Budget) -> None:
+    def __init__(
+        self, transactions: TransactionService, answers: CheckAnswers, clients: Clients, budget: Budget
+    ) -> None:
         """Takes the services that do the work, who is there, and the bytes that requests may have."""
         self._transactions = transactions
-        self._store = store
+        self._answers = answers
         self._clients = clients
         self._budget = budget
 
@@ -117,7 +119,8 @@ class Producing:
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
             await self._take_answer(transaction_id, number, CheckAnswer(caller.client_id, verdict))
         elif verdict is not CheckVerdict.UNKNOWN:
-            outcome = await self._decide(transaction_id, verdict, VerdictSource.PRODUCER)
+            work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.PRODUCER)
+            outcome = (await self._transactions.decide([work]))[0]
             if isinstance(outcome, BrokerError):
                 raise outcome
         return service_pb2.EndTransactionResponse(status=OK)
@@ -127,25 +130,13 @@ class Producing:
 
         One that comes too late is no error of its client's, and there are some that would end for it.
         """
-        if number is None:
-            detail = await self._store.transaction(transaction_id)
-            number = detail.summary.check_count if detail else 0
-        if number:
-            await self._store.record_answer(transaction_id, number, answer)
-        if answer.verdict is not CheckVerdict.UNKNOWN:
-            outcome = await self._decide(transaction_id, answer.verdict, VerdictSource.CHECK)
-            if isinstance(outcome, Refused | NotFound):
-                shown = format_id(transaction_id)
-                _of_clients.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
-            elif isinstance(outcome, BrokerError):
-                raise outcome
+        outcome = await self._answers.take(transaction_id, answer, number)
+        if isinstance(outcome, Refused | NotFound):
+            shown = format_id(transaction_id)
+            _of_clients.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
+        elif isinstance(outcome, BrokerError):
+            raise outcome
         self._clients.answered(transaction_id)
-
-    async def _decide(
-        self, transaction_id: bytes, verdict: CheckVerdict, source: VerdictSource
-    ) -> PlacedOutcome | BrokerError:
-        work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, source)
-        return (await self._transactions.decide([work]))[0]
 
     async def recall(self, request: Any, caller: Caller) -> Any:
         """Takes back a message before its time."""

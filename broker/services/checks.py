@@ -1,0 +1,72 @@
+"""Answers to checks: noted in the history of the transaction, and obeyed, however they came in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.domain.transaction import CheckVerdict, VerdictSource
+from broker.ports.transactions import VerdictWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.errors import BrokerError
+    from broker.ports.checks import CheckAnswer
+    from broker.ports.transactions import TransactionDetail
+    from broker.services.transactions import PlacedOutcome
+
+
+class Answers(Protocol):
+    """What this needs of the storage."""
+
+    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
+        """Notes an answer with its check."""
+        ...
+
+    async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
+        """All that is known of a transaction."""
+        ...
+
+
+class Decisions(Protocol):
+    """Who decides transactions."""
+
+    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
+        """Commits and rolls back."""
+        ...
+
+
+class CheckAnswers:
+    """Takes the answers of producers that were asked what became of their local transactions."""
+
+    def __init__(self, store: Answers, transactions: Decisions) -> None:
+        """Takes where answers are noted, and who decides."""
+        self._store = store
+        self._transactions = transactions
+
+    async def take(
+        self, transaction_id: bytes, answer: CheckAnswer, check_number: int | None = None
+    ) -> PlacedOutcome | BrokerError | None:
+        """Notes an answer, and decides the transaction if it says how.
+
+        Args:
+            transaction_id: Which one was asked about.
+            answer: Who says what.
+            check_number: Which check it answers; None: it does not say, and the last one is meant.
+
+        Returns:
+            What became of the transaction; None: the answer is UNKNOWN, and it is asked about again.
+
+        Raises:
+            BrokerError: It could not be noted; nothing is decided.
+        """
+        if check_number is None:
+            detail = await self._store.transaction(transaction_id)
+            check_number = detail.summary.check_count if detail else 0
+        if check_number:
+            await self._store.record_answer(transaction_id, check_number, answer)
+        if answer.verdict is CheckVerdict.UNKNOWN:
+            return None
+        commit = answer.verdict is CheckVerdict.COMMIT
+        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason)
+        return (await self._transactions.decide([work]))[0]
