@@ -80,7 +80,7 @@ async def test_an_answer_that_was_not_asked_for_is_obeyed_and_noted_nowhere(chec
 
 
 async def test_what_becomes_of_the_transaction_is_told() -> None:
-    gone = NotFound("There is no such transaction.", field="transaction_id")
+    gone = NotFound("There is no such transaction.", reason="TRANSACTION_NOT_FOUND", field="transaction_id")
     told = await CheckAnswers(Store(), Decisions(gone)).take(ID, CheckAnswer("shop-1", CheckVerdict.COMMIT), 1)
     assert told is gone
 
