@@ -160,7 +160,7 @@ def test_every_error_has_a_code(error: errors.BrokerError, code: int) -> None:
     assert code_of(error) == code
     told = status_of(error)
     assert told.code == code
-    assert told.message == (f"{error.field}: x" if error.field else "x")
+    assert told.message == f"{Code.Name(code)}: {error.field}: x" if error.field else f"{Code.Name(code)}: x"
 
 
 def kinds(kind: type[errors.BrokerError] = errors.BrokerError) -> Iterator[type[errors.BrokerError]]:
