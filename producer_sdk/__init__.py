@@ -45,7 +45,7 @@ from client_core.errors import (
 )
 from client_core.filters import SqlFilter, TagFilter
 from client_core.message import HalfMessages, LogPosition, Message
-from client_core.old_names import lead_on
+from client_core.old_names import lead_on as _lead_on
 from client_core.results import (
     CheckInfo,
     TransactionInfo,
@@ -115,7 +115,7 @@ __all__ = [
     "VerdictUnconfirmed",
 ]
 
-lead_on(
+_lead_on(
     {
         f"producer_sdk.{name}": f"client_core.{name}"
         for name in (

@@ -12,7 +12,7 @@ group: lease_messages, then ack or nack.
 
 from __future__ import annotations
 
-from client_core.old_names import lead_on
+from client_core.old_names import lead_on as _lead_on
 from consumer_sdk.spark.data_source import HalfmqDataSource
 from consumer_sdk.spark.leases.leasing import lease_messages
 from consumer_sdk.spark.leases.settling import SettledMessages, ack, nack
@@ -31,4 +31,4 @@ __all__ = [
     "write_once",
 ]
 
-lead_on({"consumer_sdk.spark.pipeline": "pipeline"})
+_lead_on({"consumer_sdk.spark.pipeline": "pipeline"})

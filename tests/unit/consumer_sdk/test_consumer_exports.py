@@ -16,7 +16,7 @@ def test_the_public_names_are_exactly_these() -> None:
     public = {
         name
         for name, value in vars(consumer_sdk).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith(("consumer_sdk.", "producer_sdk."))
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(("consumer_sdk.", "client_core."))
     }
     assert public == set(consumer_sdk.__all__)
     assert list(consumer_sdk.__all__) == sorted(consumer_sdk.__all__)

@@ -196,7 +196,7 @@ def test_ids_differ_after_a_fork() -> None:
     out = run_script(
         """
         import os, sys
-        from producer_sdk import ids
+        from client_core import ids
         ids.new_id()
         ids._millisecond += 3_600_000  # so that both count on from the same id if nothing is done
         if os.fork() == 0:
