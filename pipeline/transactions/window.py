@@ -52,7 +52,7 @@ class Window:
             return
         length = self.end - self.start
         if self.bucket <= timedelta(0) or length / self.bucket > _MOST_STEPS:
-            least, given = ((each.total_seconds()) for each in (length / _MOST_STEPS, self.bucket))
+            least, given = (each.total_seconds() for each in (length / _MOST_STEPS, self.bucket))
             msg = f"bucket must be {least:g} s or more for this window, not {given:g} s"
             raise ConfigurationError(msg, field="bucket")
 

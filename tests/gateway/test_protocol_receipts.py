@@ -258,7 +258,7 @@ async def test_of_a_batch_of_a_message_group_what_was_acknowledged_does_not_come
     wanted = admin_pb2.ConsumerGroup(name=group, fifo=True)
     await native.call(native.admin.CreateGroup, admin_pb2.CreateGroupRequest(group=wanted))
     await raw.send(*[message(topic, str(number), message_group="g") for number in range(4)])
-    received = await raw.receive_some(group, topic, invisible=1.5)
+    received = await raw.receive_some(group, topic, invisible=4.0)
     assert received.bodies == ["0", "1", "2", "3"]
     assert (await raw.ack(group, topic, *received.handles[1:3])).status.code == Code.OK
     assert await left(raw, group, topic) == []

@@ -133,12 +133,13 @@ class Brokers:
     def _measure(self, queue: Queue, start: int, end: int, most: int | None = None) -> QueueMeasure:
         if start >= end:
             return QueueMeasure(end, 0)
+        topic_id = self.topic_ids.get(queue[0])
         try:
-            return self._reader.measure_queue(*queue, start, end, max_bytes=most)
+            return self._reader.measure_queue(*queue, start, end, max_bytes=most, topic_id=topic_id)
         except RequestRefused as error:
-            if error.code is not grpc.StatusCode.NOT_FOUND:
+            if error.code is not grpc.StatusCode.NOT_FOUND and error.reason != "TOPIC_REPLACED":
                 raise
-            # Deleted a moment ago: whoever reads it is told.
+            # Deleted a moment ago, and perhaps made anew: whoever reads it is told.
             return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
