@@ -137,7 +137,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(AnalysisException) as refused:
         read(schema, **options).count()
-    (line,) = [line for line in str(refused.value).splitlines() if "halfmq" in line or "producer_sdk" in line]
+    (line,) = [line for line in str(refused.value).splitlines() if "halfmq" in line or "client_core" in line]
     assert words in line
     assert "Traceback" not in str(refused.value)
 
