@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # embedded_broker() works without it
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from broker.app import EmbeddedBroker
+    from broker.embedded import EmbeddedBroker
 
 __all__ = ["embedded_broker"]
 
@@ -58,8 +58,8 @@ def embedded_broker(
     _refuse_another_broker()
     try:
         # The SDKs work without the broker's dependencies.
-        from broker.app import EmbeddedBroker  # noqa: PLC0415
         from broker.config import BrokerConfig  # noqa: PLC0415
+        from broker.embedded import EmbeddedBroker  # noqa: PLC0415
         from broker.errors import BrokerError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = f"the embedded broker needs {error.name}, which is not installed; run: pip install 'halfmq[broker]'"

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters import times, transactions
+from broker.api.converters import transactions
 from broker.api.group_admin_servicer import GroupAdminServicer
 from broker.api.topic_admin_servicer import TopicAdminServicer
 from broker.domain.ids import parse_id
 from broker.domain.transaction import TransactionState
 from broker.errors import InvalidArgument
+from broker.wire import times
 from halfmq.v1 import admin_pb2, transaction_pb2
 
 if TYPE_CHECKING:
     import grpc
 
     from broker.domain.clock import Clock
-    from broker.services.catalog import Catalog
-    from broker.services.groups import GroupService
-    from broker.services.transactions import TransactionService
+    from broker.services.operating.dead_letters import DeadLetterService
+    from broker.services.operating.groups import GroupService
+    from broker.services.operating.topics import TopicService
+    from broker.services.operating.transactions import TransactionOperations
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -37,10 +39,18 @@ _LISTED = {
 class AdminServicer(TopicAdminServicer, GroupAdminServicer):
     """What operators need."""
 
-    def __init__(self, catalog: Catalog, groups: GroupService, transactions: TransactionService, clock: Clock) -> None:
-        """Takes the services it speaks for."""
-        self._catalog = catalog
+    def __init__(
+        self,
+        topics: TopicService,
+        groups: GroupService,
+        dead_letters: DeadLetterService,
+        transactions: TransactionOperations,
+        clock: Clock,
+    ) -> None:
+        """Takes the services it speaks for, and the database's clock."""
+        self._topics = topics
         self._groups = groups
+        self._dead_letters = dead_letters
         self._transactions = transactions
         self._clock = clock
 

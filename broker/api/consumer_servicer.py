@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from broker.api import heartbeats
-from broker.api.converters import columns, deliveries, filters, messages, times
-from broker.api.outbox import Outbox
+from broker.api.converters import columns, deliveries, filters, messages
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
-from broker.services.subscription import Wish
+from broker.services.consuming.subscription import SubscribeRequest
+from broker.wire import times
+from broker.wire.outbox import Outbox
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
 
 if TYPE_CHECKING:
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message as Request
 
     from broker.domain.clock import Clock
-    from broker.services.catalog import Catalog
-    from broker.services.delivery import DeliveryService, Said
-    from broker.services.groups import GroupService
-    from broker.services.subscription import Subscription
+    from broker.services.consuming.delivery import DeliveryService
+    from broker.services.consuming.reading import QueueReader
+    from broker.services.consuming.receipts import ReceiptResults, ReceiptService
+    from broker.services.consuming.subscription import Subscription
+    from broker.services.operating.groups import GroupService
+    from broker.services.operating.topics import TopicService
+    from broker.services.wakeups import Wakeups
 
     _ConsumeOutbox = Outbox[consumer_pb2.ConsumeResponse | bytes]
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
@@ -37,19 +41,30 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     """Delivery under leases, and reading by offset."""
 
     def __init__(
-        self, delivery: DeliveryService, groups: GroupService, catalog: Catalog, clock: Clock, broker_id: str
+        self,
+        delivery: DeliveryService,
+        receipts: ReceiptService,
+        reader: QueueReader,
+        groups: GroupService,
+        topics: TopicService,
+        wakeups: Wakeups,
+        clock: Clock,
+        broker_id: str,
     ) -> None:
-        """Takes the services it speaks for, the database's clock, and the broker's name."""
+        """Takes the services it speaks for, who waits, the database's clock, and the broker's name."""
         self._delivery = delivery
+        self._receipts = receipts
+        self._reader = reader
         self._groups = groups
-        self._catalog = catalog
+        self._topics = topics
+        self._wakeups = wakeups
         self._clock = clock
         self._broker_id = broker_id
         self._streams: set[_ConsumeOutbox] = set()
 
     def drain(self) -> None:
         """Ends all consume streams and all waiting, so that consumers go to another broker."""
-        self._delivery.drain()
+        self._wakeups.drain()
         for outbox in self._streams:
             outbox.close()
 
@@ -61,14 +76,14 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscribed = consumer_pb2.Subscribed(broker_id=self._broker_id)
         beat: consumer_pb2.ConsumeResponse | bytes = consumer_pb2.ConsumeResponse(heartbeat=message_pb2.Heartbeat())
         heartbeat = heartbeats.agreed(wanted, "subscribe.heartbeat", subscribed, beat)
-        subscription = await self._delivery.subscribe(_wish(wanted))
+        subscription = await self._delivery.subscribe(_subscribe_request(wanted))
         del wanted
         subscribed.client_id = subscription.client_id
         times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
-        if self._delivery.draining:
+        if self._wakeups.draining:
             # It came after the others were ended; nobody would end this one.
             outbox.close()
         try:
@@ -115,44 +130,44 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 subscription.grant(request.credits.messages)
                 continue
             if kind == "ack":
-                said = await self._answered(self._delivery.ack(request.ack.receipt_handles), request.ack)
+                results = await self._answered(self._receipts.ack(request.ack.receipt_handles), request.ack)
             elif kind == "nack":
-                said = await self._answered(self._nack(request.nack), request.nack)
+                results = await self._answered(self._nack(request.nack), request.nack)
             elif kind == "extend":
-                said = await self._answered(self._extend(request.extend), request.extend)
+                results = await self._answered(self._extend(request.extend), request.extend)
             else:
                 raise InvalidArgument("Only credits, ack, nack and extend may follow the subscription.", field="event")
             response = consumer_pb2.ConsumeResponse()
             response.outcome.request_id = request.request_id
-            if said:
-                told = [handle for handle in getattr(request, kind).receipt_handles if handle in said]
-                deliveries.add_receipt_results(response.outcome.results, told, said)
+            if results:
+                with_result = [handle for handle in getattr(request, kind).receipt_handles if handle in results]
+                deliveries.add_receipt_results(response.outcome.results, with_result, results)
             await outbox.write(response)
 
-    async def _answered(self, settling: Coroutine[object, object, Said], request: Request) -> Said:
+    async def _answered(self, settling: Coroutine[object, object, ReceiptResults], request: Request) -> ReceiptResults:
         # What is refused as a whole is refused handle by handle here, so that the stream goes on.
         try:
             return await settling
         except BrokerError as error:
             return dict.fromkeys(request.receipt_handles, error)  # type: ignore[attr-defined]
 
-    async def _nack(self, request: consumer_pb2.NackRequest) -> Said:
-        return await self._delivery.nack(
+    async def _nack(self, request: consumer_pb2.NackRequest) -> ReceiptResults:
+        return await self._receipts.nack(
             request.receipt_handles,
             delay=_optional(request, "delay"),
             reason=request.reason,
             untried=request.untried,
         )
 
-    async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> Said:
-        return await self._delivery.extend(request.receipt_handles, _optional(request, "duration"))
+    async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> ReceiptResults:
+        return await self._receipts.extend(request.receipt_handles, _optional(request, "duration"))
 
     async def Pull(
         self, request: consumer_pb2.PullRequest, context: _Context
     ) -> AsyncIterator[consumer_pb2.PullResponse]:
         """Delivers up to max_messages and ends."""
         _check_credits(request.max_messages)
-        subscription = await self._delivery.subscribe(_wish(request))
+        subscription = await self._delivery.subscribe(_subscribe_request(request))
         left = request.max_messages or 32
         wait = _optional(request, "wait") or 0
         while left:
@@ -175,25 +190,25 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""
-        said = await self._delivery.ack(request.receipt_handles)
+        results = await self._receipts.ack(request.receipt_handles)
         response = consumer_pb2.AckResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, results)
         return response
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
         """Gives messages back."""
-        said = await self._nack(request)
+        results = await self._nack(request)
         response = consumer_pb2.NackResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, results)
         return response
 
     async def ExtendLease(
         self, request: consumer_pb2.ExtendLeaseRequest, context: _Context
     ) -> consumer_pb2.ExtendLeaseResponse:
         """Keeps leases for longer."""
-        said = await self._extend(request)
+        results = await self._extend(request)
         response = consumer_pb2.ExtendLeaseResponse()
-        deliveries.add_receipt_results(response.results, request.receipt_handles, said)
+        deliveries.add_receipt_results(response.results, request.receipt_handles, results)
         return response
 
     async def ReadQueue(
@@ -205,7 +220,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         left = request.max_messages or 32
         offset = request.offset
         wait = _optional(request, "wait") or 0
-        read = self._delivery.read_columns if request.columns else self._delivery.read_queue
+        read = self._reader.read_columns if request.columns else self._reader.read_queue
         first = True
         while left:
             piece = await read(request.topic, request.queue, offset, left, wait, wanted, request.topic_id)
@@ -232,7 +247,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
     ) -> consumer_pb2.MeasureQueueResponse:
         """Tells how many bytes a part of a queue has."""
-        found = await self._delivery.measure_queue(
+        found = await self._reader.measure_queue(
             request.topic, request.queue, request.offset, request.end_offset, request.max_bytes, request.topic_id
         )
         return consumer_pb2.MeasureQueueResponse(end_offset=found.end_offset, bytes=found.bytes)
@@ -241,12 +256,12 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
     ) -> consumer_pb2.QueueOffsetsResponse:
         """Tells where queues begin and end, and how far a group has come."""
-        states = await self._catalog.queue_states(request.topic, request.consumer_group)
+        states = await self._topics.queue_states(request.topic, request.consumer_group)
         topic_id = states[0].topic_identity if states else ""
         offsets: Sequence[int] = ()
         if request.HasField("time"):
             time = times.micros_of_time(request.time, "time")
-            offsets = await self._catalog.offsets_at(request.topic, time, topic_id)
+            offsets = await self._topics.offsets_at(request.topic, time, topic_id)
         now = self._clock.now()
         response = consumer_pb2.QueueOffsetsResponse(topic_id=topic_id)
         for state in states:
@@ -269,8 +284,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         return consumer_pb2.CommitOffsetsResponse()
 
 
-def _wish(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> Wish:
-    return Wish(
+def _subscribe_request(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> SubscribeRequest:
+    return SubscribeRequest(
         group=request.consumer_group,
         topics=list(request.topics),
         client_id=request.client_id,

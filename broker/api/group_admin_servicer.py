@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.domain.clock import Clock
-    from broker.services.catalog import Catalog
-    from broker.services.groups import GroupService
+    from broker.services.operating.dead_letters import DeadLetterService
+    from broker.services.operating.groups import GroupService
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """What operators need for consumer groups."""
 
-    _catalog: Catalog
+    _dead_letters: DeadLetterService
     _groups: GroupService
     _clock: Clock
 
@@ -30,7 +30,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateGroupRequest, context: _Context
     ) -> admin_pb2.CreateGroupResponse:
         """Creates a consumer group."""
-        group = await self._catalog.create_group(request.group.name, groups.settings_in(request.group))
+        group = await self._groups.create(request.group.name, groups.settings_in(request.group))
         return admin_pb2.CreateGroupResponse(group=groups.group(group))
 
     async def ListGroups(self, request: admin_pb2.ListGroupsRequest, context: _Context) -> admin_pb2.ListGroupsResponse:
@@ -91,7 +91,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListDeadLettersResponse:
         """Lists what a group could not handle."""
         wanted = filters.filter_in(request.filter, "filter")
-        found, following = await self._groups.dead_letters(request.group, wanted, request.page_token, request.page_size)
+        found, following = await self._dead_letters.page(request.group, wanted, request.page_token, request.page_size)
         response = admin_pb2.ListDeadLettersResponse(next_page_token=following)
         for entry in found:
             groups.fill_dead_letter(response.dead_letters.add(), entry)
@@ -102,7 +102,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> AsyncIterator[admin_pb2.RedriveDeadLettersResponse]:
         """Delivers dead letters to their group again."""
         wanted = filters.filter_in(request.filter, "filter")
-        steps = self._groups.redrive(request.group, wanted, request.offsets, republish=request.republish_expired)
+        steps = self._dead_letters.redrive(request.group, wanted, request.offsets, republish=request.republish_expired)
         async for so_far, last in steps:
             yield admin_pb2.RedriveDeadLettersResponse(
                 examined=so_far.examined,

@@ -5,11 +5,11 @@ gRPC answers pings of a connection also where the event loop behind it stands st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from broker.api.converters import times
 from broker.errors import InvalidArgument
+from broker.wire import times
+from broker.wire.outbox import Heartbeat
 
 if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2 import Subscribe, Subscribed
@@ -19,19 +19,6 @@ Response = TypeVar("Response")
 
 MOST_OFTEN = 1_000_000
 MOST_SELDOM = 3600 * MOST_OFTEN
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat(Generic[Response]):
-    """What to say, and when.
-
-    Attributes:
-        interval: seconds of silence before it is said.
-        response: what is said.
-    """
-
-    interval: float
-    response: Response
 
 
 def agreed(

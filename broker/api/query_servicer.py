@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters import messages, times
+from broker.api.converters import messages
 from broker.domain.ids import parse_message_id
+from broker.wire import times
 from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
 
 if TYPE_CHECKING:
     import grpc
 
     from broker.ports.queries import TimelineEvent
-    from broker.services.queries import MessageQueries
+    from broker.services.operating.queries import MessageQueries
 
     _Context = grpc.aio.ServicerContext[object, object]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.times import timestamp
 from broker.api.converters.transactions import messages_of
 from broker.domain.ids import parse_id
 from broker.errors import InvalidArgument
 from broker.ports.epochs import Epoch
+from broker.wire.times import timestamp
 from halfmq.v1 import sink_pb2, sink_pb2_grpc
 
 if TYPE_CHECKING:
     import grpc
 
-    from broker.services.sinks import SinkService
+    from broker.services.producing.epochs import EpochService
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
     """Exactly-once output."""
 
-    def __init__(self, sinks: SinkService) -> None:
+    def __init__(self, epochs: EpochService) -> None:
         """Takes the service it speaks for."""
-        self._sinks = sinks
+        self._epochs = epochs
 
     async def PrepareEpoch(
         self, request: sink_pb2.PrepareEpochRequest, context: _Context
     ) -> sink_pb2.PrepareEpochResponse:
         """Stores half messages of an attempt."""
-        self._sinks.limits.check_halves(0, len(request.messages))
-        already = await self._sinks.prepare(
+        self._epochs.limits.check_halves(0, len(request.messages))
+        already = await self._epochs.prepare(
             _epoch(request.epoch),
             parse_id(request.attempt_id, "attempt_id"),
             parse_id(request.transaction_id),
@@ -49,21 +49,21 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
             if attempt_id in attempts:
                 raise InvalidArgument("This attempt is named twice.", field=f"attempts[{index}].attempt_id")
             attempts[attempt_id] = each.messages
-        done = await self._sinks.commit(_epoch(request.epoch), attempts)
+        done = await self._epochs.commit(_epoch(request.epoch), attempts)
         return sink_pb2.CommitEpochResponse(already_committed=done.already, messages=done.messages)
 
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
         """Drops an epoch."""
-        return sink_pb2.AbortEpochResponse(already_committed=await self._sinks.abort(_epoch(request.epoch)))
+        return sink_pb2.AbortEpochResponse(already_committed=await self._epochs.abort(_epoch(request.epoch)))
 
     async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:
         """Forgets a sink."""
-        await self._sinks.delete(request.sink)
+        await self._epochs.delete(request.sink)
         return sink_pb2.DeleteSinkResponse()
 
     async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
         """Tells how far a sink is."""
-        found = await self._sinks.find(request.sink)
+        found = await self._epochs.find(request.sink)
         response = sink_pb2.GetSinkResponse()
         response.sink.name, response.sink.query_id = found.name, found.query_id
         response.sink.waiting_messages = found.waiting

@@ -10,7 +10,7 @@ from halfmq.v1 import admin_pb2, admin_pb2_grpc
 if TYPE_CHECKING:
     import grpc
 
-    from broker.services.catalog import Catalog
+    from broker.services.operating.topics import TopicService
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """What operators need for topics."""
 
-    _catalog: Catalog
+    _topics: TopicService
 
     async def CreateTopic(
         self, request: admin_pb2.CreateTopicRequest, context: _Context
     ) -> admin_pb2.CreateTopicResponse:
         """Creates a topic."""
         wanted = request.topic
-        topic = await self._catalog.create_topic(wanted.name, topics.new_topic(wanted), wanted.priority_levels)
+        topic = await self._topics.create(wanted.name, topics.new_topic(wanted), wanted.priority_levels)
         return admin_pb2.CreateTopicResponse(topic=topics.topic(topic))
 
     async def UpdateTopic(
         self, request: admin_pb2.UpdateTopicRequest, context: _Context
     ) -> admin_pb2.UpdateTopicResponse:
         """Changes a topic."""
-        topic = await self._catalog.update_topic(request.topic, topics.change(request))
+        topic = await self._topics.update(request.topic, topics.change(request))
         return admin_pb2.UpdateTopicResponse(topic=topics.topic(topic))
 
     async def ListTopics(self, request: admin_pb2.ListTopicsRequest, context: _Context) -> admin_pb2.ListTopicsResponse:
         """Lists topics."""
-        found, following = await self._catalog.topics(request.page_token, request.page_size)
+        found, following = await self._topics.topics(request.page_token, request.page_size)
         return admin_pb2.ListTopicsResponse(topics=[topics.topic(topic) for topic in found], next_page_token=following)
 
     async def DescribeTopic(
         self, request: admin_pb2.DescribeTopicRequest, context: _Context
     ) -> admin_pb2.DescribeTopicResponse:
         """Tells a topic's settings and queues."""
-        topic = await self._catalog.topic(request.topic)
+        topic = await self._topics.topic(request.topic)
         response = admin_pb2.DescribeTopicResponse(topic=topics.topic(topic))
-        for state in await self._catalog.queue_states(request.topic):
+        for state in await self._topics.queue_states(request.topic):
             response.queues.add(
                 queue=state.queue_no,
                 min_offset=state.min_offset,
@@ -60,5 +60,5 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.DeleteTopicRequest, context: _Context
     ) -> admin_pb2.DeleteTopicResponse:
         """Deletes a topic."""
-        await self._catalog.delete_topic(request.topic)
+        await self._topics.delete(request.topic)
         return admin_pb2.DeleteTopicResponse()

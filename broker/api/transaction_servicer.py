@@ -1,4 +1,4 @@
-"""TransactionService and ProducerService."""
+"""TransactionService."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api import heartbeats
-from broker.api.converters import messages, times, transactions
-from broker.api.outbox import Outbox
-from broker.api.status import item_error
-from broker.domain.ids import parse_id, parse_message_id
+from broker.api.converters import transactions
+from broker.domain.ids import parse_id
 from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, InvalidArgument
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
-from broker.services.check_sessions import CheckSession
-from halfmq.v1 import message_pb2, producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
+from broker.services.producing.check_sessions import CheckSession
+from broker.wire.outbox import Outbox
+from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.services.catalog import Catalog
-    from broker.services.check_sessions import CheckSessions
-    from broker.services.checks import CheckAnswers
-    from broker.services.transactions import PlacedOutcome, TransactionService
+    from broker.services.operating.transactions import TransactionOperations
+    from broker.services.producing.check_sessions import CheckSessions
+    from broker.services.producing.checks import CheckAnswers
+    from broker.services.producing.transactions import PlacedOutcome, TransactionService
 
     _CheckContext = grpc.aio.ServicerContext[
         transaction_pb2.CheckTransactionsRequest, AsyncIterator[transaction_pb2.CheckTransactionsResponse]
@@ -53,6 +53,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     def __init__(
         self,
         transactions: TransactionService,
+        operations: TransactionOperations,
         sessions: CheckSessions,
         catalog: Catalog,
         answers: CheckAnswers,
@@ -60,6 +61,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     ) -> None:
         """Takes the services it speaks for."""
         self._transactions = transactions
+        self._operations = operations
         self._sessions = sessions
         self._catalog = catalog
         self._answers = answers
@@ -105,7 +107,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
     ) -> transaction_pb2.GetTransactionResponse:
         """Tells all that is known of a transaction."""
-        detail, released = await self._transactions.transaction(parse_id(request.transaction_id))
+        detail, released = await self._operations.transaction(parse_id(request.transaction_id))
         return transaction_pb2.GetTransactionResponse(transaction=transactions.transaction(detail, released))
 
     async def CheckTransactions(
@@ -192,45 +194,3 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
 async def _send_checks(session: CheckSession, outbox: Outbox[_CheckResponse]) -> None:
     async for claimed in session.outgoing():
         await outbox.write(transaction_pb2.CheckTransactionsResponse(check=transactions.check(claimed)))
-
-
-class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
-    """Ordinary messages."""
-
-    def __init__(self, transactions: TransactionService) -> None:
-        """Takes the service it speaks for."""
-        self._transactions = transactions
-
-    async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
-        """Appends messages to the log."""
-        self._transactions.limits.check_items(len(request.messages), "messages")
-        items = [messages.ordinary_message(message) for message in request.messages]
-        response = producer_pb2.SendResponse()
-        for outcome in await self._transactions.send(items):
-            result = response.results.add()
-            if isinstance(outcome, BrokerError):
-                result.error.CopyFrom(item_error(outcome))
-            else:
-                messages.fill_position(result.position, outcome.position)
-                result.duplicate = outcome.duplicate
-        return response
-
-    async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
-        """Takes back messages that wait for their time."""
-        self._transactions.limits.check_items(len(request.message_ids), "message_ids")
-        items = [_message_id(text) for text in request.message_ids]
-        response = producer_pb2.RecallResponse()
-        for own_id, outcome in zip(request.message_ids, await self._transactions.recall(items), strict=True):
-            result = response.results.add(message_id=own_id)
-            if isinstance(outcome, BrokerError):
-                result.error.CopyFrom(item_error(outcome))
-            else:
-                result.recalled_at.CopyFrom(times.timestamp(outcome))
-        return response
-
-
-def _message_id(text: str) -> tuple[bytes, int] | BrokerError:
-    try:
-        return parse_message_id(text)
-    except InvalidArgument as error:
-        return error

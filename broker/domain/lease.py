@@ -55,29 +55,34 @@ _OFFSETS = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})*")
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiptHandle:
-    """Names one delivery of one message: its lease, the token of that time, and the offset."""
+class Receipt:
+    """Names one delivery of one message: its lease, the token of that delivery, and the offset."""
 
     lease_id: int
     token: int
     offset: int
 
-    def __str__(self) -> str:
-        """The text consumers send back."""
+    @classmethod
+    def parse(cls, handle: str) -> Self:
+        """The receipt that a handle names.
+
+        Raises:
+            InvalidArgument: the text is not a receipt handle.
+        """
+        found = _RECEIPT.fullmatch(handle)
+        if not found:
+            raise _no_receipt(handle)
+        return cls(*[int(number, 16) for number in found.groups()])
+
+    @property
+    def lease_key(self) -> str:
+        """Lease and token as a text: what the handles of one lease have in common."""
+        return f"{self.lease_id:x}.{self.token:x}"
+
+    @property
+    def handle(self) -> str:
+        """The text that consumers send back."""
         return f"{self.lease_id:x}.{self.token:x}.{self.offset:x}"
-
-
-def parse_receipt(text: str) -> tuple[int, int, int]:
-    """Lease id, token and offset of a receipt handle.
-
-    Raises:
-        InvalidArgument: the text is not a receipt handle.
-    """
-    found = _RECEIPT.fullmatch(text)
-    if not found:
-        raise _no_receipt(text)
-    lease_id, token, offset = [int(number, 16) for number in found.groups()]
-    return lease_id, token, offset
 
 
 def parse_offsets(texts: Sequence[str]) -> list[int]:

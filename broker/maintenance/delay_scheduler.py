@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
     from broker.domain.clock import Clock
-    from broker.ports.queries import Moved
+    from broker.ports.upkeep import ScheduleStore
     from broker.services.wakeups import Wakeups
 
 logger = logging.getLogger("halfmq.scheduler")
@@ -24,14 +24,6 @@ LOOK_INTERVAL = 1.0
 PAUSE = 0.01
 """Seconds between two moves: what comes due meanwhile goes together."""
 BUSY_PAUSE = 0.05
-
-
-class ScheduleStore(Protocol):
-    """What the scheduler asks of the storage."""
-
-    async def move_due(self, *, known: bool = False) -> Moved:
-        """Moves scheduled messages whose time has come into the log, as many as go in one transaction."""
-        ...
 
 
 class DelayScheduler(Loop):
@@ -50,6 +42,7 @@ class DelayScheduler(Loop):
         self._look_interval = look_interval
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
+        wakeups.on_scheduled = self.expect
 
     def expect(self, due: int) -> None:
         """This broker took in a message that is due at this time (microseconds)."""

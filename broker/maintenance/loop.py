@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, RowsHeld, StorageUnavailable
+from broker.ports.observer import NO_OBSERVER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,13 +18,18 @@ logger = logging.getLogger("halfmq.maintenance")
 
 
 class Loop(ABC):
-    """Calls `run_once` again and again, at most every `interval` seconds, or sooner when poked."""
+    """Calls `run_once` again and again, at most every `interval` seconds, or sooner when poked.
+
+    Attributes:
+        observer: is told of every round.
+    """
 
     name = "loop"
 
     def __init__(self, interval: float) -> None:
         """Takes the seconds between two rounds."""
         self.interval = interval
+        self.observer = NO_OBSERVER
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -41,8 +48,8 @@ class Loop(ABC):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def go_on(self, what: str, piece: Callable[[], Awaitable[object]]) -> None:
-        """Does a piece of a round, which ends neither the round nor the loop when it fails.
+    async def run_piece(self, what: str, piece: Callable[[], Awaitable[object]]) -> None:
+        """Runs a piece of a round, whose failure ends neither the round nor the loop.
 
         Raises:
             StorageUnavailable: the database is away, so that no other piece would go better.
@@ -52,9 +59,9 @@ class Loop(ABC):
         except Exception as error:
             if isinstance(error, StorageUnavailable) and not isinstance(error, RowsHeld):
                 raise
-            self._tell(f"{self.name}, {what}", error)
+            self._report(f"{self.name}, {what}", error)
 
-    def _tell(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception) -> None:
         if isinstance(error, RowsHeld) or (
             isinstance(error, BrokerError) and not isinstance(error, StorageUnavailable)
         ):
@@ -72,10 +79,14 @@ class Loop(ABC):
     async def _run(self) -> None:
         while True:
             self._poked.clear()
+            began, failed = time.monotonic(), None
             try:
                 await self.run_once()
             except Exception as error:
-                self._tell(self.name, error)
+                failed = error
+                self._report(self.name, error)
+            self.observer.round_ended(self.name, time.monotonic() - began, failed)
+            del failed
             try:
                 async with asyncio.timeout(self.interval):
                     await self._poked.wait()

@@ -3,67 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.domain.topic import Topic
+    from broker.ports.upkeep import RetentionStore
 
 INTERVAL = 30.0
 SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000
-
-
-class RetentionStore(Protocol):
-    """What the sweeper asks of the storage."""
-
-    async def take_turn(self, task: str, hold: int) -> bool:
-        """Whether this broker may do a task now."""
-        ...
-
-    async def list_topics(self, after: str, limit: int) -> list[Topic]:
-        """Topics by name."""
-        ...
-
-    async def trim_queue(self, topic: Topic, queue_id: int) -> int:
-        """Deletes some messages past retention; how many."""
-        ...
-
-    async def trim_topic(self, topic: Topic) -> int:
-        """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
-        ...
-
-    async def deleted_topics(self, after: int, limit: int) -> list[int]:
-        """The numbers of topics that are deleted and not all gone, in their order."""
-        ...
-
-    async def sweep_deleted_topic(self, topic_id: int) -> bool:
-        """Removes a piece of what a deleted topic left; whether anything is left."""
-        ...
-
-    async def trim_dedup_keys(self) -> int:
-        """Deletes some dedup keys that keep nothing out any more; how many."""
-        ...
-
-    async def trim_ops(self, kept: int) -> int:
-        """Deletes some op records older than `kept` microseconds; how many."""
-        ...
-
-    async def drop_sink_leftovers(self, kept: int) -> int:
-        """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
-        ...
-
-    async def trim_events(self, kept: int) -> int:
-        """Deletes some records of deliveries older than `kept` microseconds; how many."""
-        ...
-
-    async def forget_members(self, unseen: int, limit: int) -> int:
-        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
-        ...
 
 
 class RetentionSweeper(Loop):
@@ -96,8 +48,8 @@ class RetentionSweeper(Loop):
         """
         if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
             return
-        await self.go_on("the topics", self._trim_topics)
-        await self.go_on("deleted topics", self._sweep_deleted_topics)
+        await self.run_piece("the topics", self._trim_topics)
+        await self.run_piece("deleted topics", self._sweep_deleted_topics)
         store = self._store
         await self._all_of("op records", lambda: store.trim_ops(self._keep_ops))
         await self._all_of("dedup keys", store.trim_dedup_keys)
@@ -133,4 +85,4 @@ class RetentionSweeper(Loop):
             while await one_piece():
                 pass
 
-        await self.go_on(what, all_pieces)
+        await self.run_piece(what, all_pieces)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.clock import Clock
     from broker.ports.checks import CheckStore, ClaimedCheck
-    from broker.services.check_sessions import CheckSessions
+    from broker.services.producing.check_sessions import CheckSessions
 
 logger = logging.getLogger("halfmq.checker")
 
@@ -53,15 +53,15 @@ class TransactionChecker(Loop):
 
     async def run_once(self) -> None:
         """One pass: park, check everything that is due, and now and then sweep and warn."""
-        await self.go_on("parking", self._park)
-        await self.go_on("checks", self._check_all)
+        await self.run_piece("parking", self._park)
+        await self.run_piece("checks", self._check_all)
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + WARN_EVERY
-            await self.go_on("decided half messages", self._store.sweep_decided_halves)
+            await self.run_piece("decided half messages", self._store.sweep_decided_halves)
         if now >= self._warn_at:
             self._warn_at = now + WARN_EVERY
-            await self.go_on("what is overdue", self._warn)
+            await self.run_piece("what is overdue", self._warn)
 
     async def _park(self) -> None:
         for transaction_id, group in await self._store.park_exhausted(BATCH):
@@ -78,9 +78,9 @@ class TransactionChecker(Loop):
         except StorageUnavailable:
             raise
         except Exception as error:
-            self._tell("checks", error)
+            self._report("checks", error)
             for group_id in self._sessions.group_ids():
-                await self.go_on(f"checks of producer group {group_id}", partial(self.check_due, group_id))
+                await self.run_piece(f"checks of producer group {group_id}", partial(self.check_due, group_id))
 
     async def check_due(self, only: int | None = None) -> int:
         """Sends every check that is due, or those of one group, to a producer connected here; how many went out.

@@ -36,7 +36,7 @@ class CheckAnswer:
 
 
 class CheckStore(Protocol):
-    """Checks: claiming those that are due, and their answers."""
+    """Checks that are due, and what becomes of them."""
 
     async def claim_checks(
         self, group_ids: Sequence[int], policy: CheckPolicy, limit: int, due_by: int | None = None
@@ -52,10 +52,6 @@ class CheckStore(Protocol):
         """Takes back the count of a check that could not be sent."""
         ...
 
-    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
-        """Notes a producer's answer in the check history."""
-        ...
-
     async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
         """Parks transactions whose last check went unanswered; their ids and producer groups."""
         ...
@@ -66,4 +62,12 @@ class CheckStore(Protocol):
 
     async def overdue(self, grace: int) -> list[tuple[str, int]]:
         """Producer groups whose oldest check is overdue by more than `grace` microseconds, and by how much."""
+        ...
+
+
+class CheckHistory(Protocol):
+    """What producers answered."""
+
+    async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
+        """Records a producer's answer in the check history."""
         ...

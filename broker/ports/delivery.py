@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
+    from broker.domain.lease import Receipt
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
@@ -97,15 +98,6 @@ class Claimed:
 
 
 @dataclass(slots=True)
-class Receipt:
-    """A receipt handle taken apart."""
-
-    lease_id: int
-    token: int
-    offset: int
-
-
-@dataclass(slots=True)
 class AckWork:
     """Messages of one lease that were handled, by their offsets."""
 
@@ -186,14 +178,10 @@ class GroupNews:
 
 
 class LeaseStore(Protocol):
-    """Delivery under leases."""
+    """Joining a group and claiming messages."""
 
     async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         """Hands out messages."""
-        ...
-
-    async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckOutcome | BrokerError]:
-        """Applies acks, nacks and extensions."""
         ...
 
     async def join(self, work: JoinWork) -> ConsumerGroup:
@@ -203,6 +191,18 @@ class LeaseStore(Protocol):
     async def has_leases(self, lease_ids: Sequence[int]) -> bool:
         """Whether some of these leases are open."""
         ...
+
+
+class ReceiptStore(Protocol):
+    """Receipts of deliveries."""
+
+    async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckOutcome | BrokerError]:
+        """Applies acks, nacks and extensions."""
+        ...
+
+
+class GroupWatch(Protocol):
+    """What consumers that wait should know."""
 
     async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
         """What consumers of some groups should know; groups that were deleted are left out."""

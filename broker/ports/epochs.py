@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from broker.ports.transactions import PrepareWork
 
 
+SINK_GROUP = "%SINK%"
+"""The producer group of all half messages of sinks; no producer is asked about them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """An epoch of a sink, as a query numbers it; `take_over`: the sink may have been another query's."""
@@ -58,7 +62,7 @@ class SinkState:
     waiting: int
 
 
-class SinkStore(Protocol):
+class EpochStore(Protocol):
     """Epochs of sinks."""
 
     async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:

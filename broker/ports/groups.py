@@ -61,8 +61,12 @@ class Redriven:
     following: int | None = None
 
 
-class GroupStore(Protocol):
-    """Consumer groups."""
+class GroupNames(Protocol):
+    """From the name of a consumer group to the group."""
+
+    async def find_group(self, name: str) -> ConsumerGroup | None:
+        """A consumer group by name."""
+        ...
 
     async def create_group(
         self, name: str, settings: GroupSettings, dead_letters: TopicSettings, *, most: int | None = None
@@ -72,6 +76,10 @@ class GroupStore(Protocol):
         Refused where there are `most` groups.
         """
         ...
+
+
+class GroupStore(Protocol):
+    """What operators and consumers change of a group."""
 
     async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
         """Changes settings, by the names of GroupSettings."""
@@ -99,14 +107,6 @@ class GroupStore(Protocol):
         """Moves a group to another place of some queues, and forgets what was handed out there."""
         ...
 
-    async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
-        """Dead letters of a group, oldest first."""
-        ...
-
-    async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
-        """Delivers some dead letters to their group again."""
-        ...
-
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
         """Consumer groups by name."""
         ...
@@ -117,4 +117,16 @@ class GroupStore(Protocol):
 
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
         """How far a group has come in every queue it joined."""
+        ...
+
+
+class DeadLetterStore(Protocol):
+    """Dead letters."""
+
+    async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
+        """Dead letters of a group, oldest first."""
+        ...
+
+    async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
+        """Delivers some dead letters to their group again."""
         ...

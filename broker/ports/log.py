@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
     from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
-    from broker.domain.group import ConsumerGroup
     from broker.domain.message import LogMessage, Message
-    from broker.domain.topic import QueueState, Topic
+    from broker.domain.topic import Topic
     from broker.errors import BrokerError
     from broker.ports.places import Place, Queue
 
@@ -73,7 +72,7 @@ class QueueSlice(Generic[Messages]):
 
 
 class LogStore(Protocol):
-    """The log."""
+    """Writing ordinary messages."""
 
     async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
         """Appends or schedules ordinary messages; where each is."""
@@ -82,6 +81,10 @@ class LogStore(Protocol):
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
         """Takes back messages that wait for their time; when each was recalled."""
         ...
+
+
+class QueueStore(Protocol):
+    """Reading queues by offset."""
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
@@ -101,13 +104,9 @@ class LogStore(Protocol):
         """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
         ...
 
-    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
-        """Where the queues of a topic begin and end."""
-        ...
 
-    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
-        """For each queue of a topic the first offset that became visible at a time or later."""
-        ...
+class QueueHeads(Protocol):
+    """The ends of all queues."""
 
     async def queue_heads(self) -> dict[Queue, int]:
         """Where each queue ends: its next offset. It grows when something is released."""

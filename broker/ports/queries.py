@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,26 +10,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
     from broker.domain.topic import Topic
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-    from broker.ports.places import Place, Queue
-
-
-@dataclass(slots=True)
-class Moved:
-    """Scheduled messages that went into the log.
-
-    Attributes:
-        count: how many.
-        dropped: how many were dropped, for their topic was deleted.
-        heads: where the queues end now that they went to.
-        next_due: when the next one is due; None: none waits.
-        busy: another broker is at it.
-    """
-
-    count: int = 0
-    dropped: int = 0
-    heads: dict[Queue, int] = field(default_factory=dict)
-    next_due: int | None = None
-    busy: bool = False
+    from broker.ports.places import Place
 
 
 @dataclass(slots=True)
@@ -124,7 +105,7 @@ class TimelineEvent:
     reason: str = ""
 
 
-class QueryStore(Protocol):
+class MessageQueryStore(Protocol):
     """Finding messages."""
 
     async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:

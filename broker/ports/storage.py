@@ -1,20 +1,39 @@
-"""All ports together, as the storage has them."""
+"""All ports together, as the storage implements them."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from broker.ports.checks import CheckStore
-from broker.ports.delivery import LeaseStore
-from broker.ports.epochs import SinkStore
-from broker.ports.groups import GroupStore
-from broker.ports.log import LogStore
-from broker.ports.queries import QueryStore
-from broker.ports.topics import CatalogStore
-from broker.ports.transactions import TransactionStore
+from broker.ports.checks import CheckHistory, CheckStore
+from broker.ports.delivery import GroupWatch, LeaseStore, ReceiptStore
+from broker.ports.epochs import EpochStore
+from broker.ports.groups import DeadLetterStore, GroupNames, GroupStore
+from broker.ports.log import LogStore, QueueHeads, QueueStore
+from broker.ports.queries import MessageQueryStore
+from broker.ports.topics import QueueNames, TopicNames, TopicStore
+from broker.ports.transactions import ProducerGroups, TransactionRecords, TransactionStore
 
 
 class Storage(
-    TransactionStore, CheckStore, SinkStore, LogStore, LeaseStore, CatalogStore, QueryStore, GroupStore, Protocol
+    TransactionStore,
+    TransactionRecords,
+    ProducerGroups,
+    CheckStore,
+    CheckHistory,
+    EpochStore,
+    LogStore,
+    QueueStore,
+    QueueHeads,
+    LeaseStore,
+    ReceiptStore,
+    GroupWatch,
+    GroupNames,
+    GroupStore,
+    DeadLetterStore,
+    TopicNames,
+    QueueNames,
+    TopicStore,
+    MessageQueryStore,
+    Protocol,
 ):
     """All of it, as one database gives it."""

@@ -8,52 +8,64 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.group import ConsumerGroup
-    from broker.domain.topic import Topic, TopicChange, TopicSettings
+    from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
 
 
-class CatalogStore(Protocol):
-    """Topics and groups."""
+class TopicNames(Protocol):
+    """From the name of a topic to the topic."""
 
     def known_topic(self, name: str) -> Topic | None:
-        """A topic seen a moment ago, without asking the database."""
-        ...
-
-    def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue id, without asking the database."""
+        """A topic that was looked up a moment ago, without a query."""
         ...
 
     def forget_topics(self, names: Sequence[str]) -> None:
-        """Has these topics looked up anew."""
+        """Drops what is cached of these topics, so that the next look-up asks the database."""
         ...
 
     async def find_topic(self, name: str) -> Topic | None:
         """A topic by name."""
         ...
 
-    async def find_topic_name(self, topic_id: int) -> str:
-        """The name of a topic by its id; empty when it was deleted."""
+    async def create_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """Creates a topic; AlreadyExists when the name is taken."""
+        ...
+
+
+class QueueNames(Protocol):
+    """From the ids that places have to the names that clients use."""
+
+    def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
+        """Topic and queue number of a queue id, without a query."""
         ...
 
     async def find_topic_of_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue id."""
         ...
 
-    async def find_group(self, name: str) -> ConsumerGroup | None:
-        """A consumer group by name."""
+    async def find_topic_name(self, topic_id: int) -> str:
+        """The name of a topic by its id; empty when it was deleted."""
         ...
 
-    async def create_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """Creates a topic; AlreadyExists when the name is taken."""
-        ...
+
+class TopicStore(Protocol):
+    """What operators do with topics."""
 
     async def update_topic(self, topic: Topic, change: TopicChange) -> Topic:
-        """Changes a topic; how it is then."""
+        """Changes a topic; returns it as it is afterwards."""
         ...
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
-        """Topics by name."""
+        """Topics in the order of their names, after a name."""
         ...
 
     async def delete_topic(self, topic: Topic) -> None:
         """Deletes a topic; Refused while half messages, scheduled messages or leases refer to it."""
+        ...
+
+    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
+        """First and next offset of each queue, and the group's position in it."""
+        ...
+
+    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
+        """For each queue the first offset that became visible at a time (microseconds) or later."""
         ...

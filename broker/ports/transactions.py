@@ -138,7 +138,7 @@ class TransactionFilter:
 
 
 class TransactionStore(Protocol):
-    """Transactions: preparing, deciding, looking at them."""
+    """Preparing and deciding transactions."""
 
     async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
         """Stores half messages; one outcome per item."""
@@ -148,13 +148,17 @@ class TransactionStore(Protocol):
         """Records verdicts and releases or drops the half messages; one outcome per item."""
         ...
 
-    async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group; it is made when new."""
-        ...
+
+class TransactionDetails(Protocol):
+    """One transaction with all that is recorded of it."""
 
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
         """All that is known of a transaction."""
         ...
+
+
+class TransactionRecords(TransactionDetails, Protocol):
+    """What operators look at, and change."""
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
         """Transactions without a verdict, oldest first."""
@@ -164,4 +168,12 @@ class TransactionStore(Protocol):
         self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
     ) -> TransactionOutcome:
         """Makes a prepared or parked transaction due for checks again."""
+        ...
+
+
+class ProducerGroups(Protocol):
+    """The names of producer groups."""
+
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group, which is created when it is new."""
         ...

@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.api.converters.times import micros
-from broker.api.outbox import Outbox
 from broker.domain.group import ConsumerGroup
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
@@ -25,14 +23,16 @@ from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
-from broker.services.check_sessions import CheckSession
+from broker.services.producing.check_sessions import CheckSession
+from broker.wire.outbox import Outbox
+from broker.wire.times import micros
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from broker.rocketmq.calls import Caller
     from broker.services.catalog import Catalog
-    from broker.services.check_sessions import CheckSessions
+    from broker.services.producing.check_sessions import CheckSessions
 
 _Type, _Language = definition_pb2.ClientType, definition_pb2.Language
 _CONSUMERS = {

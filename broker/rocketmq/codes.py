@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 
 from broker import errors
-from broker.api.status import code_of as code_of_grpc
 from broker.rocketmq.protocol import Code, definition_pb2
+from broker.wire.status import code_of as code_of_grpc
 
 
 class BadRequest(errors.InvalidArgument):

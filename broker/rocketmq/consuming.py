@@ -9,10 +9,8 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.api.converters.times import fill_timestamp, micros
-from broker.api.seldom import Seldom
 from broker.domain.filters import FilterKind, compile_filter
-from broker.domain.lease import ReceiptHandle
+from broker.domain.lease import Receipt
 from broker.errors import BrokerError, StaleReceipt
 from broker.rocketmq.codes import OK, BadRequest, status, status_of
 from broker.rocketmq.messages import delivered, larger_than
@@ -20,7 +18,9 @@ from broker.rocketmq.names import name_of
 from broker.rocketmq.producing import together
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.rocketmq.settings import LARGEST_BATCH, LONGEST_POLLING, SECOND
-from broker.services.subscription import Wish
+from broker.services.consuming.subscription import SubscribeRequest
+from broker.wire.throttled_log import ThrottledLog
+from broker.wire.times import fill_timestamp, micros
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from broker.rocketmq.clients import Clients
     from broker.rocketmq.renewals import Renewals
     from broker.services.catalog import Catalog
-    from broker.services.delivery import DeliveryService
-    from broker.services.groups import GroupService
-    from broker.services.subscription import Subscription
+    from broker.services.consuming.config import DeliveryConfig
+    from broker.services.consuming.delivery import DeliveryService
+    from broker.services.consuming.receipts import ReceiptService
+    from broker.services.consuming.subscription import Subscription
+    from broker.services.operating.groups import GroupService
 
 logger = logging.getLogger("halfmq.rocketmq")
-_of_clients = Seldom(logger)
+_of_clients = ThrottledLog(logger)
 
 ANSWERING = 0.5
 """Seconds kept of a call's time for its answer."""
@@ -59,6 +61,8 @@ class Consuming:
     def __init__(
         self,
         delivery: DeliveryService,
+        receipts: ReceiptService,
+        config: DeliveryConfig,
         groups: GroupService,
         catalog: Catalog,
         clients: Clients,
@@ -69,6 +73,8 @@ class Consuming:
     ) -> None:
         """Takes the services, who is there, this broker's name, and how long messages are taken for, at least."""
         self._delivery = delivery
+        self._receipts = receipts
+        self._config = config
         self._groups = groups
         self._catalog = catalog
         self._clients = clients
@@ -90,7 +96,7 @@ class Consuming:
         topic = name_of(request.message_queue.topic, caller.namespace)
         group = name_of(request.group, caller.namespace)
         # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
-        lease_time = self._delivery.config.lease_time
+        lease_time = self._config.lease_time
         if not request.auto_renew:
             lease_time = self._invisible_time(request.invisible_duration)
         subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
@@ -136,7 +142,7 @@ class Consuming:
         given_up: list[str] = []
         for part in parts:
             large = {
-                message.offset: str(ReceiptHandle(part.lease_id, part.token, message.offset))
+                message.offset: Receipt(part.lease_id, part.token, message.offset).handle
                 for message in part.messages
                 if larger_than(_LITTLE, part, message, caller.namespace, self._host)
             }
@@ -150,12 +156,12 @@ class Consuming:
                 kept += [replace(part, messages=small)] if small else []
         for some, at_once in ((failed, False), (given_up, True)):
             if some:
-                await self._delivery.nack(some, reason=_TOO_LARGE, given_up=at_once)
+                await self._receipts.nack(some, reason=_TOO_LARGE, given_up=at_once)
                 self._renewals.settled(some)
         return kept
 
     def _invisible_time(self, duration: Any) -> int:
-        time, longest = micros(duration, "invisible_duration"), self._delivery.config.longest_lease
+        time, longest = micros(duration, "invisible_duration"), self._config.longest_lease
         if self._shortest_invisible <= time <= longest:
             return time
         # These words are RocketMQ's, for those who look for them.
@@ -189,8 +195,10 @@ class Consuming:
         if new and wanted is None:
             await self._groups.drop_filter(group, topic)
         filters = {topic: wanted} if new and wanted is not None else {}
-        wish = Wish(group, [topic], client_id, lease_time, filters, replace_filters=True, one_by_one=not in_order)
-        made = await self._delivery.subscribe(wish)
+        asked = SubscribeRequest(
+            group, [topic], client_id, lease_time, filters, replace_filters=True, one_by_one=not in_order
+        )
+        made = await self._delivery.subscribe(asked)
         self._keep(key, made, len(stated[1]) if filters else 0)
         _remember(self._stated, key[:3], seen)
         return made
@@ -212,7 +220,7 @@ class Consuming:
             raise BadRequest("There is nothing to acknowledge.", Code.BAD_REQUEST, "entries")
         handles = [entry.receipt_handle for entry in request.entries]
         open_ones = [handle for handle in handles if handle not in self._acked]
-        said = await self._delivery.ack(open_ones) if open_ones else {}
+        said = await self._receipts.ack(open_ones) if open_ones else {}
         good = [handle for handle in open_ones if handle not in said]
         self._renewals.settled(good)
         for handle in good:
@@ -235,9 +243,9 @@ class Consuming:
         time = micros(request.invisible_duration, "invisible_duration")
         if client.pushes:
             delay = None if client.reads_seconds_as_milliseconds else time
-            said = await self._delivery.nack([handle], delay=delay)
+            said = await self._receipts.nack([handle], delay=delay)
         else:
-            said = await self._delivery.hold([handle], time)
+            said = await self._receipts.hold([handle], time)
         outcome = said.get(handle)
         response = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
         if isinstance(outcome, BrokerError):
@@ -254,7 +262,7 @@ class Consuming:
         self._clients.heard(caller)
         handle = request.receipt_handle
         reason = f"given up by its consumer after {request.delivery_attempt} attempts"
-        outcome = (await self._delivery.nack([handle], reason=reason, given_up=True)).get(handle)
+        outcome = (await self._receipts.nack([handle], reason=reason, given_up=True)).get(handle)
         if isinstance(outcome, StaleReceipt):
             # It is this client's no more: settled, or delivered again. Clients would say it again and again for ever.
             _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,38 @@ from broker.rocketmq.servicer import MessagingServicer
 if TYPE_CHECKING:
     import grpc
 
-    from broker.api.interceptor import CallInterceptor
+    from broker.domain.clock import Clock
     from broker.services.catalog import Catalog
-    from broker.services.check_sessions import CheckSessions
-    from broker.services.checks import CheckAnswers
-    from broker.services.delivery import DeliveryService
-    from broker.services.groups import GroupService
-    from broker.services.transactions import TransactionService
-    from broker.storage.adapters.store import Store
+    from broker.services.consuming.config import DeliveryConfig
+    from broker.services.consuming.delivery import DeliveryService
+    from broker.services.consuming.reading import QueueReader
+    from broker.services.consuming.receipts import ReceiptService
+    from broker.services.operating.groups import GroupService
+    from broker.services.operating.topics import TopicService
+    from broker.services.producing.check_sessions import CheckSessions
+    from broker.services.producing.checks import CheckAnswers
+    from broker.services.producing.sending import SendService
+    from broker.services.producing.transactions import TransactionService
+    from broker.wire.interceptor import CallInterceptor
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Settings of the gateway.
+
+    Attributes:
+        host: this broker's name.
+        endpoints: addresses to announce, with commas between them; none: those that a client uses.
+        keys: file with access keys and secret keys; none: signatures are not checked.
+        signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
+        shortest_invisible: microseconds that a client may receive messages for, at least.
+    """
+
+    host: str
+    endpoints: str = ""
+    keys: str = ""
+    signature_window: float = 0
+    shortest_invisible: int = 10_000_000
 
 
 class Gateway:
@@ -40,52 +65,50 @@ class Gateway:
 
     def __init__(
         self,
-        store: Store,
+        config: GatewayConfig,
+        *,
+        clock: Clock,
         catalog: Catalog,
         transactions: TransactionService,
-        delivery: DeliveryService,
-        groups: GroupService,
-        sessions: CheckSessions,
+        sending: SendService,
         answers: CheckAnswers,
+        sessions: CheckSessions,
+        delivery: DeliveryService,
+        receipts: ReceiptService,
+        delivery_config: DeliveryConfig,
+        reader: QueueReader,
+        topics: TopicService,
+        groups: GroupService,
         guard: CallInterceptor,
-        *,
-        host: str,
-        endpoints: str = "",
-        keys: str = "",
-        signature_window: float = 0,
-        shortest_invisible: int = 10_000_000,
     ) -> None:
-        """Takes the broker's services.
-
-        Args:
-            store: where all is kept.
-            catalog: topics and groups.
-            transactions: half messages and verdicts.
-            delivery: leases.
-            groups: filters and offsets.
-            sessions: who is asked about transactions.
-            answers: what they answer.
-            guard: how much may be under way.
-            host: this broker's name.
-            endpoints: addresses to announce, with commas between them; none: those that a client uses.
-            keys: file with access keys and secret keys; none: signatures are not looked at.
-            signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
-            shortest_invisible: microseconds that a client may receive messages for, at least.
+        """Takes its settings, the broker's services, and how much may be under way.
 
         Raises:
             ConfigurationError: an address or the file is not usable.
         """
-        announced = endpoints_of(endpoints)
-        callers = Callers(read_secrets(Path(keys)) if keys else None, window=signature_window)
+        announced = endpoints_of(config.endpoints)
+        secrets = read_secrets(Path(config.keys)) if config.keys else None
+        callers = Callers(secrets, window=config.signature_window)
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)
-        self.renewals = Renewals(delivery, self._clients, store.clock)
+        self.renewals = Renewals(receipts, self._clients, clock, delivery_config.lease_time)
         self._servicer = MessagingServicer(
             callers,
             self._clients,
             Routes(catalog, announced),
-            Producing(transactions, answers, self._clients, guard.budget),
-            Consuming(delivery, groups, catalog, self._clients, self.renewals, store.clock, host, shortest_invisible),
-            Offsets(delivery, groups, catalog, host),
+            Producing(transactions, sending, answers, self._clients, guard.budget),
+            Consuming(
+                delivery,
+                receipts,
+                delivery_config,
+                groups,
+                catalog,
+                self._clients,
+                self.renewals,
+                clock,
+                config.host,
+                config.shortest_invisible,
+            ),
+            Offsets(reader, groups, topics, config.host),
             calls=guard.calls,
             streams=guard.streams,
         )

@@ -7,9 +7,8 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broker.api.converters.times import fill_duration, fill_timestamp, micros, micros_of_time
 from broker.domain.dead_letter import origin_of
-from broker.domain.lease import ReceiptHandle
+from broker.domain.lease import Receipt
 from broker.domain.limits import RESERVED_PROPERTY_PREFIX
 from broker.domain.message import BORN_HOST, DELIVER_AT, PRIORITY, ROCKETMQ_ID, TRACE_CONTEXT, Message
 from broker.errors import InvalidArgument
@@ -18,14 +17,15 @@ from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.names import name_of, resource_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.rocketmq.reserved import RESERVED_NAMES
+from broker.wire.times import fill_duration, fill_timestamp, micros, micros_of_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from broker.api.requests import Share
     from broker.domain.message import LogMessage
     from broker.ports.checks import ClaimedCheck
     from broker.ports.delivery import Delivered
+    from broker.wire.budget import Share
 
 Type = definition_pb2.MessageType
 _MOST_AROUND_BODY, _LONGEST = 64 * 1024, 12 * 3600 * 1_000_000
@@ -126,7 +126,7 @@ def delivered(parts: Sequence[Delivered], namespace: str, invisible: int, host: 
         for message in part.messages:
             result = log_message(message, namespace, host)
             system = result.system_properties
-            system.receipt_handle = str(ReceiptHandle(part.lease_id, part.token, message.offset))
+            system.receipt_handle = Receipt(part.lease_id, part.token, message.offset).handle
             system.delivery_attempt = attempt
             fill_duration(system.invisible_duration, invisible)
             yield result

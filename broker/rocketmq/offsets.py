@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.api.converters.times import micros_of_time
 from broker.domain.limits import check_group_name
 from broker.rocketmq.codes import OK, BadRequest, status
 from broker.rocketmq.consuming import filter_of, polling_time
@@ -12,14 +11,15 @@ from broker.rocketmq.messages import log_message
 from broker.rocketmq.names import name_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.rocketmq.settings import LARGEST_BATCH
+from broker.wire.times import micros_of_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from broker.rocketmq.calls import Caller
-    from broker.services.catalog import Catalog
-    from broker.services.delivery import DeliveryService
-    from broker.services.groups import GroupService
+    from broker.services.consuming.reading import QueueReader
+    from broker.services.operating.groups import GroupService
+    from broker.services.operating.topics import TopicService
 
 _Policy = definition_pb2.QueryOffsetPolicy
 
@@ -27,11 +27,11 @@ _Policy = definition_pb2.QueryOffsetPolicy
 class Offsets:
     """The calls about offsets."""
 
-    def __init__(self, delivery: DeliveryService, groups: GroupService, catalog: Catalog, host: str) -> None:
+    def __init__(self, reader: QueueReader, groups: GroupService, topics: TopicService, host: str) -> None:
         """Takes the services that do the work, and this broker's name."""
-        self._delivery = delivery
+        self._reader = reader
         self._groups = groups
-        self._catalog = catalog
+        self._topics = topics
         self._host = host
 
     async def pull(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
@@ -39,7 +39,7 @@ class Offsets:
         topic, queue_no = _queue(request, caller)
         wanted = filter_of(request.filter_expression.type, request.filter_expression.expression.strip())
         limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
-        piece = await self._delivery.read_queue(
+        piece = await self._reader.read_queue(
             topic, queue_no, request.offset, limit, polling_time(request, caller), wanted
         )
         found = status(Code.MESSAGE_NOT_FOUND, "no new message") if not piece.messages else OK
@@ -59,7 +59,7 @@ class Offsets:
         topic, queue_no = _queue(request, caller)
         group = name_of(request.group, caller.namespace)
         check_group_name(group, "consumer_group")
-        states = await self._catalog.queue_states(topic, group)
+        states = await self._topics.queue_states(topic, group)
         offset = next((state.committed_offset for state in states if state.queue_no == queue_no), None)
         if offset is None:
             raise BadRequest(f"The topic {topic!r} has no queue {queue_no}.", Code.OFFSET_NOT_FOUND, "message_queue.id")
@@ -68,14 +68,14 @@ class Offsets:
     async def query(self, request: Any, caller: Caller) -> Any:
         """Tells where a queue begins or ends, or what came at a time."""
         topic, queue_no = _queue(request, caller)
-        states = {state.queue_no: state for state in await self._catalog.queue_states(topic)}
+        states = {state.queue_no: state for state in await self._topics.queue_states(topic)}
         if queue_no not in states:
             raise BadRequest(f"The topic {topic!r} has no queue {queue_no}.", Code.OFFSET_NOT_FOUND, "message_queue.id")
         if request.query_offset_policy == _Policy.TIMESTAMP:
             if not request.HasField("timestamp"):
                 raise BadRequest("A timestamp is needed.", Code.BAD_REQUEST, "timestamp")
             time = micros_of_time(request.timestamp, "timestamp")
-            offset = (await self._catalog.offsets_at(topic, time))[queue_no]
+            offset = (await self._topics.offsets_at(topic, time))[queue_no]
         elif request.query_offset_policy == _Policy.END:
             offset = states[queue_no].max_offset
         else:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from broker.api.requests import Share
-from broker.api.seldom import Seldom
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
@@ -18,33 +16,44 @@ from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
-from broker.services.transactions import HalfTransaction, OrdinaryMessage, PlacedOutcome, Sent
+from broker.services.producing.intake import HalfTransaction
+from broker.services.producing.sending import OrdinaryMessage, Sent
+from broker.services.producing.transactions import PlacedOutcome
+from broker.wire.budget import Share
+from broker.wire.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.api.requests import Budget
     from broker.domain.message import Message
     from broker.rocketmq.calls import Caller
     from broker.rocketmq.clients import Clients
-    from broker.services.checks import CheckAnswers
-    from broker.services.transactions import TransactionService
+    from broker.services.producing.checks import CheckAnswers
+    from broker.services.producing.sending import SendService
+    from broker.services.producing.transactions import TransactionService
+    from broker.wire.budget import Budget
 
 _Resolution, _Source = definition_pb2.TransactionResolution, definition_pb2.TransactionSource
 _VERDICTS = {_Resolution.COMMIT: CheckVerdict.COMMIT, _Resolution.ROLLBACK: CheckVerdict.ROLLBACK}
 
 logger = logging.getLogger("halfmq.rocketmq")
-_of_clients = Seldom(logger)
+_of_clients = ThrottledLog(logger)
 
 
 class Producing:
     """The calls of producers."""
 
     def __init__(
-        self, transactions: TransactionService, answers: CheckAnswers, clients: Clients, budget: Budget
+        self,
+        transactions: TransactionService,
+        sending: SendService,
+        answers: CheckAnswers,
+        clients: Clients,
+        budget: Budget,
     ) -> None:
         """Takes the services that do the work, who is there, and the bytes that requests may have."""
         self._transactions = transactions
+        self._sending = sending
         self._answers = answers
         self._clients = clients
         self._budget = budget
@@ -85,7 +94,7 @@ class Producing:
         return response
 
     async def _send(self, caller: Caller, items: list[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
-        outcomes = await self._transactions.send(items)
+        outcomes = await self._sending.send(items)
         again = [index for index, outcome in enumerate(outcomes) if _under_anothers_id(outcome)]
         if again:
             renamed: list[OrdinaryMessage | BrokerError] = []
@@ -93,7 +102,7 @@ class Producing:
                 item = items[index]
                 if isinstance(item, OrdinaryMessage):
                     renamed.append(OrdinaryMessage(*_renamed(caller, item.message_id or b"", item.message)))
-            for index, outcome in zip(again, await self._transactions.send(renamed), strict=True):
+            for index, outcome in zip(again, await self._sending.send(renamed), strict=True):
                 outcomes[index] = outcome
         return outcomes
 
@@ -143,7 +152,7 @@ class Producing:
         handle = request.recall_handle
         if not handle.strip():
             raise BadRequest("The recall handle is missing.", Code.BAD_REQUEST, "recall_handle")
-        outcome = (await self._transactions.recall([(own_id(handle)[0], 0)]))[0]
+        outcome = (await self._sending.recall([(own_id(handle)[0], 0)]))[0]
         if isinstance(outcome, NotFound):
             raise BadRequest(
                 f"No message waits under this recall handle in {name_of(request.topic, caller.namespace)!r}; use the"

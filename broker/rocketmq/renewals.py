@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import ReceiptHandle
+from broker.domain.lease import Receipt
 from broker.errors import BrokerError
 from broker.maintenance.loop import Loop
-from broker.services.delivery import Settled
+from broker.services.consuming.receipts import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.domain.clock import Clock
     from broker.ports.delivery import Delivered, HandedOut
     from broker.rocketmq.clients import Clients
-    from broker.services.delivery import DeliveryService
+    from broker.services.consuming.receipts import ReceiptService
 
 logger = logging.getLogger("halfmq.rocketmq")
 
@@ -45,11 +45,10 @@ class Renewals(Loop):
 
     name = "lease renewal"
 
-    def __init__(self, delivery: DeliveryService, clients: Clients, clock: Clock) -> None:
-        """Takes the service of leases, who is there, and the database's time."""
-        self._lease_time = delivery.config.lease_time
-        super().__init__(interval=min(5.0, self._lease_time / 4e6))
-        self._delivery = delivery
+    def __init__(self, receipts: ReceiptService, clients: Clients, clock: Clock, lease_time: int) -> None:
+        """Takes who extends leases, the clients, the database's time, and the microseconds that a lease lasts."""
+        super().__init__(interval=min(5.0, lease_time / 4e6))
+        self._receipts = receipts
         self._clients = clients
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
@@ -91,9 +90,9 @@ class Renewals(Loop):
                 due[f"{lease}.{offset:x}"] = lease, offset
         if not due:
             return
-        said = await self._delivery.extend(list(due), None)
+        results = await self._receipts.extend(list(due), None)
         for handle, (lease, offset) in due.items():
-            outcome, still = said.get(handle), self._kept.get(lease)
+            outcome, still = results.get(handle), self._kept.get(lease)
             if still is None:
                 continue
             if isinstance(outcome, Settled) and outcome.expires_at is not None:
@@ -117,11 +116,11 @@ class Renewals(Loop):
 
     async def _give_back(self, handles: list[str]) -> None:
         try:
-            await self._delivery.hold(handles, AFTER_LEAVING)
+            await self._receipts.hold(handles, AFTER_LEAVING)
         except BrokerError as error:
             logger.warning("%d messages wait for the end of their lease: %s", len(handles), error.message)
 
 
 def _lease(part: Delivered | HandedOut) -> str:
     """What the receipt handles of a lease begin with."""
-    return str(ReceiptHandle(part.lease_id, part.token, 0)).rpartition(".")[0]
+    return Receipt(part.lease_id, part.token, 0).lease_key

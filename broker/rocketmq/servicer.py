@@ -16,13 +16,13 @@ from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from broker.api.interceptor import Load
     from broker.rocketmq.calls import Caller, Callers
     from broker.rocketmq.clients import Clients
     from broker.rocketmq.consuming import Consuming
     from broker.rocketmq.offsets import Offsets
     from broker.rocketmq.producing import Producing
     from broker.rocketmq.routes import Routes
+    from broker.wire.load import Load
 
     _Work = Callable[[Any, Caller], Awaitable[Any]]
     _Stream = Callable[[Any, Caller], AsyncIterator[Any]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.api.converters.times import fill_duration
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy
 from broker.rocketmq.protocol import definition_pb2
+from broker.wire.times import fill_duration
 
 SECOND = 1_000_000
 LARGEST_BATCH = 32

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from broker.ports.delivery import GroupNews
     from broker.ports.places import Queue
+    from broker.services.positions import Released
 
 
 class Wakeups:
@@ -24,6 +25,13 @@ class Wakeups:
         self._topics: dict[asyncio.Event, list[int]] = {}
         self._announced: dict[Queue, int] = {}
         self._epochs: dict[int, int] = {}
+        self.on_scheduled: Callable[[int], None] = lambda due: None
+        self.draining = False
+
+    def drain(self) -> None:
+        """Makes every wait end, with what there is."""
+        self.draining = True
+        self.wake_all()
 
     @property
     def waiting(self) -> bool:
@@ -56,6 +64,12 @@ class Wakeups:
                 _remove(self._by_topic, topic_id, event)
             if group_id is not None:
                 _remove(self._by_group, group_id, event)
+
+    def arrived(self, released: Released) -> None:
+        """This broker released messages, or scheduled some."""
+        self.released(released.heads)
+        if released.next_due is not None:
+            self.on_scheduled(released.next_due)
 
     def released(self, heads: Mapping[Queue, int]) -> None:
         """This broker released messages to queues, below these offsets."""
@@ -111,3 +125,16 @@ def _remove(waiters: dict[int, set[asyncio.Event]], key: int, event: asyncio.Eve
     waiters[key].discard(event)
     if not waiters[key]:
         del waiters[key]
+
+
+async def signal(event: asyncio.Event, until: float) -> bool:
+    """Waits for an event until a time of the loop; whether it came."""
+    left = until - asyncio.get_running_loop().time()
+    if left <= 0:
+        return False
+    try:
+        async with asyncio.timeout(left):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

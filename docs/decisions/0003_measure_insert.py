@@ -21,7 +21,7 @@ from broker.storage.schema import half_message, metadata
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.ports.transactions import Half, PrepareWork
-from broker.services.transactions import new_id
+from broker.services.ids import new_id
 from broker.storage.engine import Database
 
 if TYPE_CHECKING:

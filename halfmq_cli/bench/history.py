@@ -24,8 +24,8 @@ from broker.errors import BrokerError
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.ports.delivery import AckWork, ClaimWork, JoinWork
 from broker.ports.transactions import Half, PrepareWork
-from broker.services.check_sessions import CheckSession, CheckSessions
-from broker.services.transactions import new_id
+from broker.services.ids import new_id
+from broker.services.producing.check_sessions import CheckSession, CheckSessions
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import migrate

@@ -73,7 +73,7 @@ def _halfmq(channel: grpc.aio.Channel) -> _Doing:
 def _rocketmq(channel: grpc.aio.Channel) -> _Doing:
     from broker.rocketmq.ids import rocketmq_id  # noqa: PLC0415 - of an extra
     from broker.rocketmq.protocol import Code, definition_pb2, service_pb2, service_pb2_grpc  # noqa: PLC0415
-    from broker.services.transactions import new_id  # noqa: PLC0415
+    from broker.services.ids import new_id  # noqa: PLC0415
 
     stub = service_pb2_grpc.MessagingServiceStub(channel)
     types, headers = definition_pb2.MessageType, (("x-mq-client-id", CLIENT_ID),)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from acceptance.client import PATIENCE, Client
 from acceptance.streams import eventually
-from broker.api.interceptor import LARGEST_REQUEST
+from broker.wire.interceptor import LARGEST_REQUEST
 from support.half_sent import HalfSent
 from support.memory import MIB, forget_peak, resident
 

@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from acceptance.client import PATIENCE
-from broker.api.interceptor import MORE_STREAMS
+from broker.wire.interceptor import MORE_STREAMS
 from support.brokers import BrokerProcess
 
 if TYPE_CHECKING:

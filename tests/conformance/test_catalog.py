@@ -11,8 +11,8 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
 from broker.ports.delivery import JoinWork, NackWork
+from broker.ports.epochs import SINK_GROUP
 from broker.services import catalog
-from broker.services.sinks import GROUP as SINK_GROUP
 from broker.storage.catalog import topics
 from conformance.world import (
     HOUR,
@@ -216,7 +216,7 @@ async def test_producer_groups_are_bounded(store: Store, monkeypatch: pytest.Mon
 async def test_groups_that_somebody_names_are_made_up_to_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names a new one at each start would fill the database; operators may make more."""
     monkeypatch.setattr(catalog, "MAX_GROUPS_MADE", 3)
-    names = catalog.Catalog(store, catalog.CatalogConfig(create_groups=True))
+    names = catalog.Catalog(store, store, store, catalog.CatalogConfig(create_groups=True))
     made = [(await names.group(f"named-{number}")).name for number in range(3)]
     with pytest.raises(Refused, match=r"AdminService\.CreateGroup") as refused:
         await names.group("one-more")

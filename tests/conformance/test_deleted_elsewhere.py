@@ -19,8 +19,11 @@ from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.groups import DeadLetterSearch
 from broker.ports.transactions import PrepareWork
 from broker.services.catalog import Catalog
-from broker.services.sinks import SinkService
-from broker.services.transactions import HalfTransaction, OrdinaryMessage, TransactionService
+from broker.services.positions import Positions
+from broker.services.producing.epochs import EpochService
+from broker.services.producing.intake import HalfTransaction, Intake
+from broker.services.producing.sending import OrdinaryMessage, SendService
+from broker.services.producing.transactions import TransactionService
 from broker.services.wakeups import Wakeups
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import log
@@ -66,9 +69,15 @@ async def other(world: World, topic: Topic) -> Store:
 
 
 @pytest.fixture
+def sender(world: World, other: Store) -> SendService:
+    return SendService(other, Intake(Catalog(other, other, other), world.clock), Positions(other), Wakeups())
+
+
+@pytest.fixture
 def service(world: World, other: Store) -> TransactionService:
     """What takes in messages at that broker."""
-    return TransactionService(other, Catalog(other), Wakeups(), clock=world.clock, policy=POLICY)  # type: ignore[arg-type]
+    catalog = Catalog(other, other, other)
+    return TransactionService(other, catalog, Intake(catalog, world.clock), Positions(other), Wakeups())
 
 
 def later(world: World, topic: Topic) -> SendWork:
@@ -240,9 +249,7 @@ async def test_brokers_do_not_wait_for_each_other(
 class TestMadeAnew:
     """Messages go to the topic that has the name now."""
 
-    async def test_what_is_sent(
-        self, world: World, store: Store, other: Store, topic: Topic, service: TransactionService
-    ) -> None:
+    async def test_what_is_sent(self, world: World, store: Store, topic: Topic, sender: SendService) -> None:
         await store.delete_topic(topic)
         anew = await store.create_topic(topic.name, TopicSettings(2, HOUR))
         messages = [
@@ -250,7 +257,7 @@ class TestMadeAnew:
             OrdinaryMessage(None, Message(topic.name, b"at once")),
             OrdinaryMessage(None, Message(topic.name, b"urgent", priority=1)),
         ]
-        *sent, refused = await service.send(messages)
+        *sent, refused = await sender.send(messages)
         assert not any(isinstance(each, BrokerError) for each in sent), sent
         assert isinstance(refused, InvalidArgument)
         assert refused.field == "messages[2].priority"
@@ -268,21 +275,22 @@ class TestMadeAnew:
         ok(await store.decide([commit(outcome.transaction_id)]))
         assert [message.body for message in await log_of(store, anew)] == [b"half"]
 
-    async def test_what_an_epoch_writes(
-        self, store: Store, other: Store, topic: Topic, service: TransactionService
-    ) -> None:
+    async def test_what_an_epoch_writes(self, world: World, store: Store, other: Store, topic: Topic) -> None:
         await store.delete_topic(topic)
         anew = await store.create_topic(topic.name, ONE_QUEUE)
-        sinks = SinkService(other, service, Catalog(other), Wakeups())
+        catalog = Catalog(other, other, other)
+        sinks = EpochService(other, catalog, Intake(catalog, world.clock), Wakeups())
         epoch, attempt = Epoch("sink", "query", 1), new_id()
         assert not await sinks.prepare(epoch, attempt, new_id(), [Message(topic.name, b"row")])
         assert (await sinks.commit(epoch, {attempt: 1})).messages == 1
         assert [message.body for message in await log_of(store, anew)] == [b"row"]
 
-    async def test_what_is_gone_is_named(self, store: Store, topic: Topic, service: TransactionService) -> None:
+    async def test_what_is_gone_is_named(
+        self, store: Store, topic: Topic, service: TransactionService, sender: SendService
+    ) -> None:
         await store.delete_topic(topic)
         delayed = OrdinaryMessage(None, Message(topic.name, b"delayed", delay=SECOND))
-        (sent,) = await service.send([delayed])
+        (sent,) = await sender.send([delayed])
         (prepared,) = await service.prepare("shop", [HalfTransaction(None, [Message(topic.name, b"half")])])
         for outcome in (sent, prepared):
             assert of(NotFound, outcome).reason == "TOPIC_NOT_FOUND"

@@ -12,7 +12,7 @@ from broker.domain.topic import TopicSettings
 from broker.maintenance import transaction_checker
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
-from broker.services.check_sessions import CheckSessions
+from broker.services.producing.check_sessions import CheckSessions
 from conformance.world import HOUR, POLICY, World, commit, decided, log_of, ok, prepared, sending
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import pytest
 
 from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
+from broker.domain.lease import Receipt
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
-from broker.ports.delivery import JoinWork, NackWork, Receipt
+from broker.ports.delivery import JoinWork, NackWork
 from broker.ports.log import SendWork
 from conformance.world import (
     HOUR,

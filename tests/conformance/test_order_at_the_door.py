@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.domain.topic import TopicSettings
 from broker.errors import StorageUnavailable
 from broker.services.catalog import Catalog
-from broker.services.transactions import OrdinaryMessage, Sent, TransactionService
+from broker.services.positions import Positions
+from broker.services.producing.intake import Intake
+from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
 from broker.services.wakeups import Wakeups
 from conformance.world import HOUR, of
 
@@ -33,7 +34,7 @@ async def test_successors_wait_for_a_message_whose_topic_is_not_found_for_a_mome
         return await find(name)
 
     monkeypatch.setattr(store, "find_topic", find_topic)
-    service = TransactionService(store, Catalog(store), Wakeups(), clock=world.clock, policy=CheckPolicy())  # type: ignore[arg-type]
+    service = SendService(store, Intake(Catalog(store, store, store), world.clock), Positions(store), Wakeups())
     listed = [("a", "a1"), ("b", "b1"), ("a", "a2"), (None, "c1")]
     outcomes = await service.send(
         [OrdinaryMessage(None, Message("orders", body.encode(), message_group=group)) for group, body in listed]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import CheckPolicy
+from broker.domain.lease import Receipt
 from broker.domain.message import Message
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork, Receipt
+from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork
 from broker.ports.log import RecallWork, SendWork
 from broker.ports.queries import MessageSearch
 from broker.ports.transactions import Half, PrepareWork, TransactionFilter, VerdictWork

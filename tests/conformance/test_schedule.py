@@ -11,8 +11,8 @@ from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
 from broker.ports.places import SCHEDULED
-from broker.ports.queries import Moved
 from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
+from broker.ports.upkeep import Moved
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import schedule
 from conformance.world import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.maintenance.transaction_checker import TURNS_OF_OTHERS, TransactionChecker
-from broker.services.check_sessions import CheckSession, CheckSessions
+from broker.services.producing.check_sessions import CheckSession, CheckSessions
 from conformance.world import POLICY, World, prepared
 
 if TYPE_CHECKING:

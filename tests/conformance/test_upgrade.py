@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from alembic import command
 
 from broker.domain.group import ExhaustedPolicy, GroupMode
+from broker.domain.lease import Receipt
 from broker.domain.topic import DAY, TopicSettings
-from broker.ports.delivery import Receipt
 from broker.storage import migrations
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import upgrading

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.ids import uuid7
+from broker.domain.lease import Receipt
 from broker.domain.message import LogMessage, Message
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError
-from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, Delivered, NackWork, Receipt
+from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, Delivered, NackWork
 from broker.ports.log import SendWork
 from broker.ports.transactions import Half, PrepareWork, TransactionOutcome, VerdictWork
 from broker.storage.adapters.store import Store

@@ -20,7 +20,7 @@ from support.sdk_page import PAGE, ROOT, block_with
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.app import EmbeddedBroker
+    from broker.embedded import EmbeddedBroker
     from support.databases import Kind
 
 LISTING = compile(block_with("producer.transaction()"), str(PAGE), "exec")

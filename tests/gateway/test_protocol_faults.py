@@ -13,7 +13,7 @@ import pytest
 
 from acceptance.client import COMMITTED, PREPARED, ROLLED_BACK
 from acceptance.client import Client as Native
-from broker.app import EmbeddedBroker
+from broker.embedded import EmbeddedBroker
 from broker.rocketmq.consuming import Consuming
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.rocketmq.routes import Routes

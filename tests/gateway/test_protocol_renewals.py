@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.app import EmbeddedBroker
+from broker.embedded import EmbeddedBroker
 from broker.rocketmq import clients, renewals
 from broker.rocketmq.protocol import Code
 from support.rocketmq_protocol import ClientType, RawClient, message, unique

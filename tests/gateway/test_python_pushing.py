@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.app import EmbeddedBroker
+from broker.embedded import EmbeddedBroker
 from broker.rocketmq import clients
 from producer_sdk import Admin, Message, Producer
 from support.rocketmq import await_handled, texts

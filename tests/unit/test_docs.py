@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from broker import errors
-from broker.api.status import CODES
-from broker.app import LARGEST_REQUEST
 from broker.config import BOUNDS, BrokerConfig
 from broker.domain import limits
 from broker.domain.filters import MAX_FILTER, MAX_TAGS
 from broker.domain.filters.tags import MAX_COUNT
 from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
 from broker.rocketmq.protocol import Code, service_pb2
-from broker.services.delivery import SECOND, DeliveryConfig
-from broker.services.transactions import LONGEST_CHECK_DELAY
+from broker.services.consuming.config import SECOND, DeliveryConfig
+from broker.services.producing.intake import LONGEST_CHECK_DELAY
 from broker.storage.tables.schema import metadata
+from broker.wire.interceptor import LARGEST_REQUEST
+from broker.wire.status import CODES
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.converters.messages import fill_rest, position
-from broker.api.converters.times import fill_timestamp, timestamp
-from broker.api.status import item_error
 from broker.errors import BrokerError
+from broker.wire.status import item_error
+from broker.wire.times import fill_timestamp, timestamp
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from broker.domain.message import LogMessage
     from broker.ports.delivery import Delivered
-    from broker.services.delivery import Said
+    from broker.services.consuming.receipts import ReceiptResults
 
 
 def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], parts: Sequence[Delivered]) -> None:
@@ -76,12 +76,12 @@ class _Filler:
 
 
 def add_receipt_results(
-    results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult], handles: Iterable[str], said: Said
+    results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult], handles: Iterable[str], outcomes: ReceiptResults
 ) -> None:
     """Adds what became of receipt handles to an answer."""
     for handle in handles:
         result = results.add(receipt_handle=handle)
-        outcome = said.get(handle)
+        outcome = outcomes.get(handle)
         if outcome is None:
             continue
         if isinstance(outcome, BrokerError):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.times import fill_timestamp, micros_of_time
 from broker.domain.filters import Filter, FilterKind, compile_filter
 from broker.domain.group import EARLIEST, LATEST
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_count, check_topic_name
 from broker.errors import InvalidArgument
+from broker.wire.times import fill_timestamp, micros_of_time
 from halfmq.v1 import consumer_pb2, message_pb2
 
 if TYPE_CHECKING:

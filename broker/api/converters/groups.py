@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 from broker.api.converters.filters import add_topic_filters, start_in, start_out
 from broker.api.converters.messages import fill_log_message
-from broker.api.converters.times import fill_duration, micros, timestamp
 from broker.domain.group import ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.retry import DEFAULT_MAX_ATTEMPTS
 from broker.errors import InvalidArgument
+from broker.wire.times import fill_duration, micros, timestamp
 from halfmq.v1 import admin_pb2
 
 if TYPE_CHECKING:

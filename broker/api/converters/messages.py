@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters.times import fill_timestamp, micros, micros_of_time, timestamp
 from broker.domain.ids import format_id, message_id, parse_id
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, PRIORITY, LogPosition, Message
 from broker.errors import BrokerError, InvalidArgument
-from broker.services.transactions import OrdinaryMessage
+from broker.services.producing.sending import OrdinaryMessage
+from broker.wire.times import fill_timestamp, micros, micros_of_time, timestamp
 from halfmq.v1 import message_pb2, transaction_pb2
 
 if TYPE_CHECKING:

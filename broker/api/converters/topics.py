@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.converters.times import fill_duration, micros, timestamp
 from broker.domain.topic import TopicChange
+from broker.wire.times import fill_duration, micros, timestamp
 from halfmq.v1 import admin_pb2
 
 if TYPE_CHECKING:

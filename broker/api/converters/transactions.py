@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from broker.api.converters.messages import fill_position, halves_out, message_in, position
-from broker.api.converters.times import micros, timestamp
-from broker.api.status import item_error
 from broker.domain.ids import format_id, parse_id
 from broker.errors import BrokerError, InvalidArgument, VerdictConflict
-from broker.services.transactions import HalfTransaction, PlacedOutcome
+from broker.services.producing.intake import HalfTransaction
+from broker.wire.status import item_error
+from broker.wire.times import micros, timestamp
 from halfmq.v1 import admin_pb2, message_pb2, transaction_pb2
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogPosition, Message
     from broker.ports.checks import ClaimedCheck
     from broker.ports.transactions import TransactionDetail, TransactionSummary
+    from broker.services.producing.transactions import PlacedOutcome
 
 
 def half_transaction(item: transaction_pb2.HalfTransaction, limits: Limits) -> HalfTransaction | BrokerError:

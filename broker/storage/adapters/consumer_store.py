@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.lease import Receipt
 from broker.errors import Overloaded, StorageUnavailable
-from broker.ports.delivery import AckWork, Claimed, NackWork, Receipt
+from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import claims, groups, history, joining, judging, progress, receipts, redrive
 from broker.storage.delivery.groups import GroupMemory

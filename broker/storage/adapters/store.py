@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import BrokerError, StorageRejected
-from broker.ports.queries import Moved
+from broker.ports.upkeep import Moved
 from broker.storage.adapters.consumer_store import ConsumerStore
 from broker.storage.adapters.topic_store import TopicStore
 from broker.storage.catalog import topics

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
-from broker.services.sinks import GROUP as SINK_GROUP
+from broker.ports.epochs import SINK_GROUP
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
 from broker.storage.engine.session import Statement, marks
 

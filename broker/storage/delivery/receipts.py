@@ -15,6 +15,7 @@ from broker.domain.lease import (
     LONGEST_HOLD,
     NEVER,
     Lease,
+    Receipt,
     bits_of,
     extended_until_at_most,
     held_too_long,
@@ -23,7 +24,7 @@ from broker.domain.lease import (
     runs,
 )
 from broker.errors import BrokerError, StaleReceipt
-from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, Receipt, ReceiptOutcome, Settling
+from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, ReceiptOutcome, Settling
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, history, leases
 from broker.storage.delivery.history import Event

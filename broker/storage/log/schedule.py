@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
-from broker.ports.queries import Moved
+from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
 from broker.storage.engine.session import Session, Statement, marks
 from broker.storage.log import keys

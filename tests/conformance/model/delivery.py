@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, multiple, rule
 
+from broker.domain.lease import Receipt
 from broker.errors import BrokerError, StaleReceipt
-from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, ExtendWork, NackWork, Receipt
+from broker.ports.delivery import AckOutcome, AckWork, ClaimWork, ExtendWork, NackWork
 from conformance.model.expected import COMMITTED, Entry, Letter, Reader, delivered_before
 from conformance.model.transactions import SECOND, TransactionRules
 from conformance.rig import GROUPS

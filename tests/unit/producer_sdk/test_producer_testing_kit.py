@@ -13,7 +13,7 @@ from producer_sdk import ConfigurationError, TransactionProducer, TransactionSta
 from producer_sdk.testing import embedded_broker, halfmq_broker
 
 if TYPE_CHECKING:
-    from broker.app import EmbeddedBroker
+    from broker.embedded import EmbeddedBroker
 
 __all__ = ["halfmq_broker"]
 

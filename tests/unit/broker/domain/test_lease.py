@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from broker.domain.lease import (
     Lease,
-    ReceiptHandle,
+    Receipt,
     bits_of,
     offsets_of,
     parse_offsets,
-    parse_receipt,
     receipt_gone,
     runs,
 )
@@ -83,7 +82,9 @@ def test_settled_and_moved_and_open_add_up(acked: set[int], given_back: set[int]
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1))
 def test_a_receipt_handle_comes_back(lease_id: int, token: int, offset: int) -> None:
-    assert parse_receipt(str(ReceiptHandle(lease_id, token, offset))) == (lease_id, token, offset)
+    receipt = Receipt(lease_id, token, offset)
+    assert Receipt.parse(receipt.handle) == receipt
+    assert receipt.handle.rpartition(".")[0] == receipt.lease_key
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_receipt_handle_comes_back(lease_id: int, token: int, offset: int) -> 
 )
 def test_what_is_no_receipt_handle(text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        parse_receipt(text)
+        Receipt.parse(text)
     assert (refused.value.reason, refused.value.field) == ("RECEIPT_INVALID", "receipt_handle")
     assert len(refused.value.message) < 400
 
@@ -118,10 +119,10 @@ def test_what_is_no_receipt_handle(text: str) -> None:
 @given(st.text())
 def test_any_text_is_a_receipt_or_refused(text: str) -> None:
     try:
-        numbers = parse_receipt(text)
+        receipt = Receipt.parse(text)
     except InvalidArgument:
         return
-    assert all(0 <= number < 1 << 63 for number in numbers)
+    assert all(0 <= number < 1 << 63 for number in (receipt.lease_id, receipt.token, receipt.offset))
 
 
 @given(st.sets(st.integers(0, 60)))

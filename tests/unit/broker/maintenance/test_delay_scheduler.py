@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.maintenance.delay_scheduler import BUSY_PAUSE, DelayScheduler
-from broker.ports.queries import Moved
+from broker.ports.upkeep import Moved
 from broker.services.wakeups import Wakeups
 
 if TYPE_CHECKING:

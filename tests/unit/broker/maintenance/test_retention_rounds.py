@@ -9,10 +9,10 @@ import pytest
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import RowsHeld, StorageRejected, StorageUnavailable
+from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
-from broker.maintenance.watchers import LeaseWatcher
-from broker.services.check_sessions import CheckSessions
+from broker.services.producing.check_sessions import CheckSessions
 
 FAILURES = [RowsHeld("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
 

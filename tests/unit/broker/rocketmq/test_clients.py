@@ -12,7 +12,7 @@ from broker.ports.checks import ClaimedCheck
 from broker.rocketmq import clients as module
 from broker.rocketmq.calls import Caller
 from broker.rocketmq.clients import Clients
-from broker.services.check_sessions import CheckSession, CheckSessions
+from broker.services.producing.check_sessions import CheckSession, CheckSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ class World:
 
     def members(self) -> dict[int, int]:
         """How many streams are asked about each group."""
-        return self.sessions.counts()
+        return {group_id: len(members) for group_id, members in self.sessions._by_group.items()}
 
     def order(self, group_id: int) -> list[str]:
         """Who is asked about a group, in their order."""

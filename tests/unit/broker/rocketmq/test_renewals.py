@@ -10,7 +10,8 @@ from broker.domain.message import LogMessage
 from broker.errors import BrokerError, StaleReceipt, StorageUnavailable
 from broker.ports.delivery import Delivered
 from broker.rocketmq.renewals import Renewals
-from broker.services.delivery import DeliveryConfig, Settled
+from broker.services.consuming.config import DeliveryConfig
+from broker.services.consuming.receipts import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +67,7 @@ class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.delivery = Delivery(self.clock)
-        self.renewals = Renewals(self.delivery, Clients(), self.clock)  # type: ignore[arg-type]
+        self.renewals = Renewals(self.delivery, Clients(), self.clock, LEASE)  # type: ignore[arg-type]
 
     def keep(self, lease: int, *offsets: int, client_id: str = "me") -> None:
         messages = [LogMessage("t", 0, offset, b"", 0, b"", None, [], {}, None, 0, 0) for offset in offsets]

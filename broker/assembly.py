@@ -1,0 +1,154 @@
+"""From settings to the broker's parts: which service gets which port. The only place that knows them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from broker.maintenance.clock_synchroniser import ClockSynchroniser
+from broker.maintenance.delay_scheduler import DelayScheduler
+from broker.maintenance.head_watcher import HeadWatcher
+from broker.maintenance.lease_watcher import LeaseWatcher
+from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.transaction_checker import TransactionChecker
+from broker.services.catalog import Catalog, CatalogConfig
+from broker.services.consuming.config import DeliveryConfig
+from broker.services.consuming.delivery import DeliveryService
+from broker.services.consuming.reading import QueueReader
+from broker.services.consuming.receipts import ReceiptService
+from broker.services.operating.dead_letters import DeadLetterService
+from broker.services.operating.groups import GroupService
+from broker.services.operating.queries import MessageQueries
+from broker.services.operating.topics import TopicService
+from broker.services.operating.transactions import TransactionOperations
+from broker.services.positions import Positions
+from broker.services.producing.check_sessions import CheckSessions
+from broker.services.producing.checks import CheckAnswers
+from broker.services.producing.epochs import EpochService
+from broker.services.producing.intake import Intake
+from broker.services.producing.sending import SendService
+from broker.services.producing.transactions import TransactionService
+from broker.services.wakeups import Wakeups
+from broker.storage.adapters.store import Store
+from broker.storage.engine.group_commit import LaneConfig
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.maintenance.loop import Loop
+    from broker.rocketmq.gateway import Gateway
+    from broker.storage.engine.connection import Database
+    from broker.wire.interceptor import CallInterceptor
+
+
+@dataclass(slots=True)
+class Parts:
+    """The broker's parts, as they work together."""
+
+    store: Store
+    catalog: Catalog
+    wakeups: Wakeups
+    sessions: CheckSessions
+    delivery_config: DeliveryConfig
+    transactions: TransactionService
+    sending: SendService
+    answers: CheckAnswers
+    epochs: EpochService
+    delivery: DeliveryService
+    receipts: ReceiptService
+    reader: QueueReader
+    topics: TopicService
+    groups: GroupService
+    dead_letters: DeadLetterService
+    operations: TransactionOperations
+    queries: MessageQueries
+    loops: list[Loop]
+
+
+def assemble(config: BrokerConfig, database: Database) -> Parts:
+    """Builds the parts on a database; nothing runs yet."""
+    policy = config.check_policy()
+    store = Store(
+        database,
+        broker_id=config.name,
+        policy=policy,
+        lanes=LaneConfig(patience=config.patience),
+        keep_history=config.history_hours > 0,
+    )
+    wakeups, sessions, positions = Wakeups(), CheckSessions(), Positions(store)
+    catalog = Catalog(store, store, store, _catalog_config(config))
+    intake = Intake(catalog, store.clock, config.limits())
+    transactions = TransactionService(store, catalog, intake, positions, wakeups)
+    delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
+    return Parts(
+        store=store,
+        catalog=catalog,
+        wakeups=wakeups,
+        sessions=sessions,
+        delivery_config=delivery_config,
+        transactions=transactions,
+        sending=SendService(store, intake, positions, wakeups),
+        answers=CheckAnswers(store, store, transactions),
+        epochs=EpochService(store, catalog, intake, wakeups),
+        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
+        receipts=ReceiptService(store, positions, wakeups, delivery_config),
+        reader=QueueReader(store, catalog, wakeups, delivery_config),
+        topics=TopicService(store, catalog),
+        groups=GroupService(store, catalog, wakeups),
+        dead_letters=DeadLetterService(store, catalog, wakeups),
+        operations=TransactionOperations(store, transactions, catalog, positions, policy),
+        queries=MessageQueries(store, store, catalog, positions),
+        loops=[
+            TransactionChecker(store, sessions, policy, store.clock),
+            HeadWatcher(store, wakeups),
+            LeaseWatcher(store, wakeups),
+            ClockSynchroniser(store),
+            DelayScheduler(store, wakeups, store.clock),
+            RetentionSweeper(
+                store,
+                keep_ops=config.retention,
+                keep_events=int(config.history_hours * 3600e6),
+                keep_leftovers=int(config.sink_hours * 3600e6),
+            ),
+        ],
+    )
+
+
+def _catalog_config(config: BrokerConfig) -> CatalogConfig:
+    return CatalogConfig(
+        create_topics=config.auto_create,
+        create_groups=config.creates_groups,
+        queue_count=config.queue_count,
+        retention=config.retention,
+    )
+
+
+def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> Gateway:
+    """Builds the gateway for RocketMQ's clients.
+
+    Raises:
+        ConfigurationError: an address or the file of keys is not usable.
+    """
+    from broker.rocketmq.gateway import Gateway, GatewayConfig  # noqa: PLC0415 - of an extra that is optional
+
+    return Gateway(
+        GatewayConfig(
+            host=config.name,
+            endpoints=config.rocketmq_endpoints,
+            keys=config.rocketmq_keys,
+            signature_window=config.rocketmq_signature_window,
+            shortest_invisible=int(config.rocketmq_min_invisible * 1e6),
+        ),
+        clock=parts.store.clock,
+        catalog=parts.catalog,
+        transactions=parts.transactions,
+        sending=parts.sending,
+        answers=parts.answers,
+        sessions=parts.sessions,
+        delivery=parts.delivery,
+        receipts=parts.receipts,
+        delivery_config=parts.delivery_config,
+        reader=parts.reader,
+        topics=parts.topics,
+        groups=parts.groups,
+        guard=guard,
+    )

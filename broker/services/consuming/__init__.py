@@ -1,0 +1,1 @@
+"""What consumers do: subscriptions under leases, receipts, reading by offset."""

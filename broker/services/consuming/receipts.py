@@ -1,0 +1,161 @@
+"""Receipts: acknowledging messages, giving them back, keeping them for longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.domain.lease import Receipt, parse_offsets
+from broker.domain.limits import MAX_RECEIPTS, check_count, check_reason
+from broker.errors import BrokerError, InvalidArgument
+from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, ReceiptOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from broker.domain.message import LogPosition
+    from broker.ports.delivery import ReceiptStore
+    from broker.services.consuming.config import DeliveryConfig
+    from broker.services.positions import Positions
+    from broker.services.wakeups import Wakeups
+
+    _WorkFor = Callable[[Receipt], NackWork | ExtendWork | HoldWork]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a receipt; `expires_at` in microseconds.
+
+    Attributes:
+        receipt_handle: the one that counts from now on, where there is a new one.
+    """
+
+    expires_at: int | None = None
+    dead_letter: LogPosition | None = None
+    receipt_handle: str = ""
+
+
+ReceiptResults: TypeAlias = "dict[str, Settled | BrokerError]"
+"""Results by receipt handle; handles that are not in it were settled as asked."""
+
+
+class ReceiptService:
+    """Takes receipts back."""
+
+    def __init__(self, store: ReceiptStore, positions: Positions, wakeups: Wakeups, config: DeliveryConfig) -> None:
+        """Takes where leases are kept, how places are resolved, who waits for leases, and the bounds."""
+        self._store = store
+        self._positions = positions
+        self._wakeups = wakeups
+        self._config = config
+
+    async def ack(self, handles: Sequence[str]) -> ReceiptResults:
+        """Marks messages as handled."""
+        check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+        results: ReceiptResults = {}
+        # Handles of one lease differ in the offset only: what is common is parsed once, and they are settled together.
+        by_lease: dict[str, list[str]] = {}
+        for handle in handles:
+            lease = handle.rpartition(".")[0]
+            if lease in by_lease:
+                by_lease[lease].append(handle)
+            else:
+                by_lease[lease] = [handle]
+        work: list[AckWork] = []
+        for some in by_lease.values():
+            try:
+                work.append(_ack_of(some))
+            except InvalidArgument:
+                work += _acks_one_by_one(some, results)
+        for item, outcome in zip(work, await self._store.settle(work), strict=True):
+            refused: dict[int, BrokerError] = {}
+            if isinstance(outcome, BrokerError):
+                refused = dict.fromkeys(item.offsets, outcome)
+            elif isinstance(outcome, AckOutcome):
+                refused = outcome.refused
+                self._wakeups.leases_free(outcome.frees)
+            for offset, refusal in refused.items():
+                results[Receipt(item.lease_id, item.token, offset).handle] = refusal
+        return results
+
+    async def nack(
+        self,
+        handles: Sequence[str],
+        *,
+        delay: int | None = None,
+        reason: str = "",
+        untried: bool = False,
+        given_up: bool = False,
+    ) -> ReceiptResults:
+        """Gives messages back; those that are given up go to the dead letters at once.
+
+        Raises:
+            InvalidArgument: the delay or the reason is out of bounds.
+        """
+        if delay is not None and not 0 <= delay <= self._config.longest_lease:
+            raise InvalidArgument("The delay must be between 0 s and 12 h.", field="delay")
+        reason = check_reason(reason)
+        return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried, given_up))
+
+    async def extend(self, handles: Sequence[str], lease_time: int | None) -> ReceiptResults:
+        """Keeps leases for longer.
+
+        Raises:
+            InvalidArgument: the time is out of bounds.
+        """
+        time = self._config.lease_time_of(lease_time, "duration")
+        return await self._settle(handles, lambda receipt: ExtendWork(receipt, time))
+
+    async def hold(self, handles: Sequence[str], time: int) -> ReceiptResults:
+        """Keeps single messages for a time, from now, under new receipts; then they are delivered again.
+
+        A message of a message group holds all of its lease, and keeps its receipt.
+
+        Raises:
+            InvalidArgument: the time (microseconds) is out of bounds.
+        """
+        if not 0 <= time <= self._config.longest_lease:
+            raise InvalidArgument("The time must be between 0 s and 12 h.", field="duration")
+        return await self._settle(handles, lambda receipt: HoldWork(receipt, time))
+
+    async def _settle(self, handles: Sequence[str], work_for: _WorkFor) -> ReceiptResults:
+        check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+        results: ReceiptResults = {}
+        work = []
+        settled = []
+        for handle in handles:
+            try:
+                work.append(work_for(Receipt.parse(handle)))
+                settled.append(handle)
+            except InvalidArgument as error:
+                results[handle] = error.as_outcome()
+        for handle, outcome in zip(settled, await self._store.settle(work), strict=True):
+            if isinstance(outcome, BrokerError):
+                results[handle] = outcome
+            elif isinstance(outcome, ReceiptOutcome):
+                self._wakeups.leases_free(outcome.frees)
+                if outcome.dead_letter is not None:
+                    position = await self._positions.of(outcome.dead_letter, outcome.dead_letter_message_id)
+                    results[handle] = Settled(dead_letter=position)
+                elif outcome.expires_at:
+                    new = outcome.receipt
+                    results[handle] = Settled(outcome.expires_at, receipt_handle="" if new is None else new.handle)
+        return results
+
+
+def _ack_of(handles: Sequence[str]) -> AckWork:
+    """The work for handles of one lease, which differ behind the last dot only."""
+    first = Receipt.parse(handles[0])
+    cut = handles[0].rindex(".") + 1
+    return AckWork(first.lease_id, first.token, parse_offsets([handle[cut:] for handle in handles]))
+
+
+def _acks_one_by_one(handles: Sequence[str], results: ReceiptResults) -> list[AckWork]:
+    """The work for handles some of which are invalid; adds the errors to `results`."""
+    work = []
+    for handle in handles:
+        try:
+            work.append(_ack_of([handle]))
+        except InvalidArgument as error:
+            results[handle] = error.as_outcome()
+    return work

@@ -1,0 +1,1 @@
+"""What operators do: topics, groups, dead letters, transactions in doubt, look-ups."""

@@ -1,0 +1,78 @@
+"""Dead letters: looking at them, and delivering them to their group again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import MAX_RECEIPTS, check_count
+from broker.errors import InvalidArgument
+from broker.ports.groups import DeadLetterSearch, Redriven
+from broker.services.paging import invalid_page_token, page_limit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from broker.domain.filters import Filter
+    from broker.ports.groups import DeadLetterStore, FoundDeadLetter
+    from broker.services.catalog import Catalog
+    from broker.services.wakeups import Wakeups
+
+_LONGEST_TOKEN = 64
+
+
+class DeadLetterService:
+    """Handles what consumer groups could not handle."""
+
+    def __init__(self, store: DeadLetterStore, catalog: Catalog, wakeups: Wakeups) -> None:
+        """Takes where dead letters are stored, the names of groups, and who waits for messages."""
+        self._store = store
+        self._catalog = catalog
+        self._wakeups = wakeups
+
+    async def page(
+        self, name: str, wanted: Filter | None, page_token: str, page_size: int
+    ) -> tuple[list[FoundDeadLetter], str]:
+        """A page of what a group could not handle, oldest first, and the token of the next page (empty at the end).
+
+        Raises:
+            NotFound: there is no such group, or its dead letter topic was deleted.
+        """
+        group = await self._catalog.current_group(name)
+        number = page_token[:_LONGEST_TOKEN].isdigit() and page_token.isascii() and len(page_token) < _LONGEST_TOKEN
+        if page_token and not (number and int(page_token) < 1 << 63):
+            raise invalid_page_token()
+        search = DeadLetterSearch(group, int(page_token or 0), wanted, limit=page_limit(page_size))
+        page = await self._store.find_dead_letters(search)
+        return page.entries, "" if page.following is None else str(page.following)
+
+    async def redrive(
+        self, name: str, wanted: Filter | None, offsets: Sequence[int], *, republish: bool
+    ) -> AsyncIterator[tuple[Redriven, bool]]:
+        """Delivers dead letters to their group again; how far it is after each step, and whether that was the last.
+
+        Raises:
+            NotFound: there is no such group, or its dead letter topic was deleted.
+            InvalidArgument: an offset cannot be, or there are too many.
+        """
+        group = await self._catalog.current_group(name)
+        if offsets:
+            check_count(len(offsets), MAX_RECEIPTS, "offsets")
+            if min(offsets) < 0:
+                raise InvalidArgument("An offset cannot be negative.", field="offsets")
+        search = DeadLetterSearch(group, min(offsets, default=0), wanted, frozenset(offsets) or None)
+        so_far = Redriven()
+        while True:
+            step = await self._store.redrive(search, republish=republish)
+            so_far.examined += step.examined
+            so_far.redriven += step.redriven
+            so_far.republished += step.republished
+            so_far.left += step.left
+            so_far.total = max(so_far.total, step.total)
+            if step.redriven:
+                self._wakeups.leases_free([group.group_id])
+            last = step.following is None or bool(offsets and step.following > max(offsets))
+            yield so_far, last
+            if last:
+                return
+            search = replace(search, first=step.following or 0)

@@ -1,0 +1,183 @@
+"""Consumer groups as operators handle them: settings, pausing, seeking, filters, progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.group import check_settings
+from broker.domain.limits import check_count, check_group_name, check_reason
+from broker.errors import InvalidArgument
+from broker.services.paging import page_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup, GroupSettings
+    from broker.domain.topic import QueueState
+    from broker.ports.groups import GroupStore
+    from broker.services.catalog import Catalog
+    from broker.services.wakeups import Wakeups
+
+_Filters = list[tuple[str, "Filter"]]
+
+
+class GroupService:
+    """Looks at groups, changes and deletes them, also while their consumers are at work."""
+
+    def __init__(self, store: GroupStore, catalog: Catalog, wakeups: Wakeups) -> None:
+        """Takes where groups are stored, their names, and who waits for messages."""
+        self._store = store
+        self._catalog = catalog
+        self._wakeups = wakeups
+
+    async def create(self, name: str, settings: GroupSettings) -> ConsumerGroup:
+        """Creates a consumer group and its dead letter topic.
+
+        Raises:
+            InvalidArgument: name or a setting is out of bounds.
+            AlreadyExists: the name is taken.
+        """
+        return await self._catalog.create_group(name, settings)
+
+    async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
+        """A page of consumer groups by name, and the token of the next page (empty at the end)."""
+        size = page_limit(page_size)
+        if page_token:
+            check_group_name(page_token, "page_token")
+        found = await self._store.list_groups(page_token, size + 1)
+        return found[:size], found[size - 1].name if len(found) > size else ""
+
+    async def progress(self, name: str) -> tuple[ConsumerGroup, _Filters, Sequence[QueueState]]:
+        """A group, its filters by topic, and how far it has come in every queue it joined.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._catalog.current_group(name)
+        return group, await self._store.filters_of(group), await self._store.group_progress(group)
+
+    async def update(self, name: str, changes: dict[str, Any]) -> tuple[ConsumerGroup, _Filters]:
+        """Changes settings, by the names of GroupSettings; those left out stay as they are.
+
+        Raises:
+            NotFound: there is no such group.
+            InvalidArgument: a setting is out of bounds.
+        """
+        group = await self._catalog.current_group(name)
+        check_settings(changes)
+        return await self._changed(await self._store.update_group(group, changes))
+
+    async def pause(self, name: str, *, paused: bool, reason: str) -> tuple[ConsumerGroup, _Filters]:
+        """Stops handing out messages to a group, or goes on. What was handed out may still be settled.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._catalog.current_group(name)
+        reason = check_reason(reason) if paused else ""
+        return await self._changed(await self._store.pause_group(group, paused=paused, reason=reason))
+
+    async def set_filter(self, name: str, topic: str, wanted: Filter | None) -> tuple[ConsumerGroup, _Filters]:
+        """Sets a group's filter of a topic, or takes it away.
+
+        Raises:
+            NotFound: there is no such group or topic.
+        """
+        group = await self._catalog.current_group(name)
+        found = await self._catalog.topic(topic, "filter.topic")
+        return await self._changed(await self._store.set_filter(group, found, wanted))
+
+    async def drop_filter(self, name: str, topic: str) -> None:
+        """Takes away a group's filter of a topic, where there is one.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        group = await self._catalog.group(name)
+        if any(filtered == topic for filtered, _ in await self._store.filters_of(group)):
+            await self.set_filter(name, topic, None)
+
+    async def seek(
+        self, name: str, topic: str, queue_no: int | None, *, to: int | None, offset: int | None
+    ) -> list[QueueState]:
+        """Moves a group to another place of a topic, also while its consumers are at work.
+
+        Args:
+            name: the group.
+            topic: the topic.
+            queue_no: only this queue; None: all of them.
+            to: EARLIEST, LATEST, or a time in microseconds.
+            offset: an offset, in the place of `to`; only with a queue.
+
+        Returns:
+            How far the group has come in the topic now.
+
+        Raises:
+            NotFound: there is no such group or topic, or the group never read it.
+            InvalidArgument: the queue or the offset cannot be.
+        """
+        group = await self._catalog.current_group(name)
+        found = await self._catalog.topic(topic)
+        if queue_no is not None and queue_no >= len(found.queue_ids):
+            raise InvalidArgument(
+                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
+                field="queue",
+            )
+        if offset is not None and (queue_no is None or offset < 0):
+            raise InvalidArgument(
+                "An offset cannot be negative, and belongs to one queue: name it.",
+                field="to.offset" if queue_no is not None else "queue",
+            )
+        queue_ids = found.queue_ids if queue_no is None else [found.queue_ids[queue_no]]
+        await self._store.seek_group(group, queue_ids, to=to, offset=offset)
+        self._noticed(name)
+        return [state for state in await self._store.group_progress(group) if state.topic == topic]
+
+    async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]], topic_id: str = "") -> None:
+        """Notes how far a group has come that reads by offset.
+
+        Args:
+            name: the group.
+            topic: the topic.
+            offsets: by number of the queue, the offset below which all is handled.
+            topic_id: the topic's identity; empty: whichever has the name.
+
+        Raises:
+            NotFound: there is no such group or topic.
+            InvalidArgument: a queue or an offset cannot be.
+            Refused: the group reads under leases, or another topic has the name by now.
+        """
+        group = await self._catalog.current_group(name, "consumer_group")
+        found = await self._catalog.same_topic(topic, topic_id)
+        check_count(len(offsets), len(found.queue_ids), "queues")
+        by_id: dict[int, int] = {}
+        for index, (queue_no, offset) in enumerate(offsets):
+            if queue_no >= len(found.queue_ids) or found.queue_ids[queue_no] in by_id:
+                raise InvalidArgument(
+                    f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; name each once.",
+                    field=f"queues[{index}].queue",
+                )
+            if offset < 0:
+                raise InvalidArgument("An offset cannot be negative.", field=f"queues[{index}].offset")
+            by_id[found.queue_ids[queue_no]] = offset
+        await self._store.commit_offsets(group, found, by_id)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a consumer group with its progress and leases; its dead letter topic stays.
+
+        Raises:
+            NotFound: there is none.
+        """
+        group = await self._catalog.current_group(name)
+        await self._store.delete_group(group)
+        self._noticed(name)
+
+    async def _changed(self, group: ConsumerGroup) -> tuple[ConsumerGroup, _Filters]:
+        self._noticed(group.name)
+        return group, await self._store.filters_of(group)
+
+    def _noticed(self, name: str) -> None:
+        """Has this broker's consumers notice a change now; those of other brokers do within a moment."""
+        self._catalog.forget(name, ())
+        self._wakeups.wake_all()

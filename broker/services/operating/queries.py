@@ -1,0 +1,96 @@
+"""Finding messages by identity, by key and by time, and what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import message_id
+from broker.domain.limits import check_search_key
+from broker.errors import NotFound
+from broker.ports.places import SCHEDULED
+from broker.ports.queries import MessageSearch
+from broker.services.operating.timeline import transaction_events
+from broker.services.paging import invalid_page_token, page_limit
+
+if TYPE_CHECKING:
+    from broker.domain.message import LogMessage, LogPosition
+    from broker.ports.places import Place
+    from broker.ports.queries import FoundMessage, MessageQueryStore, TimelineEvent
+    from broker.ports.transactions import TransactionDetails
+    from broker.services.catalog import Catalog
+    from broker.services.positions import Positions
+
+_LONGEST_TOKEN = 64
+
+
+class MessageQueries:
+    """Looks messages up."""
+
+    def __init__(
+        self, store: MessageQueryStore, details: TransactionDetails, catalog: Catalog, positions: Positions
+    ) -> None:
+        """Takes where messages and transactions are looked up, and the names."""
+        self._store = store
+        self._details = details
+        self._catalog = catalog
+        self._positions = positions
+
+    async def message(self, transaction_id: bytes, position: int) -> FoundMessage:
+        """A message by its identity, wherever it is.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        found = await self._store.find_message(transaction_id, position)
+        if found is None:
+            raise NotFound(
+                f"There is no message {message_id(transaction_id, position)}: it never came here, or its op record is"
+                " past retention.",
+                reason="MESSAGE_NOT_FOUND",
+                field="message_id",
+            )
+        return found
+
+    async def messages(
+        self, topic: str, *, key: str, since: int | None, until: int | None, page_size: int, page_token: str
+    ) -> tuple[list[LogMessage], str]:
+        """A page of messages by key, by time (microseconds), or both; and the token of the next page."""
+        size = page_limit(page_size)
+        if key:
+            check_search_key(key)
+        search = MessageSearch(await self._catalog.topic(topic), key, since, until, _parse_page(page_token), size)
+        page = await self._store.find_messages(search)
+        if page.following is None:
+            return page.messages, ""
+        queue_no, offset = page.following
+        return page.messages, f"{queue_no:x}.{offset:x}"
+
+    async def position(self, place: Place, own_id: str) -> LogPosition:
+        """A place as clients see it."""
+        return await self._positions.of(place, own_id)
+
+    async def timeline(self, transaction_id: bytes, position: int) -> list[TimelineEvent]:
+        """What happened to a message, in order.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        found = await self.message(transaction_id, position)
+        detail = await self._details.transaction(transaction_id)
+        events = transaction_events(detail, position, found.message) if detail is not None else []
+        places = detail.op.released if detail is not None and detail.op is not None else ()
+        if position < len(places) and places[position][0] > SCHEDULED:
+            events += await self._store.deliveries_of(places[position][0], places[position][1])
+        return events
+
+
+def _parse_page(token: str) -> tuple[int, int]:
+    if not token:
+        return 0, 0
+    try:
+        queue_no, offset = (int(part, 16) for part in token[:_LONGEST_TOKEN].split("."))
+        if len(token) > _LONGEST_TOKEN or not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
+            raise ValueError(token)
+    except ValueError:
+        raise invalid_page_token() from None
+    return queue_no, offset

@@ -1,0 +1,120 @@
+"""Transactions as operators see them: looking at one, listing those in doubt, resolving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import check_operator, check_reason
+from broker.domain.transaction import VerdictSource
+from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.ports.transactions import TransactionFilter, VerdictWork
+from broker.services.paging import invalid_page_token, page_limit
+from broker.services.producing.transactions import PlacedOutcome
+
+if TYPE_CHECKING:
+    from broker.domain.check_policy import CheckPolicy
+    from broker.domain.message import LogPosition
+    from broker.domain.transaction import TransactionState
+    from broker.ports.transactions import TransactionDetail, TransactionRecords, TransactionSummary
+    from broker.services.catalog import Catalog
+    from broker.services.positions import Positions
+    from broker.services.producing.checks import Decisions
+
+ID_BYTES = 16
+
+
+class TransactionOperations:
+    """Looks at transactions, and decides them in their producers' place."""
+
+    def __init__(
+        self,
+        records: TransactionRecords,
+        decisions: Decisions,
+        catalog: Catalog,
+        positions: Positions,
+        policy: CheckPolicy,
+    ) -> None:
+        """Takes where transactions are recorded, who decides them, and when they are checked."""
+        self._records = records
+        self._decisions = decisions
+        self._catalog = catalog
+        self._positions = positions
+        self._policy = policy
+
+    async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
+        """All that is known of a transaction, and where its messages lie.
+
+        Raises:
+            NotFound: nothing is known of it.
+        """
+        detail = await self._records.transaction(transaction_id)
+        if detail is None:
+            raise NotFound(
+                "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
+                reason="TRANSACTION_NOT_FOUND",
+                field="transaction_id",
+            )
+        released = detail.op.released if detail.op else ()
+        return detail, await self._positions.of_transaction(transaction_id, released)
+
+    async def undecided(
+        self,
+        *,
+        state: TransactionState | None,
+        producer_group: str,
+        topic: str,
+        prepared_before: int | None,
+        page_size: int,
+        page_token: str,
+    ) -> tuple[list[TransactionSummary], str]:
+        """A page of transactions without a verdict, oldest first, and the token of the next page."""
+        size = page_limit(page_size)
+        found = await self._records.list_transactions(
+            TransactionFilter(
+                state=state,
+                producer_group=producer_group or None,
+                topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
+                prepared_before=prepared_before,
+                after=_parse_page(page_token),
+                limit=size + 1,
+            )
+        )
+        if len(found) <= size:
+            return found, ""
+        last = found[size - 1]
+        return found[:size], f"{last.prepared_at:x}.{last.transaction_id.hex()}"
+
+    async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
+        """Decides in the producer's place; None as verdict has the transaction checked again.
+
+        Raises:
+            InvalidArgument: no reason, or one too long.
+            NotFound: no such transaction.
+            VerdictConflict: it has the opposite verdict.
+        """
+        reason = check_reason(reason.strip())
+        if not reason:
+            raise InvalidArgument("An operator's decision needs a reason; it is kept.", field="reason")
+        operator = check_operator(operator)
+        if commit is None:
+            outcome = await self._records.check_again(transaction_id, self._policy, operator, reason)
+            positions = await self._positions.of_transaction(transaction_id, outcome.released)
+            return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
+        work = VerdictWork(transaction_id, commit, VerdictSource.OPERATOR, reason, operator)
+        result = (await self._decisions.decide([work]))[0]
+        if isinstance(result, BrokerError):
+            raise result
+        return result
+
+
+def _parse_page(token: str) -> tuple[int, bytes] | None:
+    if not token:
+        return None
+    try:
+        time, text = token.split(".", 2)
+        born_at, raw = int(time, 16), bytes.fromhex(text)
+        if not 0 <= born_at < 1 << 63 or len(raw) != ID_BYTES:
+            raise ValueError(token)
+    except ValueError:
+        raise invalid_page_token() from None
+    return born_at, raw

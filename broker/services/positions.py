@@ -1,0 +1,73 @@
+"""From places in the storage to positions as clients see them: topic, queue number, offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.domain.ids import message_id
+from broker.domain.message import LogPosition
+from broker.ports.places import RECALLED, SCHEDULED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.topic import Topic
+    from broker.ports.places import Place, Queue
+    from broker.ports.topics import QueueNames
+
+
+@dataclass(slots=True)
+class Released:
+    """What one call made visible, or scheduled.
+
+    Attributes:
+        heads: the next offset of each queue that messages went to.
+        next_due: the earliest time (microseconds) for which one was scheduled.
+    """
+
+    heads: dict[Queue, int] = field(default_factory=dict)
+    next_due: int | None = None
+
+    def add(self, topic_id: int, queue_id: int, offset: int) -> None:
+        """Notes a message in a queue."""
+        queue = (topic_id, queue_id)
+        self.heads[queue] = max(offset + 1, self.heads.get(queue, 0))
+
+    def schedule(self, due: int) -> None:
+        """Notes a message that waits for its time."""
+        self.next_due = due if self.next_due is None else min(due, self.next_due)
+
+
+class Positions:
+    """Resolves places."""
+
+    def __init__(self, names: QueueNames) -> None:
+        """Takes the port that knows the names of queues."""
+        self._names = names
+
+    async def of_transaction(
+        self, transaction_id: bytes, places: Sequence[Place], released: Released | None = None
+    ) -> list[LogPosition]:
+        """Where the messages of a transaction are, in their order; `released` collects those that are new there."""
+        return [await self.of(place, message_id(transaction_id, index), released) for index, place in enumerate(places)]
+
+    async def of(self, place: Place, own_id: str, released: Released | None = None) -> LogPosition:
+        """Where a message with this id is; `released` collects it as new there."""
+        queue_id, offset, *rest = place
+        if queue_id == SCHEDULED:
+            if released is not None:
+                released.schedule(offset)
+            return LogPosition(await self._topic_name(rest), 0, 0, own_id, scheduled_at=offset)
+        if queue_id == RECALLED:
+            return LogPosition(await self._topic_name(rest), 0, 0, own_id, recalled_at=offset)
+        topic, queue_no = self._names.known_queue(queue_id) or await self._queue(queue_id)
+        if released is not None and topic is not None:
+            released.add(topic.topic_id, queue_id, offset)
+        return LogPosition(topic.name if topic is not None else "", queue_no, offset, own_id)
+
+    async def _topic_name(self, rest: Sequence[int]) -> str:
+        return await self._names.find_topic_name(rest[0]) if rest else ""
+
+    async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
+        return await self._names.find_topic_of_queue(queue_id) or (None, 0)

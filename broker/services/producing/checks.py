@@ -1,0 +1,70 @@
+"""Answers to checks: noted in the history of the transaction, and obeyed, however they came in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.domain.transaction import CheckVerdict, VerdictSource
+from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.transactions import VerdictWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.errors import BrokerError
+    from broker.ports.checks import CheckAnswer, CheckHistory
+    from broker.ports.transactions import TransactionDetails
+    from broker.services.producing.transactions import PlacedOutcome
+
+
+class Decisions(Protocol):
+    """Who decides transactions."""
+
+    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
+        """Commits and rolls back."""
+        ...
+
+
+class CheckAnswers:
+    """Takes the answers of producers that were asked what became of their local transactions."""
+
+    def __init__(
+        self,
+        history: CheckHistory,
+        details: TransactionDetails,
+        decisions: Decisions,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        """Takes where answers are recorded, where transactions are looked up, who decides, and who observes."""
+        self._observer = observer
+        self._history = history
+        self._details = details
+        self._decisions = decisions
+
+    async def take(
+        self, transaction_id: bytes, answer: CheckAnswer, check_number: int | None = None
+    ) -> PlacedOutcome | BrokerError | None:
+        """Notes an answer, and decides the transaction if it says how.
+
+        Args:
+            transaction_id: Which one was asked about.
+            answer: Who says what.
+            check_number: Which check it answers; None: it does not say, and the last one is meant.
+
+        Returns:
+            What became of the transaction; None: the answer is UNKNOWN, and it is asked about again.
+
+        Raises:
+            BrokerError: It could not be noted; nothing is decided.
+        """
+        if check_number is None:
+            detail = await self._details.transaction(transaction_id)
+            check_number = detail.summary.check_count if detail else 0
+        if check_number:
+            await self._history.record_answer(transaction_id, check_number, answer)
+        self._observer.check_answered(answer.verdict.name)
+        if answer.verdict is CheckVerdict.UNKNOWN:
+            return None
+        commit = answer.verdict is CheckVerdict.COMMIT
+        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason)
+        return (await self._decisions.decide([work]))[0]

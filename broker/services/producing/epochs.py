@@ -1,0 +1,120 @@
+"""Sinks: exactly-once output of jobs that work in epochs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import MAX_SINK_NAME, check_name
+from broker.errors import BrokerError, InvalidArgument
+from broker.ports.epochs import SINK_GROUP, SinkWork
+from broker.services.producing.intake import HalfTransaction, names_deleted_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.domain.limits import Limits
+    from broker.domain.message import Message
+    from broker.ports.epochs import Epoch, EpochCommitted, EpochStore, SinkState
+    from broker.services.catalog import Catalog
+    from broker.services.producing.intake import Intake
+    from broker.services.wakeups import Wakeups
+
+MAX_QUERY_ID = 100
+MAX_ATTEMPTS = 100_000
+LAST_EPOCH = 2**63 - 1
+
+
+class EpochService:
+    """Takes in half messages of epochs, and commits each epoch as a whole."""
+
+    def __init__(self, store: EpochStore, catalog: Catalog, intake: Intake, wakeups: Wakeups) -> None:
+        """Takes where epochs are stored, what messages must pass, and who is notified of releases."""
+        self._store = store
+        self._catalog = catalog
+        self._intake = intake
+        self._wakeups = wakeups
+
+    @property
+    def limits(self) -> Limits:
+        """Of messages and requests."""
+        return self._intake.limits
+
+    async def prepare(
+        self, epoch: Epoch, attempt_id: bytes, transaction_id: bytes, messages: Sequence[Message]
+    ) -> bool:
+        """Stores half messages; whether the epoch is committed already, so that nothing was stored.
+
+        Raises:
+            InvalidArgument: a name or a message cannot be.
+            NotFound: a topic does not exist.
+            Refused: the sink belongs to another query.
+        """
+        _check(epoch)
+        for index, message in enumerate(messages):
+            if message.dedup_key is not None:
+                raise InvalidArgument(
+                    "A message of an epoch has no dedup_key: the epoch is released once, and a task that is tried again"
+                    " would find its own key taken.",
+                    field=f"messages[{index}].dedup_key",
+                )
+        group_id = await self._catalog.producer_group_id(SINK_GROUP)
+        halves = await self._intake.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
+        halves.checked = False
+        outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
+        if names_deleted_topic(outcome):
+            halves = await self._intake.half_work_again(halves)
+            outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
+        if isinstance(outcome, BrokerError):
+            raise outcome
+        return outcome
+
+    async def commit(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+        """Releases all that some attempts of an epoch wrote, in one database transaction, and drops the rest.
+
+        Raises:
+            InvalidArgument: a name cannot be.
+            Refused: the sink belongs to another query, or half messages are missing.
+        """
+        _check(epoch)
+        if len(attempts) > MAX_ATTEMPTS:
+            raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
+        done = await self._store.commit_epoch(epoch, attempts)
+        self._wakeups.released(done.heads)
+        return done
+
+    async def abort(self, epoch: Epoch) -> bool:
+        """Drops the half messages of an epoch; whether it is committed, and was left alone.
+
+        Raises:
+            InvalidArgument: a name cannot be.
+            Refused: the sink belongs to another query.
+        """
+        _check(epoch if epoch.query_id else replace(epoch, query_id="any"))
+        return await self._store.abort_epoch(epoch)
+
+    async def delete(self, name: str) -> None:
+        """Forgets a sink, and drops its half messages that wait.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        check_name(name, field="sink", longest=MAX_SINK_NAME)
+        await self._store.delete_sink(name)
+
+    async def find(self, name: str) -> SinkState:
+        """How far a sink is.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        check_name(name, field="sink", longest=MAX_SINK_NAME)
+        return await self._store.find_sink(name)
+
+
+def _check(epoch: Epoch) -> None:
+    check_name(epoch.sink, field="epoch.sink", longest=MAX_SINK_NAME)
+    if not 0 < len(epoch.query_id) <= MAX_QUERY_ID or not epoch.query_id.isprintable():
+        raise InvalidArgument(f"A query has an id, of {MAX_QUERY_ID} characters at most.", field="epoch.query_id")
+    if epoch.number > LAST_EPOCH:
+        raise InvalidArgument(f"Epochs are numbered up to {LAST_EPOCH}.", field="epoch.number")

@@ -1,0 +1,153 @@
+"""Ordinary messages: sending them, and recalling those that wait for their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.domain.ids import message_id
+from broker.domain.message import LogPosition
+from broker.errors import BrokerError, InvalidArgument, Overloaded, StorageUnavailable
+from broker.ports.log import Duplicate, RecallWork, SendWork
+from broker.services.ids import new_id
+from broker.services.positions import Released
+from broker.services.producing.intake import names_deleted_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.limits import Limits
+    from broker.domain.message import Message
+    from broker.ports.log import LogStore
+    from broker.ports.places import Place
+    from broker.services.positions import Positions
+    from broker.services.producing.intake import Intake
+    from broker.services.wakeups import Wakeups
+
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True)
+class OrdinaryMessage:
+    """An ordinary message as a producer hands it in; None as id lets the broker make one."""
+
+    message_id: bytes | None
+    message: Message
+
+
+@dataclass(slots=True)
+class Sent:
+    """Where an ordinary message is; of a duplicate, which was dropped, where the first one is."""
+
+    position: LogPosition
+    duplicate: bool = False
+
+
+class SendService:
+    """Appends and schedules ordinary messages."""
+
+    def __init__(self, log: LogStore, intake: Intake, positions: Positions, wakeups: Wakeups) -> None:
+        """Takes the log, what messages must pass, and who is notified of releases."""
+        self._log = log
+        self._intake = intake
+        self._positions = positions
+        self._wakeups = wakeups
+
+    @property
+    def limits(self) -> Limits:
+        """Of messages and requests."""
+        return self._intake.limits
+
+    async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
+        """Appends or schedules messages; errors among the messages are passed through."""
+        self.limits.check_items(len(messages), "messages")
+        outcomes: list[Sent | BrokerError | None] = [None] * len(messages)
+        now = self._intake.now()
+        work: list[SendWork] = []
+        indexes: list[int] = []
+        stopped: _Stopped = {}
+        for index, item in enumerate(messages):
+            try:
+                if isinstance(item, BrokerError):
+                    raise item
+                if stopped and (front := stopped.get(_order(item.message))) is not None:
+                    outcomes[index] = front
+                    continue
+                destination = await self._intake.destination(item.message, now)
+                work.append(SendWork(item.message_id or new_id(), *destination, item.message))
+                indexes.append(index)
+            except InvalidArgument as error:
+                outcomes[index] = error.within(f"messages[{index}]")
+                error.as_outcome()
+            except BrokerError as error:
+                outcomes[index] = error.as_outcome()
+                if not isinstance(item, BrokerError):
+                    _stop(stopped, item.message, error)
+        released = Released()
+        for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
+            if isinstance(done, Duplicate):
+                outcomes[index] = Sent(await self._position_of_owner(sent.message.topic, done), duplicate=True)
+            elif isinstance(done, InvalidArgument):
+                outcomes[index] = done.within(f"messages[{index}]")
+            elif isinstance(done, BrokerError):
+                outcomes[index] = done
+            else:
+                position = await self._positions.of(done, message_id(sent.message_id, 0), released)
+                position.topic = sent.message.topic
+                outcomes[index] = Sent(position)
+        self._wakeups.arrived(released)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _appended(self, work: list[SendWork], now: int) -> list[Place | Duplicate | BrokerError]:
+        done: list[Place | Duplicate | BrokerError] = list(await self._log.send(work))
+        again: dict[int, SendWork] = {}
+        gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
+        # Another broker deleted the topics that are cached here; some may have been created again.
+        self._intake.forget_topics([work[index].message.topic for index in gone])
+        stopped: _Stopped = {}
+        looked_at = set(gone)
+        for index, outcome in enumerate(done) if gone else ():
+            item = work[index]
+            if index not in looked_at:
+                _stop(stopped, item.message, outcome)
+                continue
+            if stopped and (front := stopped.get(_order(item.message))) is not None:
+                done[index] = front
+                continue
+            try:
+                destination = await self._intake.destination(item.message, now)
+                again[index] = SendWork(item.message_id, *destination, item.message)
+            except BrokerError as error:
+                done[index] = error
+                _stop(stopped, item.message, error)
+        for index, outcome in zip(again, await self._log.send(list(again.values())) if again else [], strict=True):
+            done[index] = outcome
+        return done
+
+    async def _position_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
+        own_id = message_id(owner.transaction_id, owner.position)
+        if owner.place is None:  # It was decided so long ago that its op record is gone.
+            return LogPosition(topic, 0, UNKNOWN_OFFSET, own_id)
+        position = await self._positions.of(owner.place, own_id)
+        position.topic = topic
+        return position
+
+    async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
+        """Takes back messages that wait for their time; when each was recalled (microseconds), or the error."""
+        self.limits.check_items(len(message_ids), "message_ids")
+        work = [RecallWork(*item) for item in message_ids if not isinstance(item, BrokerError)]
+        recalled = iter(await self._log.recall(work) if work else [])
+        return [item if isinstance(item, BrokerError) else next(recalled) for item in message_ids]
+
+
+_Stopped: TypeAlias = dict[tuple[str, str] | None, BrokerError]
+"""Message groups of which a message failed temporarily: it comes again, and nothing of its group may pass it."""
+
+
+def _order(message: Message) -> tuple[str, str] | None:
+    return None if message.message_group is None else (message.topic, message.message_group)
+
+
+def _stop(stopped: _Stopped, message: Message, outcome: object) -> None:
+    if message.message_group is not None and isinstance(outcome, StorageUnavailable | Overloaded):
+        stopped.setdefault(_order(message), outcome)

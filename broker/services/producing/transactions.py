@@ -1,0 +1,106 @@
+"""Transactions: half messages and verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.errors import BrokerError
+from broker.ports.transactions import TransactionOutcome, VerdictWork
+from broker.services.positions import Released
+from broker.services.producing.intake import names_deleted_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.limits import Limits
+    from broker.domain.message import LogPosition
+    from broker.domain.transaction import TransactionState
+    from broker.ports.transactions import PrepareWork, TransactionStore
+    from broker.services.catalog import Catalog
+    from broker.services.positions import Positions
+    from broker.services.producing.intake import HalfTransaction, Intake
+    from broker.services.wakeups import Wakeups
+
+
+@dataclass(slots=True)
+class PlacedOutcome:
+    """Where a transaction stands, and where its messages lie when it is committed."""
+
+    transaction_id: bytes
+    state: TransactionState
+    released: list[LogPosition]
+
+
+class TransactionService:
+    """Takes in half messages and verdicts."""
+
+    def __init__(
+        self, store: TransactionStore, catalog: Catalog, intake: Intake, positions: Positions, wakeups: Wakeups
+    ) -> None:
+        """Takes where transactions are stored, what messages must pass, and who is notified of releases."""
+        self._store = store
+        self._catalog = catalog
+        self._intake = intake
+        self._positions = positions
+        self._wakeups = wakeups
+
+    @property
+    def limits(self) -> Limits:
+        """Of messages and requests."""
+        return self._intake.limits
+
+    async def prepare(
+        self, producer_group: str, requests: Sequence[HalfTransaction | BrokerError]
+    ) -> list[PlacedOutcome | BrokerError]:
+        """Stores half messages; one outcome per request, errors among the requests are passed through."""
+        self.limits.check_items(len(requests), "transactions")
+        group_id = await self._catalog.producer_group_id(producer_group)
+        outcomes: list[PlacedOutcome | BrokerError | None] = [None] * len(requests)
+        work: list[PrepareWork] = []
+        indexes: list[int] = []
+        for index, request in enumerate(requests):
+            if isinstance(request, BrokerError):
+                outcomes[index] = request
+                continue
+            try:
+                work.append(await self._intake.half_work(group_id, request))
+                indexes.append(index)
+            except BrokerError as error:
+                outcomes[index] = error.as_outcome()
+        for index, done in zip(indexes, await self._stored(work), strict=True):
+            outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _stored(self, work: list[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        done: list[TransactionOutcome | BrokerError] = list(await self._store.prepare(work))
+        again: dict[int, PrepareWork] = {}
+        for index, outcome in enumerate(done):
+            if names_deleted_topic(outcome):
+                try:
+                    again[index] = await self._intake.half_work_again(work[index])
+                except BrokerError as error:
+                    done[index] = error
+        for index, outcome in zip(again, await self._store.prepare(list(again.values())) if again else [], strict=True):
+            done[index] = outcome
+        return done
+
+    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
+        """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through."""
+        self.limits.check_items(len(verdicts), "transaction_ids")
+        work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
+        decided = iter(await self._store.decide(work))
+        outcomes: list[PlacedOutcome | BrokerError] = []
+        released = Released()
+        for verdict in verdicts:
+            done = verdict if isinstance(verdict, BrokerError) else next(decided)
+            if isinstance(done, TransactionOutcome):
+                outcomes.append(await self._placed(done, released))
+            else:
+                outcomes.append(done)
+        self._wakeups.arrived(released)
+        return outcomes
+
+    async def _placed(self, outcome: TransactionOutcome, released: Released | None = None) -> PlacedOutcome:
+        positions = await self._positions.of_transaction(outcome.transaction_id, outcome.released, released)
+        return PlacedOutcome(outcome.transaction_id, outcome.state, positions)

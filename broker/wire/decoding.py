@@ -1,0 +1,110 @@
+"""Unpacking requests, which gRPC would do for all of them at once, before anything here could refuse one."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from broker.errors import InvalidArgument
+from broker.wire.budget import SMALL, Share
+from broker.wire.weight import NOT_WEIGHED, weight
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from broker.wire.arrivals import Arrivals
+    from broker.wire.budget import Budget
+
+_FIELD = "request"
+_AT_ONCE = 1024 * 1024
+"""Bytes that are unpacked on the event loop; more are unpacked beside it."""
+_WEIGHED_AT_ONCE = 256 * 1024
+"""Bytes of a request whose fields are counted on the event loop; those of larger ones beside it."""
+_GZIP, _DEFLATE = b"\x1f\x8b", 0x78
+_EITHER = zlib.MAX_WBITS | 32
+
+
+async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share, largest: int) -> Any:
+    """A request from what came over the wire.
+
+    Raises:
+        Overloaded: there is no room for it.
+        InvalidArgument: it cannot be unpacked, is too large, has too many items, or is no such request.
+    """
+    if len(raw) > SMALL:
+        share.grow(len(raw))
+    if raw[:2] == _GZIP or (raw[:1] == b"\x78" and int.from_bytes(raw[:2], "big") % 31 == 0):
+        raw = await _unpacked(raw, share, largest)
+    if len(raw) > NOT_WEIGHED:
+        share.grow(await _weighed(raw, deserialize))
+    try:
+        return deserialize(raw)
+    except DecodeError:
+        raise InvalidArgument("The request cannot be decoded; is it of another protocol?", field=_FIELD) from None
+
+
+async def _weighed(raw: bytes, deserialize: Any) -> int:
+    """What the fields of a request will take; `deserialize` is a method of the request's class."""
+    kind = deserialize.__self__.DESCRIPTOR
+    return await asyncio.to_thread(weight, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else weight(raw, kind)
+
+
+async def _unpacked(raw: bytes, share: Share, largest: int) -> bytes:
+    """A request as it was before it was compressed by gzip or deflate.
+
+    No message begins like gzip: there is no such type of a field. One may begin like deflate, and is not unpacked then.
+    """
+    unpacking = zlib.decompressobj(wbits=_EITHER)
+    pieces: list[bytes] = []
+    size, rest = 0, raw
+    try:
+        while not unpacking.eof:
+            if size >= largest:
+                _refuse_size(largest)
+            if size < _AT_ONCE:
+                piece = unpacking.decompress(rest, _AT_ONCE)
+            else:
+                piece = await asyncio.to_thread(unpacking.decompress, rest, _AT_ONCE)
+            rest = unpacking.unconsumed_tail
+            if not piece and not rest and not unpacking.eof:
+                raise zlib.error("its end is missing")
+            share.grow(len(piece))
+            pieces.append(piece)
+            size += len(piece)
+    except zlib.error as error:
+        if raw[0] == _DEFLATE:
+            return raw
+        raise InvalidArgument(f"The request cannot be unpacked: {error}.", field=_FIELD) from None
+    if size > largest:
+        _refuse_size(largest)
+    return b"".join(pieces)
+
+
+def _refuse_size(largest: int) -> NoReturn:
+    raise InvalidArgument(
+        f"The request has more than {largest} bytes when it is unpacked; send it in several.",
+        field=_FIELD,
+        reason="REQUEST_TOO_LARGE",
+    )
+
+
+async def requests(
+    context: Any, arrivals: Arrivals | None, deserialize: Callable[[bytes], Any], budget: Budget, largest: int
+) -> AsyncIterator[Any]:
+    """The requests of a stream; each takes its share while its reader works on it.
+
+    Where `arrivals` are given, the first one has to come in their time. Nobody can tell of those that follow whether
+    they are on their way, or whether the client has nothing to say.
+    """
+    raw = await (context.read() if arrivals is None else arrivals.next(context, counted=False))
+    while raw is not None and raw is not grpc.aio.EOF:
+        with Share(budget) as share:
+            request = await decoded(raw, deserialize, share, largest)
+            del raw
+            yield request
+            del request
+        raw = await context.read()

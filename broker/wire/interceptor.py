@@ -1,0 +1,221 @@
+"""Around every call: a bound on what is under way, and errors become statuses; unknown ones are logged whole."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import time
+import uuid
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from broker.errors import BrokerError, InvalidArgument, release
+from broker.ports.observer import NO_OBSERVER, Observer
+from broker.wire.answers import Answers
+from broker.wire.arrivals import Arrivals
+from broker.wire.budget import Budget, Share
+from broker.wire.decoding import decoded, requests
+from broker.wire.load import Load
+from broker.wire.status import Refusal, refusal_of
+from broker.wire.throttled_log import ThrottledLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+logger = logging.getLogger("halfmq.api")
+_of_clients = ThrottledLog(logger)
+
+# Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
+# large: they have a bound of their own.
+BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
+LOOK_UPS = "/halfmq.v1.QueryService/"
+MOST_LOOK_UPS = 64
+OPERATORS = "/halfmq.v1.AdminService/"
+MORE_STREAMS = 100
+STILL_WRITING = 0.1
+"""Seconds that a client is given to write what it begins a stream with, before the stream is refused."""
+LARGEST_REQUEST = 32 * 1024 * 1024
+MOST_REQUEST_BYTES = 512 * 1024 * 1024
+
+
+_UNBOUNDED = Load("calls", sys.maxsize)
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way.
+
+    It reads the requests itself, for gRPC asks nobody before it takes one in and unpacks it. On the wire a call with
+    one request is the same as one with a stream of them, so methods are served as if they took streams.
+
+    Attributes:
+        calls, streams: what is under way, also for servicers that tell of errors in another way.
+        budget: bytes of the requests under way.
+        answers: bytes of the answers that nobody has read; as many as of requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_calls: int,
+        max_streams: int,
+        max_request_bytes: int = MOST_REQUEST_BYTES,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        """Takes how many calls, streams and bytes of requests may be under way at a time, and who observes calls."""
+        self._observer = observer
+        self.calls = Load("calls", max_calls)
+        self.streams = Load("streams", max_streams)
+        self.budget = Budget(max_request_bytes)
+        self.answers = Answers(max_request_bytes)
+        self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
+        self._look_ups = Load("look-ups", MOST_LOOK_UPS)
+        # Health.Watch, reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
+        self._others = Load("streams of other services", 2 * max_streams + MORE_STREAMS)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps the method that the call is for."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        if method.startswith(LOOK_UPS):
+            calls, streams = self._look_ups, self._look_ups
+        elif not method.startswith(BOUNDED):
+            calls = _UNBOUNDED
+            streams = _UNBOUNDED if method.startswith(OPERATORS) else self._others
+        else:
+            calls, streams = self.calls, self.streams
+        if handler.unary_unary:
+            return grpc.stream_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, handler.request_deserializer, method, calls),
+                None,
+                handler.response_serializer,
+            )
+        if handler.unary_stream:
+            wrap = self._stream if inspect.isasyncgenfunction(handler.unary_stream) else self._unary
+            # What is no generator writes to the context itself, as grpc's own health service does.
+            return grpc.stream_stream_rpc_method_handler(
+                wrap(handler.unary_stream, handler.request_deserializer, method, streams),
+                None,
+                handler.response_serializer,
+            )
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(handler.stream_stream, handler.request_deserializer, method, streams, many=True),
+                None,
+                _or_ready(handler.response_serializer),
+            )
+        return handler
+
+    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, load: Load) -> Any:
+        async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            self._observe(method, context)
+            with Share(self.budget) as share:
+                try:
+                    # What is too much is refused before it is taken in.
+                    load.check()
+                    request = await self._one(context, deserialize, share)
+                    with load:
+                        response = await inner(request, context)
+                    if response is not None and (give_back := self.answers.take(context, response)):
+                        context.add_done_callback(give_back)  # type: ignore[arg-type]
+                    return response
+                except (BrokerError, Exception) as error:
+                    refusal = _told(method, error)
+            if refusal is not None:
+                refusal.tell(context)
+            return None
+
+        return call
+
+    def _stream(
+        self, inner: Callable[[Any, Any], Any], deserialize: Any, method: str, load: Load, *, many: bool = False
+    ) -> Any:
+        async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            self._observe(method, context)
+            with Share(self.budget) as share:
+                try:
+                    request: Any
+                    if many and load.full:
+                        # Clients whose write fails because they were refused may never hear why.
+                        await self._arrivals.next(context, counted=False)
+                        await asyncio.sleep(STILL_WRITING)
+                    if many:
+                        arrivals = None if load in {_UNBOUNDED, self._others} else self._arrivals
+                        request = requests(context, arrivals, deserialize, self.budget, LARGEST_REQUEST)
+                    else:
+                        load.check()
+                        request = await self._one(context, deserialize, share)
+                    with load:
+                        async with aclosing(inner(request, context)) as responses:
+                            async for response in responses:
+                                give_back = self.answers.take(context, response)
+                                try:
+                                    yield response
+                                finally:
+                                    if give_back:
+                                        give_back(None)
+                    return
+                except (BrokerError, Exception) as error:
+                    refusal = _told(method, error)
+            if refusal is not None:
+                refusal.tell(context)
+
+        return call
+
+    def _observe(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        if self._observer is not NO_OBSERVER:
+            context.add_done_callback(partial(self._ended, method, time.monotonic()))  # type: ignore[arg-type]
+
+    def _ended(self, method: str, began: float, context: Any) -> None:
+        code = grpc.StatusCode.CANCELLED.name if context.cancelled() else _code_name(context.code())
+        self._observer.call_ended(method, code, time.monotonic() - began)
+
+    async def _one(self, context: Any, deserialize: Any, share: Share) -> Any:
+        raw = await self._arrivals.next(context)
+        if raw is None:
+            raise InvalidArgument("The call ended without a request.", field="request")
+        return await decoded(raw, deserialize, share, LARGEST_REQUEST)
+
+
+def _code_name(code: Any) -> str:
+    """The name of what a context gives as code: a number, one of StatusCode, or nothing for OK."""
+    if isinstance(code, grpc.StatusCode):
+        return code.name
+    return _CODE_NAMES.get(code or 0, grpc.StatusCode.UNKNOWN.name)
+
+
+def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A serializer that passes what is serialized already, so that nobody has to keep the message beside its bytes."""
+    return lambda response: response if isinstance(response, bytes) else serialize(response)
+
+
+def _told(method: str, error: Exception) -> Refusal | None:
+    """How an error is told to the client; None where nobody is there to be told, or somebody else has told it."""
+    if isinstance(error, BrokerError):
+        refusal = refusal_of(error)
+        release(error)
+        return refusal
+    if isinstance(error, grpc.aio.AbortError):
+        # The call keeps it, and raises it once more when its servicer returns.
+        release(error)
+        return None
+    if isinstance(error, grpc.aio.InternalError):
+        # gRPC's word for a stream that broke while it was written to: nobody is there to be answered.
+        _of_clients.info("the client of %s is gone: %s", method, error)
+        release(error)
+        return None
+    incident = uuid.uuid4().hex[:12]
+    logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error)
+    release(error)
+    return Refusal(grpc.StatusCode.INTERNAL, f"Internal error; the broker's log tells more, incident {incident}.")

@@ -1,0 +1,96 @@
+"""One response stream, several tasks that write to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+Response = TypeVar("Response")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Generic[Response]):
+    """What to say, and when.
+
+    Attributes:
+        interval: seconds of silence before it is said.
+        response: what is said.
+    """
+
+    interval: float
+    response: Response
+
+
+class Outbox(Generic[Response]):
+    """Collects the responses of tasks for the one generator that may write them.
+
+    A writer waits until its response was written, so a client that does not read holds up its own stream and nothing
+    piles up: at most one response per task waits.
+    """
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None]] | None] = asyncio.Queue()
+
+    async def write(self, response: Response, unsent: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Writes a response; returns when the transport has taken it.
+
+        Args:
+            response: The response.
+            unsent: What is done before this raises, where the transport did not take it.
+        """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((response, written))
+        try:
+            await written
+        except asyncio.CancelledError:
+            # The stream may end after it was taken and before this task's turn: then it left all the same.
+            if unsent is not None and written.cancelled():
+                await asyncio.shield(unsent())
+            raise
+
+    def close(self) -> None:
+        """Ends the stream after what waits."""
+        self._waiting.put_nowait(None)
+
+    async def run(
+        self, *work: Coroutine[object, object, None], heartbeat: Heartbeat[Response] | None = None
+    ) -> AsyncIterator[Response]:
+        """Runs the tasks and yields what they write, until one of them ends.
+
+        Args:
+            work: The tasks.
+            heartbeat: What to say where they have nothing to.
+
+        Raises:
+            Exception: whatever a task raised.
+        """
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.close())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(None if heartbeat is None else heartbeat.interval):
+                        entry = await self._waiting.get()
+                except TimeoutError:
+                    if heartbeat is not None:
+                        yield heartbeat.response
+                    continue
+                if entry is None:
+                    break
+                response, written = entry
+                yield response
+                if not written.done():
+                    written.set_result(None)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
