@@ -91,7 +91,7 @@ async def test_what_becomes_of_the_transaction_is_told() -> None:
 
 async def test_an_answer_that_cannot_be_noted_decides_nothing() -> None:
     decisions = Decisions()
-    answers = CheckAnswers(Store(error=StorageUnavailable("the database is away")), decisions)
+    answers = answers_of(Store(error=StorageUnavailable("the database is away")), decisions)
     with pytest.raises(StorageUnavailable):
         await answers.take(ID, CheckAnswer("shop-1", CheckVerdict.COMMIT), 1)
     assert decisions.work == []

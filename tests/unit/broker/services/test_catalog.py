@@ -1,0 +1,86 @@
+"""From names to topics and groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.domain.topic import TopicChange
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from unit.broker.services.fakes import FakeNames
+
+
+async def test_a_topic_is_looked_up_once() -> None:
+    names = FakeNames("orders")
+    catalog = names.catalog()
+    assert await catalog.topic("orders") is await catalog.topic("orders")
+    assert names.look_ups == ["orders"]
+
+
+async def test_an_unknown_topic_is_refused_and_the_remedy_named() -> None:
+    with pytest.raises(NotFound, match=r"create it with AdminService\.CreateTopic") as refused:
+        await FakeNames().catalog().topic("orders", "topics[2]")
+    assert (refused.value.reason, refused.value.field) == ("TOPIC_NOT_FOUND", "topics[2]")
+
+
+async def test_an_unknown_topic_is_created_where_that_is_switched_on() -> None:
+    catalog = FakeNames().catalog(create_topics=True)
+    assert (await catalog.topic("orders")).name == "orders"
+
+
+async def test_of_two_brokers_that_create_a_topic_the_second_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = FakeNames()
+
+    async def create_topic(name: str, settings: object) -> object:
+        names.make_topic(name)
+        raise AlreadyExists("there", reason="TOPIC_EXISTS")
+
+    monkeypatch.setattr(names, "create_topic", create_topic)
+    assert await names.catalog(create_topics=True).topic("orders") is names.topics["orders"]
+
+
+async def test_another_topic_of_the_name_is_refused() -> None:
+    names = FakeNames("orders")
+    catalog = names.catalog()
+    before = await catalog.topic("orders")
+    assert await catalog.same_topic("orders", before.identity) is before
+    after = names.make_topic("orders")
+    # The cache still has the one of before, and would answer for it.
+    assert await catalog.same_topic("orders", after.identity) is after
+    with pytest.raises(Refused) as refused:
+        await catalog.same_topic("orders", before.identity)
+    assert refused.value.reason == "TOPIC_REPLACED"
+
+
+async def test_a_group_is_cached_until_it_is_forgotten() -> None:
+    names = FakeNames(groups=["billing"])
+    catalog = names.catalog()
+    await catalog.group("billing")
+    await catalog.group("billing")
+    assert names.look_ups == ["billing"]
+    catalog.forget("billing", ())
+    await catalog.group("billing")
+    assert names.look_ups == ["billing"] * 2
+
+
+async def test_an_unknown_group_is_refused_under_the_field_that_named_it() -> None:
+    with pytest.raises(NotFound) as refused:
+        await FakeNames().catalog().current_group("billing", "consumer_group")
+    assert (refused.value.reason, refused.value.field) == ("GROUP_NOT_FOUND", "consumer_group")
+
+
+async def test_producer_groups_are_looked_up_once() -> None:
+    names = FakeNames()
+    catalog = names.catalog()
+    assert [await catalog.producer_group_id("shop") for _ in range(2)] == [7, 7]
+    assert names.look_ups == ["shop"]
+
+
+@pytest.mark.parametrize("wanted", [TopicChange(queue_count=0), TopicChange(retention=0), None])
+async def test_settings_that_are_not_given_get_their_defaults(wanted: TopicChange | None) -> None:
+    assert (await FakeNames().catalog(queue_count=2).create_topic("orders", wanted)).name == "orders"
+
+
+async def test_settings_out_of_bounds_are_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await FakeNames().catalog().create_topic("orders", TopicChange(queue_count=100_000))
+    assert refused.value.field == "topic.queue_count"
