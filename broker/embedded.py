@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -12,22 +11,26 @@ from typing import TYPE_CHECKING, Any, Self
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
+from broker.storage.engine.connection import IN_MEMORY
+from broker.storage.migrations import creating as _  # noqa: F401 - loaded with this module, not at the first start
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
 class EmbeddedBroker:
-    """A broker inside this process, on embedded storage, for tests and small tools.
+    """A broker inside this process, on SQLite in memory, for tests and small tools.
 
-    A context manager; it runs on a thread of its own, so synchronous and asyncio code can both use it.
+    A context manager; it runs on a thread of its own, so synchronous and asyncio code can both use it. What it holds is
+    gone when it stops, unless it has a folder or a database.
     """
 
     def __init__(self, data_dir: Path | None = None, *, auto_create: bool = True, **settings: Any) -> None:
-        """Takes a folder for the data (a temporary one when not given) and settings of BrokerConfig."""
-        self._temporary = None if data_dir else tempfile.TemporaryDirectory(prefix="halfmq-")
-        folder = Path(self._temporary.name) if self._temporary else Path(data_dir or "")
-        settings.setdefault("database", f"sqlite:///{folder / 'halfmq.db'}")
+        """Takes a folder to keep the data in (None: in memory) and settings of BrokerConfig, such as `database`."""
+        if data_dir is not None:
+            settings.setdefault("database", f"sqlite:///{Path(data_dir) / 'halfmq.db'}")
+        elif "database" not in settings:
+            settings.update(database=f"sqlite:///{IN_MEMORY}", allow_unsafe_database=True)
         settings.setdefault("listen", "127.0.0.1:0")
         settings.setdefault("drain", 1.0)
         self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings))
@@ -54,7 +57,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stops serving and drops a temporary folder."""
+        """Stops serving."""
         try:
             with contextlib.suppress(BrokerError):
                 asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result()
@@ -75,5 +78,3 @@ class EmbeddedBroker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()

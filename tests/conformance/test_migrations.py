@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
 from broker.storage import migrations
-from broker.storage.engine.connection import Database
+from broker.storage.engine.connection import IN_MEMORY, Database
 from broker.storage.migrations import upgrading
 from broker.storage.tables.schema import metadata
 from support.databases import create_database, drop_database, server_url
@@ -68,6 +68,35 @@ def test_the_tables_are_what_the_code_believes(database: Database) -> None:
         for table in metadata.sorted_tables
         for index in table.indexes
     }
+
+
+def test_tables_in_memory_are_the_same(database: Database) -> None:
+    """They are created without migrations."""
+    if not database.dialect.embedded:
+        return
+    migrations.migrate(database)
+    memory = Database(f"sqlite:///{IN_MEMORY}")
+    migrations.migrate(memory)
+    try:
+        assert migrations.current(memory) == migrations.newest()
+        assert described(memory) == described(database)
+    finally:
+        memory.close()
+
+
+def described(database: Database) -> dict[str, object]:
+    """Columns, keys and indexes of all tables."""
+    with database.sqlalchemy_engine().connect() as connection:
+        seen = sa.inspect(connection)
+        return {
+            name: (
+                [{**column, "type": str(column["type"])} for column in seen.get_columns(name)],
+                seen.get_pk_constraint(name)["constrained_columns"],
+                sorted(str(each) for each in seen.get_indexes(name)),
+                sorted(str(each) for each in seen.get_unique_constraints(name)),
+            )
+            for name in seen.get_table_names()
+        }
 
 
 def test_texts_compare_by_their_bytes(database: Database) -> None:

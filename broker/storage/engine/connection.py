@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import threading
@@ -29,6 +30,8 @@ CONNECT_TIMEOUT = 5.0
 LOGIN_TIMEOUT = 10.0
 """Seconds to wait for each answer of a server that took a connection, until its session is ready."""
 LONGEST_IDLE = 600.0
+IN_MEMORY = ":memory:"
+"""As the file of SQLite: a database of this process, which ends with it."""
 _SHORTEST = 1.0
 _USED_AT = "used_at"
 _VANISHED_AFTER = 60
@@ -144,8 +147,6 @@ def parse_url(text: str) -> URL:
     if not url.database:
         what = "file" if backend == "sqlite" else "database"
         raise ConfigurationError(f"The database URL names no {what}; {examples}.", field="database")
-    if backend == "sqlite" and url.database == ":memory:":
-        raise ConfigurationError("SQLite in memory would lose messages; name a file.", field="database")
     return url
 
 
@@ -214,6 +215,9 @@ class Database:
         self._connecting = threading.local()
         self.availability = Availability()
         embedded = self.url.get_backend_name() == "sqlite"
+        self.in_memory = embedded and self.url.database == IN_MEMORY
+        # What is in memory is there for as long as a connection to it is open.
+        self._memory = self._connect_memory() if self.in_memory else None
         creator = self._connect_embedded if embedded else partial(self._connect_server, hold_limit=hold_limit)
         self._pool = QueuePool(creator, pool_size=pool_size, max_overflow=pool_size, timeout=10, reset_on_return=None)
         self.version = ""
@@ -292,6 +296,8 @@ class Database:
     def close(self) -> None:
         """Closes all idle connections."""
         self._pool.dispose()
+        if self._memory is not None:
+            self._memory.close()
 
     def sqlalchemy_engine(self) -> sa.Engine:
         """An engine for migrations. They wait for an answer as long as it takes: a table may be large."""
@@ -352,7 +358,17 @@ class Database:
             options["ssl_verify_cert"] = True
         return options
 
+    def _connect_memory(self) -> Any:
+        """A database that all threads of this process share, and no one else."""
+        wait = min(10.0, self._answer_timeout)
+        file = f"file:/halfmq-{os.getpid()}-{id(self)}?vfs=memdb"
+        connection = sqlite3.connect(file, timeout=wait, isolation_level=None, check_same_thread=False, uri=True)
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        return connection
+
     def _connect_embedded(self) -> Any:
+        if self.in_memory:
+            return self._connect_memory()
         path = Path(str(self.url.database))
         if not path.parent.is_dir():
             raise ConfigurationError(f"The folder {str(path.parent)!r} does not exist; create it.", field="database")

@@ -63,6 +63,8 @@ def open_database(
 
 
 def _check(database: Database, largest_body: int) -> tuple[list[str], list[str]]:
+    if database.in_memory:
+        return ["SQLite in memory loses every message when the process ends: name a file."], []
     if not database.dialect.embedded:
         _check_version(database)
     session = database.session()

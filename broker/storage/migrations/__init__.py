@@ -55,7 +55,11 @@ def migrate(database: Database) -> None:
             another migration does not end, or the database does not let this one end: a right is missing, the
             connection is lost, something else holds the tables.
     """
-    if current(database) != newest():
+    if database.in_memory and not database.names.prefix:
+        from broker.storage.migrations.creating import create  # noqa: PLC0415 - for tests
+
+        create(database, newest())
+    elif current(database) != newest():
         # Loaded where it has something to do: that takes as long as the rest of the broker.
         from broker.storage.migrations.upgrading import upgrade  # noqa: PLC0415
 

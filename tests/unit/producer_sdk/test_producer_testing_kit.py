@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import producer_sdk
 from consumer_sdk import Consumer
-from producer_sdk import ConfigurationError, TransactionProducer, TransactionState
+from producer_sdk import ConfigurationError, HalfmqError, Producer, TransactionProducer, TransactionState
 from producer_sdk.testing import embedded_broker, halfmq_broker
 
 if TYPE_CHECKING:
@@ -82,3 +83,49 @@ def test_a_module_of_the_application_that_hides_the_broker_is_named(tmp_path: Pa
     )
     assert ran.returncode == 1
     assert f"HalfmqError: {own} hides halfmq's package broker" in ran.stderr
+
+
+def test_brokers_in_memory_share_nothing_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        embedded_broker(["orders"], ["g"], auto_create=False) as one,
+        embedded_broker(auto_create=False) as other,
+        Producer(one.endpoint) as producer,
+        Producer(other.endpoint) as elsewhere,
+    ):
+        producer.send("orders", "x")
+        with pytest.raises(HalfmqError, match="no topic"):
+            elsewhere.send("orders", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_threads_share_a_broker_in_memory() -> None:
+    def work(number: int) -> None:
+        for each in range(25):
+            with producer.transaction() as tx:
+                tx.send("orders", f"{number}-{each}")
+
+    received = set[str]()
+    with (
+        embedded_broker(["orders"], ["g"]) as broker,
+        TransactionProducer(broker.endpoint, "p") as producer,
+        Consumer(broker.endpoint, "g", "orders") as consumer,
+    ):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(received) < 200:
+            messages = consumer.receive(100, timeout=30)
+            assert messages, f"only {len(received)} came"
+            for message in messages:
+                message.ack()
+            received |= {message.text for message in messages}
+        for thread in threads:
+            thread.join()
+
+
+def test_a_file_or_a_server_is_one_argument(tmp_path: Path) -> None:
+    file = tmp_path / "halfmq.db"
+    with embedded_broker(["orders"], database=f"sqlite:///{file}"):
+        pass
+    assert file.exists()
