@@ -15,14 +15,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from broker.storage.halves import _COLUMNS, _rows
-from broker.storage.schema import half_message, metadata
 
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.message import Message
 from broker.ports.transactions import Half, PrepareWork
 from broker.services.ids import new_id
-from broker.storage.engine import Database
+from broker.storage.engine.connection import Database
+from broker.storage.tables.schema import half_message, metadata
+from broker.storage.transactions.halves import _COLUMNS, _rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
