@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
-from broker.storage.engine.connection import IN_MEMORY
+from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import creating as _  # noqa: F401 - loaded with this module, not at the first start
 
 if TYPE_CHECKING:

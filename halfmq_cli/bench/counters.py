@@ -40,7 +40,7 @@ class Observer:
         """Connects."""
         self._database = Database(url)
         self._session = self._database.session()
-        self._counts = not self._database.dialect.embedded
+        self._counts = not self._database.dialect.one_writer
 
     def close(self) -> None:
         """Gives the connection back."""

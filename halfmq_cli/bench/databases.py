@@ -75,7 +75,7 @@ def settle(database: Database) -> None:
     session = database.session()
     dirty = sys.maxsize
     try:
-        if database.dialect.embedded:
+        if database.dialect.one_writer:
             session.fetch("PRAGMA wal_checkpoint(TRUNCATE)")
             return
         for _ in range(SETTLING):

@@ -61,7 +61,7 @@ class Floor:
         self._database = Database(url, quick=quick)
         self._session: Session = self._database.session()
         self._cursor: Any = self._session.connection.cursor()
-        self._mark = "?" if self._database.dialect.embedded else "%s"
+        self._mark = "?" if self._database.dialect.one_writer else "%s"
 
     def close(self) -> None:
         """Gives the connection back."""
@@ -78,7 +78,7 @@ class Floor:
         self._execute(head + ",".join([row] * len(new)), [value for values in new for value in values])
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> None:
-        self._cursor.execute(sql, values or None) if not self._database.dialect.embedded else self._cursor.execute(
+        self._cursor.execute(sql, values or None) if not self._database.dialect.one_writer else self._cursor.execute(
             sql, values
         )
 

@@ -13,7 +13,8 @@ import typer
 
 from broker.domain.limits import check_topic_name
 from broker.errors import BrokerError, InvalidArgument
-from broker.storage.engine.connection import is_database_error, parse_url
+from broker.storage.engine.connection import parse_url
+from broker.storage.engine.dialects import is_database_error
 from halfmq_cli.demo.children import DemoFailed
 from halfmq_cli.demo.order_demo import play_orders
 from halfmq_cli.demo.place import prepared

@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.storage.engine.connection import Trouble, trouble_of
+from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.failures import Failure
 from halfmq_cli.demo import stage
 from halfmq_cli.demo.row_source import SourceRow, in_groups, read
 from halfmq_cli.demo.tables import SENT_ROWS, Book
@@ -52,7 +53,7 @@ class RowListener(TransactionListener):
             with self._book.transaction() as session:
                 self._book.write(session, messages.transaction_id, [(row.number, row.body) for row in rows])
         except Exception as error:
-            if trouble_of(error) is Trouble.DUPLICATE:
+            if failure_of(error) is Failure.DUPLICATE:
                 # A row is there already: the process before this one committed it after we looked.
                 return LocalTransactionState.ROLLBACK
             raise
@@ -87,7 +88,7 @@ class RowSender:
             await self._send_missing(present)
 
     async def _send_missing(self, present: set[int]) -> None:
-        most = MOST_IN_FLIGHT_EMBEDDED if self._book.database.dialect.embedded else MOST_IN_FLIGHT
+        most = MOST_IN_FLIGHT_EMBEDDED if self._book.database.dialect.one_writer else MOST_IN_FLIGHT
         slots = asyncio.Semaphore(max(FEWEST_IN_FLIGHT, min(most, ROWS_IN_FLIGHT // self._group_size)))
         missing = (row for row in read(self._path) if row.number not in present)
         async with asyncio.TaskGroup() as sending:
@@ -108,7 +109,7 @@ async def run(settings: dict[str, Any]) -> None:
     """Plays one process of the service."""
     book = Book(settings["database"], settings["prefix"], SENT_ROWS)
     listener = RowListener(book, settings["rows_to_live"])
-    threads = 1 if book.database.dialect.embedded else 8
+    threads = 1 if book.database.dialect.one_writer else 8
     async with AsyncTransactionProducer(
         settings["endpoint"],
         settings["group"],

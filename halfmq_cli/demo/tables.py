@@ -10,8 +10,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from broker.storage.engine.connection import Database, Trouble, trouble_of
-from broker.storage.engine.session import MAX_STATEMENT_BYTES
+from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.dialects.servers import MAX_STATEMENT_BYTES
+from broker.storage.engine.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,7 +73,7 @@ class Tables:
 
     def create(self) -> None:
         """Creates the tables."""
-        options = "" if self.database.dialect.embedded else " ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+        options = "" if self.database.dialect.one_writer else " ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
         columns = [f"{name} {kind} NOT NULL" for name, kind in self.shape.columns]
         columns[0] += " PRIMARY KEY"
         with self.transaction() as session:
@@ -97,7 +99,7 @@ class Tables:
             yield session
             session.commit()
         except BaseException as error:
-            if trouble_of(error) is Trouble.LOST:
+            if failure_of(error) is Failure.LOST:
                 self.database.discard(session)
             else:
                 session.rollback()

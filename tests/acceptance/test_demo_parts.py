@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.storage.engine.connection import Trouble, trouble_of
+from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.failures import Failure
 from halfmq.v1 import transaction_pb2 as pb
 from halfmq_cli.demo.compare import compare
 from halfmq_cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
@@ -121,7 +122,7 @@ def test_a_check_that_was_answered_with_rollback_keeps_the_local_transaction_fro
     assert not book.settle("t1")
     with pytest.raises(Exception, match="UNIQUE") as refused, book.transaction() as session:
         book.write(session, "t1", [(1, "Ada", "lamp", 100)])
-    assert trouble_of(refused.value) is Trouble.DUPLICATE
+    assert failure_of(refused.value) is Failure.DUPLICATE
     assert book.count() == 0
     assert not book.settle("t1")
 

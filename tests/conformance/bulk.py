@@ -15,7 +15,8 @@ from broker.domain.group import ConsumerGroup
 from broker.domain.keys import dedup_hash, key_hash
 from broker.domain.topic import Topic
 from broker.storage.engine.connection import Database
-from broker.storage.engine.session import Answer, Session, Statement
+from broker.storage.engine.session import Session
+from broker.storage.engine.statements import Answer, Statement
 from broker.storage.migrations import migrate
 from conformance.world import START
 
@@ -221,9 +222,9 @@ class Recording(Session):
         self.statements.append((sql, tuple(values)))
         return super().run(sql, values)
 
-    def together(self, statements: Sequence[Statement]) -> list[Answer]:
+    def execute_all(self, statements: Sequence[Statement]) -> list[Answer]:
         self.statements.extend((each.sql, tuple(each.values)) for each in statements if each.values is not None)
-        return super().together(statements)
+        return super().execute_all(statements)
 
 
 @dataclass
@@ -306,6 +307,6 @@ class Past:
     def plan(self, sql: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
         """The server's plan of a statement: a row per table."""
         found = self.session.fetch("EXPLAIN FORMAT=TRADITIONAL " + sql, values)
-        names = [column[0] for column in self.session._cursor.description]
+        names = [column[0] for column in self.session.cursor.description]
         self.session.rollback()
         return [dict(zip(names, row, strict=True)) for row in found]

@@ -12,7 +12,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import JoinWork
 from broker.storage.engine import clock as clock_module
-from broker.storage.engine.clock import SERVER_NOW, DatabaseClock
+from broker.storage.engine.clock import DatabaseClock
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -74,13 +74,10 @@ async def test_the_clock_reads_the_servers_utc_time(world: World) -> None:
 def set_servers_clock(monkeypatch: pytest.MonkeyPatch, world: World, error: int) -> None:
     """Has the database's clock be wrong by so many microseconds from now on."""
     session = world.session()
-    embedded = session.dialect.embedded
+    dialect = type(session.dialect)
     session.rollback()
-    if embedded:
-        monkeypatch.setattr(clock_module.time, "time_ns", HostClock(error).time_ns)
-    else:
-        moved = SERVER_NOW.replace(" AS SIGNED)", f" AS SIGNED) + {error}")
-        monkeypatch.setattr(clock_module, "SERVER_NOW", moved)
+    real = dialect.now
+    monkeypatch.setattr(dialect, "now", lambda self, session: real(self, session) + error)
 
 
 def synchronise(world: World, clock: DatabaseClock) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
 from broker.storage.engine.connection import Database
-from broker.storage.engine.driver import QuickConnection, Rows, readers_of, take_apart
+from broker.storage.engine.dialects.quick_connection import QuickConnection, Rows, readers_of, take_apart
 from support.databases import server_url
 
 if TYPE_CHECKING:

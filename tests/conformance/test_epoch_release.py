@@ -13,9 +13,10 @@ from broker.domain.transaction import TransactionState
 from broker.ports.epochs import Epoch, EpochCommitted, SinkWork
 from broker.ports.transactions import Half, PrepareWork
 from broker.storage.adapters import store as store_module
-from broker.storage.engine.dialect import SERVER_TAKE, SQLITE_TAKE
+from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.group_commit import LaneConfig
-from broker.storage.engine.session import Session, Statement
+from broker.storage.engine.session import Session
+from broker.storage.engine.statements import Statement
 from broker.storage.log import bulk_release
 from conformance.world import HOUR, World, everywhere, half, log_of, new_id, ok, sending, stored_bytes_are_exact
 
@@ -101,18 +102,20 @@ async def test_little_is_done_while_queues_are_locked(store: Store, monkeypatch:
     for _ in range(count):
         await written(store, [half(topic, "x" * 100) for _ in range(per)], attempt)
     ran: list[tuple[str, int, int]] = []
-    real = Session.together
+    real = Session.execute_all
 
-    def together(session: Session, statements: Sequence[Statement]) -> Any:
+    def execute_all(session: Session, statements: Sequence[Statement]) -> Any:
         answers = real(session, statements)
         for statement, answer in zip(statements, answers, strict=True):
             text = statement.sql if not statement.rows else "".join(map(str, statement.rows))
             ran.append((statement.sql, len(text), len(answer.rows)))
         return answers
 
-    monkeypatch.setattr(Session, "together", together)
+    monkeypatch.setattr(Session, "execute_all", execute_all)
     assert (await store.commit_epoch(EPOCH, {attempt: per * count})).messages == per * count
-    first = next(index for index, each in enumerate(ran) if each[0] in {SERVER_TAKE, SQLITE_TAKE})
+    first = next(
+        index for index, each in enumerate(ran) if each[0] in {dialect.take_offsets for dialect in DIALECTS.values()}
+    )
     locked = ran[first:]
     assert not [sql for sql, *_ in locked if sql.startswith("SELECT")]
     assert len(locked) < 4 * count

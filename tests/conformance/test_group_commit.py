@@ -133,7 +133,7 @@ def _deadlock(session: Session) -> None:
 
     import pymysql
 
-    if session.dialect.embedded:
+    if session.dialect.one_writer:
         busy = sqlite3.OperationalError("database is locked")
         busy.sqlite_errorname = "SQLITE_BUSY"
         raise busy
@@ -142,7 +142,7 @@ def _deadlock(session: Session) -> None:
 
 def _cut(session: Session) -> None:
     """The connection breaks before the COMMIT that follows."""
-    if session.dialect.embedded:
+    if session.dialect.one_writer:
         _deadlock(session)
     session.connection.dbapi_connection._sock.shutdown(socket.SHUT_RDWR)
 

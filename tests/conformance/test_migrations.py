@@ -16,7 +16,8 @@ from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
 from broker.storage import migrations
-from broker.storage.engine.connection import IN_MEMORY, Database
+from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import upgrading
 from broker.storage.tables.schema import metadata
 from support.databases import create_database, drop_database, server_url
@@ -72,7 +73,7 @@ def test_the_tables_are_what_the_code_believes(database: Database) -> None:
 
 def test_tables_in_memory_are_the_same(database: Database) -> None:
     """They are created without migrations."""
-    if not database.dialect.embedded:
+    if not database.dialect.one_writer:
         return
     migrations.migrate(database)
     memory = Database(f"sqlite:///{IN_MEMORY}")
@@ -101,7 +102,7 @@ def described(database: Database) -> dict[str, object]:
 
 def test_texts_compare_by_their_bytes(database: Database) -> None:
     migrations.migrate(database)
-    if database.dialect.embedded:
+    if database.dialect.one_writer:
         return
     session = database.session()
     found = session.fetch(
@@ -223,7 +224,7 @@ def test_with_a_prefix_a_database_is_shared(url: str, database: Database, applic
                     name: {index["name"] for index in sa.inspect(connection).get_indexes(name) if not index["unique"]}
                     for name in wanted
                 }
-            if ours.dialect.embedded:
+            if ours.dialect.one_writer:
                 wanted = {name: {f"{prefix}{index}" for index in indexes} for name, indexes in wanted.items()}
             assert found == wanted
     made = tables(database)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.errors import ConfigurationError
-from broker.storage.engine.connection import Database, Trouble, trouble_of
+from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects import failure_of
 from broker.storage.engine.durability import open_database
+from broker.storage.engine.failures import Failure
 from broker.storage.engine.session import Session
 from conformance.fake_server import GOOD_SETTINGS, FakeServer
 from support.databases import server_url
@@ -43,7 +45,7 @@ def refusal(url: str, **rest: object) -> str:
         ("mysql://host", "names no database"),
         ("mysql://user:secret@host:3306/", "names no database"),
         ("sqlite://", "names no file"),
-        ("sqlite:///:memory:", "would lose messages"),
+        ("sqlite:///:memory:", "in memory loses"),
         ("sqlite:////no/such/folder/at/all/x.db", "does not exist; create it"),
         ("mysql://127.0.0.1:1/db?nonsense=1", "nonsense"),
         ("mysql://127.0.0.1:port/db", "cannot be read"),
@@ -249,4 +251,4 @@ def test_a_log_in_that_the_server_gave_up_is_no_internal_error(serving: Callable
     """While this process stood still: what the server said then answers nothing that was asked."""
     with pytest.raises(Exception, match="sequence") as given_up:
         Database(serving("8.4.0", gives_up=True))
-    assert trouble_of(given_up.value) is Trouble.LOST
+    assert failure_of(given_up.value) is Failure.LOST

@@ -11,7 +11,8 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from broker.errors import ConfigurationError
-from broker.storage.engine.connection import Database, is_database_error
+from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects import is_database_error
 from broker.storage.migrations import current, migrate, newest, upgrading
 from broker.storage.tables.naming import TableNames
 from conformance.test_upgrade import fill, upgrade_to

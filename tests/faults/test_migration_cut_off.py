@@ -124,7 +124,8 @@ def test_a_statement_may_take_longer_than_other_answers(kind: Kind) -> None:
 
 PROGRAM = (
     "import sys; from broker.storage.engine.connection import Database;"
-    " from broker.storage.migrations import migrate, upgrading; upgrading.SILENCE = 1; migrate(Database(sys.argv[1]))"
+    " from broker.storage.engine.dialects import servers; from broker.storage.migrations import migrate;"
+    " servers.MIGRATION_SILENCE = 1; migrate(Database(sys.argv[1]))"
 )
 
 

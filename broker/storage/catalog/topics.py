@@ -8,7 +8,7 @@ from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.epochs import SINK_GROUP
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
-from broker.storage.engine.session import Statement, marks
+from broker.storage.engine.statements import Statement, marks
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,7 +13,7 @@ from broker.storage.delivery.groups import epochs
 from broker.storage.delivery.handing_out import Backlog, hand_out
 from broker.storage.delivery.progress import join
 from broker.storage.delivery.taking_over import take_over
-from broker.storage.engine.session import Session, Statement, marks
+from broker.storage.engine.statements import Statement, marks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.delivery.desk import Place
     from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.engine.session import Session
 
 TAKE_OVERS_AT_ONCE = 64
 LARGEST_HAND_OUT = 8 * 1024 * 1024
@@ -91,7 +92,7 @@ def claim(
             size += served.size
         outcomes.append(served)
     events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.desk.events]
-    session.together(history.recording(session, events))
+    session.execute_all(history.recording(session, events))
     return outcomes
 
 
@@ -134,7 +135,7 @@ def news_of(
 
 
 def _is_due(session: Session, group_id: int, now: int, queue_ids: Collection[int]) -> bool:
-    return bool(queue_ids and session.together([_looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
+    return bool(queue_ids and session.execute_all([_looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
 
 
 def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
@@ -176,7 +177,7 @@ class _Counter:
         }
         if not self._lists:
             raise _topic_deleted()
-        seen, behind, *due = session.together(
+        seen, behind, *due = session.execute_all(
             [
                 groups.look(group_id),
                 Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),

@@ -13,7 +13,7 @@ from broker.domain.retry import dead_letter_topic
 from broker.errors import AlreadyExists, NotFound, Refused
 from broker.storage.catalog.topics import create_topic, holding
 from broker.storage.delivery.leases import drop_of_groups
-from broker.storage.engine.session import Session, Statement
+from broker.storage.engine.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.topic import Topic, TopicSettings
     from broker.storage.delivery.judging import Judged
+    from broker.storage.engine.session import Session
 
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
 _SELECT = (
@@ -176,7 +177,7 @@ def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Fil
         NotFound: the group or the topic was deleted.
     """
     changed = _change(session, group, {})
-    if not session.together([holding(session, [topic.topic_id])])[0].rows:
+    if not session.execute_all([holding(session, [topic.topic_id])])[0].rows:
         raise NotFound(
             f"The topic {topic.name!r} was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="filter.topic"
         )
@@ -359,7 +360,7 @@ class GroupMemory:
     def by_id(self, session: Session, group_id: int) -> GroupView | None:
         """A group by id, as it is now."""
         return self.view(
-            session, group_id, [(row[0], None) for row in session.together([self.look(group_id)])[0].rows], 0
+            session, group_id, [(row[0], None) for row in session.execute_all([self.look(group_id)])[0].rows], 0
         )
 
     def wants_judging(self, group_id: int) -> bool:

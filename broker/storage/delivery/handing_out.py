@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import NEVER, Lease
 from broker.storage.delivery import history, leases
 from broker.storage.delivery.judging import Judged
-from broker.storage.engine.session import Answer, Statement
+from broker.storage.engine.statements import Answer, Statement
 from broker.storage.log.reading import (
     candidates,
     candidates_in,
@@ -125,7 +125,7 @@ def _hand_out_some(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, cl
         else:
             desk.view.looks_first.discard(backlog.queue_id)
         return True
-    found = desk.session.together([candidates_in(backlog.queue_id, first, most)])[0]
+    found = desk.session.execute_all([candidates_in(backlog.queue_id, first, most)])[0]
     topic, queue_no = desk.places[backlog.queue_id]
     examined = candidates(topic.name, queue_no, found.rows)
     if not examined:
@@ -140,8 +140,8 @@ def _hand_out_some(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, cl
 def _look(desk: Desk, backlog: Backlog, looking: Statement | None = None) -> Answer:
     """Locks the group's progress, the first time, and looks at messages, if at any."""
     if backlog.locked:
-        return desk.session.together([looking])[0] if looking else _NOTHING
-    locked, *others = desk.session.together(
+        return desk.session.execute_all([looking])[0] if looking else _NOTHING
+    locked, *others = desk.session.execute_all(
         [
             Statement(
                 "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
@@ -198,7 +198,7 @@ def _hand_out_as_read(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room,
         desk.view.looks_first.add(backlog.queue_id)
         return True
     lease, statements = _leasing_range(desk, item, backlog, first, count)
-    made = desk.session.together(statements)[0]
+    made = desk.session.execute_all(statements)[0]
     desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
     return True
 
@@ -228,7 +228,7 @@ def _hand_out_range(
     desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, first: int, count: int
 ) -> None:
     lease, statements = _leasing_range(desk, item, backlog, first, count)
-    made, *_, read = desk.session.together([*statements, range_of(backlog.queue_id, first, count)])
+    made, *_, read = desk.session.execute_all([*statements, range_of(backlog.queue_id, first, count)])
     topic, queue_no = desk.places[backlog.queue_id]
     messages = log_messages(topic.name, queue_no, read.rows)
     if not messages:
@@ -325,7 +325,7 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
     offsets = sorted(offset for lease in held for offset in lease.open_offsets())
     if offsets:
         statements.append(messages_at(queue_id, offsets))
-    answers = session.together(statements)
+    answers = session.execute_all(statements)
     if not offsets:
         return
     topic, queue_no = desk.places[queue_id]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.storage.catalog.directory import Directory
-    from broker.storage.engine.session import Session, Statement
+    from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Statement
 
 CHUNK = 1000
 _COLUMNS = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.filters.cost import Steps
-from broker.storage.engine.session import Statement, marks
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.log.reading import EXAMINED_AT_ONCE, candidates, candidates_in
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def judge(session: Session, item: ClaimWork, directory: Directory, groups: Group
     if not places:
         return
     group_id = item.group.group_id
-    seen, behind = session.together(
+    seen, behind = session.execute_all(
         [groups.look(group_id), Statement(_BACKLOG.format(queue_ids=marks(places)), (group_id, *places))]
     )
     view = groups.view(session, group_id, [(row[0], None) for row in seen.rows], 0)
@@ -100,7 +100,7 @@ def _judge_queue(
     span = max(_FEWEST, item.limit)
     while end < head and len(found) < item.limit and size < item.max_bytes and not steps.spent and not item.abandoned:
         count = min(EXAMINED_AT_ONCE, span, head - end)
-        looked_at = candidates(name, queue_no, session.together([candidates_in(queue_id, end, count)])[0].rows)
+        looked_at = candidates(name, queue_no, session.execute_all([candidates_in(queue_id, end, count)])[0].rows)
         end += count
         for candidate in looked_at:
             if steps.spent:

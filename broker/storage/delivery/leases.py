@@ -11,13 +11,14 @@ import random
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, token_of
-from broker.storage.engine.session import Session, Statement, insertion_of_one, marks
+from broker.storage.engine.statements import Statement, insertion_of_one, marks
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from broker.domain.lease import Lease
+    from broker.storage.engine.session import Session
 
 INSERT_COLUMNS = (
     "group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved, last_error,"

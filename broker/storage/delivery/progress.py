@@ -9,7 +9,7 @@ from broker.domain.topic import QueueState, Topic
 from broker.errors import NotFound, Refused
 from broker.storage.catalog.topics import holding
 from broker.storage.delivery import groups
-from broker.storage.engine.session import Session, marks
+from broker.storage.engine.statements import marks
 from broker.storage.log.reading import offset_at
 from broker.storage.tables import rows
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 
 _PROGRESS = "group_id, queue_id, next_offset"
@@ -44,7 +45,7 @@ def join(session: Session, group: ConsumerGroup, topics: Collection[Topic], star
     if not session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + locking, (group.group_id,)):
         raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group")
     topic_ids = {topic.topic_id for topic in topics}
-    if len(session.together([holding(session, topic_ids)])[0].rows) != len(topic_ids):
+    if len(session.execute_all([holding(session, topic_ids)])[0].rows) != len(topic_ids):
         raise NotFound("A topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topics")
     known = _joined(session, group, queue_ids)
     fresh = {topic.topic_id for topic in topics if not known & set(topic.queue_ids)}

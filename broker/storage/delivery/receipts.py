@@ -351,7 +351,7 @@ class _Settling:
             statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(each) for each in self.back])
         if keep_history:
             statements += history.recording(session, self.events)
-        answers = session.together(statements)
+        answers = session.execute_all(statements)
         there = {row[0] for answer in answers[: len(guard)] for row in answer.rows}
         stored = answers[len(guard) : len(guard) + len(insertions)]
         for answer, (index, lease) in zip(stored, self.held.items(), strict=True):

@@ -19,7 +19,7 @@ from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLette
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery import groups, history, leases
 from broker.storage.delivery.history import Event
-from broker.storage.engine.session import Session, marks
+from broker.storage.engine.statements import marks
 from broker.storage.log import copies
 from broker.storage.log.reading import candidates, candidates_in, pieces_of, read_offsets
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from broker.domain.message import Candidate
     from broker.domain.topic import Topic
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 CHUNK = 256
 
@@ -76,7 +77,7 @@ def _wanted(
 ) -> tuple[list[Candidate], int]:
     """Those of some dead letters that are searched for, and where to go on."""
     chosen: list[Candidate] = []
-    for candidate in candidates(topic.name, 0, session.together([candidates_in(queue_id, first, count)])[0].rows):
+    for candidate in candidates(topic.name, 0, session.execute_all([candidates_in(queue_id, first, count)])[0].rows):
         if search.offsets is not None and candidate.offset not in search.offsets:
             continue
         if search.wanted is not None and steps.spent:
@@ -284,7 +285,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
     ]
     if new:
         session.insert("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in new])
-        session.together(history.recording(session, events))
+        session.execute_all(history.recording(session, events))
     return list(letters)
 
 

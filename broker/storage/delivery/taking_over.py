@@ -9,7 +9,7 @@ from broker.domain.lease import NEVER, Lease
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, leases
 from broker.storage.delivery.history import Event
-from broker.storage.engine.session import marks
+from broker.storage.engine.statements import marks
 from broker.storage.log.reading import pieces_of, read_fitting
 from broker.storage.tables import rows
 
@@ -63,9 +63,9 @@ def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claime
     if rest is not None:
         taken = _leave_rest(desk, lease, taken, rest)
     if taken.lease_id:
-        desk.session.together([leases.storing(taken)])
+        desk.session.execute_all([leases.storing(taken)])
     else:
-        made = desk.session.together([leases.insertion(taken)])[0]
+        made = desk.session.execute_all([leases.insertion(taken)])[0]
         taken = replace(taken, lease_id=made.last_id)
     desk.deliver(taken, kept, room, claimed)
 
@@ -75,7 +75,7 @@ def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
     end = lease.first + lease.count
     if lease.message_group is None:
         # The rest keeps its lease, due, so that late acks of it still count.
-        desk.session.together([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
+        desk.session.execute_all([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
         desk.freed = True
         return taken.cut(lease.first, rest)
     # The rest waits for its turn.
@@ -87,7 +87,7 @@ def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
         owner=None,
         last_error=None,
     )
-    desk.session.together([leases.insertion(behind)])
+    desk.session.execute_all([leases.insertion(behind)])
     return replace(taken.cut(lease.first, rest), lease_id=lease.lease_id)
 
 
@@ -125,7 +125,7 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
         desk.freed |= leases.end(desk.session, [left], desk.now)
         return None
     if lease.message_group is None:
-        desk.session.together([leases.storing(left)])
+        desk.session.execute_all([leases.storing(left)])
         desk.freed = True
         return None
     return replace(lease.settle(offsets), attempt=0, last_error=None)

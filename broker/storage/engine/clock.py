@@ -19,8 +19,6 @@ WORTH_A_WORD = SECOND
 LONGEST_STANDSTILL = 5 * SECOND
 """Microseconds that time stands still here, at most, once the database's clock was set back."""
 
-SERVER_NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
-
 
 def _elapsed() -> int:
     # Goes on while the machine sleeps, unlike the monotonic clock.
@@ -52,8 +50,7 @@ class DatabaseClock:
         stood still, the reading only tells within which bounds its time is, and what was known before holds in them.
         """
         before = _elapsed()
-        embedded = session.dialect.embedded
-        reading = time.time_ns() // 1000 if embedded else int(session.fetch(SERVER_NOW)[0][0])
+        reading = session.dialect.now(session)
         after = _elapsed()
         known = self._offset
         quick = after - before <= QUICK

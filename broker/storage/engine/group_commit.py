@@ -37,11 +37,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from broker.errors import BrokerError, Overloaded, RowsHeld, StorageRejected, StorageUnavailable
-from broker.storage.engine.connection import Database, Trouble, is_database_error, trouble_of, waited_in_vain
+from broker.storage.engine.dialects import failure_of, is_database_error, waited_in_vain
+from broker.storage.engine.failures import Failure
 from broker.storage.engine.session import Session
+
+if TYPE_CHECKING:
+    from broker.storage.engine.connection import Database
 
 logger = logging.getLogger("halfmq.storage")
 
@@ -177,24 +181,24 @@ class Worker:
                 answers.append(outcome)
                 session.commit()
             except Exception as error:
-                trouble = trouble_of(error)
-                if answers and trouble is Trouble.LOST:
+                failure = failure_of(error)
+                if answers and failure is Failure.LOST:
                     in_doubt[:] = answers
-                if trouble is Trouble.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
+                if failure is Failure.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
                     duplicates += 1
                     self._roll_back()
                     continue
-                if not is_database_error(error) or trouble in {Trouble.DUPLICATE, Trouble.OTHER}:
+                if not is_database_error(error) or failure in {Failure.DUPLICATE, Failure.OTHER}:
                     self._roll_back()
                     raise
                 waited += waited_in_vain(error)
                 # A COMMIT in doubt may hold the rows itself; only here is it known what it would have answered.
-                again = self._may_retry(trouble, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
-                if not again and trouble is Trouble.RETRY and not self._database.dialect.embedded:
+                again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
+                if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:
                     raise RowsHeld(_HELD) from error
                 if not again:
                     raise StorageUnavailable(
-                        f"The database does not take this now ({trouble.name.lower().replace('_', ' ')}); "
+                        f"The database does not take this now ({failure.name.lower().replace('_', ' ')}); "
                         "nothing was acknowledged, try again."
                     ) from error
             else:
@@ -225,8 +229,8 @@ class Worker:
             )
         return session
 
-    def _may_retry(self, trouble: Trouble, error: Exception, attempt: int, deadline: float) -> bool:
-        if trouble is Trouble.RETRY:
+    def _may_retry(self, failure: Failure, error: Exception, attempt: int, deadline: float) -> bool:
+        if failure is Failure.RETRY:
             self._roll_back()
             again = attempt <= RETRIES_AFTER_ROLLBACK and time.monotonic() < deadline
             pause = min(0.002 * attempt, 0.05)
@@ -234,10 +238,10 @@ class Worker:
                 logger.info("rows are held by others, attempt %d: %s", attempt, error)
         else:
             self._database.availability.failed(
-                trouble.name.lower().replace("_", " "), error, of_writing=trouble is not Trouble.LOST
+                failure.name.lower().replace("_", " "), error, of_writing=failure is not Failure.LOST
             )
             self._drop()
-            again = time.monotonic() < deadline and trouble is not Trouble.FULL
+            again = time.monotonic() < deadline and failure is not Failure.FULL
             pause = min(0.05 * attempt, 0.5)
         if again:
             time.sleep(pause)

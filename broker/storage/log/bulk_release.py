@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.storage.engine.session import Session, Statement
+from broker.storage.engine.statements import Statement
 from broker.storage.log.log import take_offsets
 from broker.storage.log.release import INTO_LOG
 from broker.storage.tables import rows
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from broker.ports.epochs import EpochCommitted
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 LOOKED_AT_ONCE = 64
 """Transactions that are asked about in one statement, which reads all their rows."""
@@ -104,7 +105,7 @@ def release(
         done.messages += shape.messages
     records = session.insertion("op_record", _OP_COLUMNS, sorted(ops))
     dropped = [Statement("DELETE FROM half_message WHERE transaction_id = ?", (own,)) for own in sorted(transactions)]
-    answers = session.together([*records, *copies, *dropped])[len(records) :]
+    answers = session.execute_all([*records, *copies, *dropped])[len(records) :]
     copied, gone = (sum(each.changed for each in some) for some in (answers[: len(copies)], answers[len(copies) :]))
     count = sum(shape.messages for shape in transactions.values())
     if (copied, gone) != (count, count):

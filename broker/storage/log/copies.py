@@ -29,5 +29,5 @@ def append(
         values = (message.transaction_id, message.position, *rows.content(copy), message.born_at, now)
         new.append((queue_id, offset, *values))
         entries += keys.entries(topic.topic_id, queue_id, offset, message.keys)
-    session.together([*session.insertion("message", rows.MESSAGE_COLUMNS, new), *keys.insertion(session, entries)])
+    session.execute_all([*session.insertion("message", rows.MESSAGE_COLUMNS, new), *keys.insertion(session, entries)])
     return first

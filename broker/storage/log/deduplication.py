@@ -17,7 +17,7 @@ from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError
 from broker.ports.log import Duplicate
 from broker.ports.places import RECALLED
-from broker.storage.engine.session import Session, Statement, rows_of, selection
+from broker.storage.engine.statements import Statement, rows_of, selection
 from broker.storage.log.standings import UNKNOWN, Standing, standings
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from broker.ports.log import SendWork
     from broker.ports.transactions import Half
+    from broker.storage.engine.session import Session
 
 Key: TypeAlias = tuple[int, bytes]
 """Topic id and hash of a dedup_key."""
@@ -80,7 +81,7 @@ class _Claims:
             new = (
                 session.insertion("dedup_key", ", ".join(Claim._fields), free, keep_existing="topic_id") if free else []
             )
-            answers = session.together([*new, *[self._take_over(claim) for claim in stale]])
+            answers = session.execute_all([*new, *[self._take_over(claim) for claim in stale]])
             if sum(answer.changed for answer in answers) == len(free) + len(stale):
                 self.owners |= {claim.key: _Owner(*claim[2:]) for claim in (*free, *stale)}
                 return
@@ -121,7 +122,7 @@ def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
             own,
         )
     ]
-    return {(row[0], row[1]): _Owner(*row[2:]) for row in rows_of(session.together(statements))}
+    return {(row[0], row[1]): _Owner(*row[2:]) for row in rows_of(session.execute_all(statements))}
 
 
 def claim_for_send(
@@ -207,7 +208,7 @@ def claim_for_prepare(
 def give_back(session: Session, claims: Sequence[Claim]) -> None:
     """Undoes what was taken at this moment; keys that the transactions had before stay theirs."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ? AND expires_at = ?"
-    session.together([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(claims)])
+    session.execute_all([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(claims)])
 
 
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:

@@ -10,7 +10,8 @@ from broker.domain.keys import key_hash
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from broker.storage.engine.session import Session, Statement
+    from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Statement
 
 COLUMNS = "topic_id, key_hash, queue_id, log_offset"
 

@@ -10,7 +10,7 @@ from broker.ports.log import Duplicate
 from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
-from broker.storage.engine.session import Session, Statement, rows_of, selection
+from broker.storage.engine.statements import Statement, rows_of, selection
 from broker.storage.log import deduplication, keys, repetition
 from broker.storage.tables import rows
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
+    from broker.storage.engine.session import Session
 
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
 SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
@@ -35,7 +36,7 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
     below it.
     """
     queue_ids = sorted(wanted)
-    taken = session.together(
+    taken = session.execute_all(
         [
             Statement(session.dialect.take_offsets, (wanted[queue_id][1], wanted[queue_id][0], queue_id))
             for queue_id in queue_ids
@@ -45,8 +46,7 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
     for queue_id, answer in zip(queue_ids, taken, strict=True):
         if not (answer.rows or answer.changed):
             raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
-        following = answer.rows[0][0] if session.dialect.embedded else answer.last_id
-        first[queue_id] = following - wanted[queue_id][0]
+        first[queue_id] = session.dialect.offset_after(answer) - wanted[queue_id][0]
     return first
 
 
@@ -165,7 +165,7 @@ def _sent_before(
         " WHERE position = 0 AND transaction_id",
         ids,
     )
-    answers = session.together([*ops, *halves, *held])
+    answers = session.execute_all([*ops, *halves, *held])
     gone = set(topic_ids) - {row[0] for row in answers.pop().rows} if held else set()
     places: dict[bytes, Place] = {}
     taken = {own_id for own_id, _ in rows_of(answers[len(ops) :])}
@@ -194,7 +194,7 @@ def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) ->
         messages.append((queue_id, offset, item.message_id, 0, *rows.content(item.message), now, now))
         if item.message.keys:
             entries += keys.entries(item.topic_id, queue_id, offset, item.message.keys)
-    session.together(
+    session.execute_all(
         [
             *_records(session, places, now),
             *session.insertion("message", rows.MESSAGE_COLUMNS, messages),
@@ -213,7 +213,7 @@ def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[byte
         places[item.message_id] = (SCHEDULED, deliver_at, item.topic_id)
         head = (deliver_at, item.message_id, 0, item.topic_id, item.queue_no, message.priority)
         scheduled.append((*head, *rows.content(message), now))
-    session.together(
+    session.execute_all(
         [
             *_records(session, places, now),
             *session.insertion("scheduled_message", SCHEDULED_COLUMNS, sorted(scheduled)),

@@ -160,7 +160,7 @@ def _by_time(session: Session, search: MessageSearch) -> FoundPage:
                 break
             room, left, end = room - size, left - 1, offset + 1
         if end > low:
-            found = session.together([range_of(queue_id, low, end - low)])[0].rows
+            found = session.execute_all([range_of(queue_id, low, end - low)])[0].rows
             page.messages += [rows.log_message(topic.name, number, row) for row in found]
         if page.following is not None:
             break

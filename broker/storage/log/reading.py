@@ -9,7 +9,7 @@ from broker.domain.filters.cost import Steps
 from broker.domain.message import Candidate
 from broker.errors import NotFound
 from broker.ports.log import QueueMeasure, QueueSlice
-from broker.storage.engine.session import Session, Statement, marks
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
     from broker.ports.places import Queue
+    from broker.storage.engine.session import Session
 
     _Messages = TypeVar("_Messages", bound=Sized)
     _Made: TypeAlias = Callable[[str, int, Sequence[tuple[Any, ...]]], _Messages]
@@ -156,7 +157,7 @@ def _fitting(session: Session, queue_id: int, first: int, count: int, max_bytes:
 
 
 def _bytes_of(session: Session, queue_id: int, first: int, count: int) -> int:
-    return int(session.together([sizes_of(queue_id, first, count)])[0].rows[0][0] or 0)
+    return int(session.execute_all([sizes_of(queue_id, first, count)])[0].rows[0][0] or 0)
 
 
 def measure_queue(
@@ -191,7 +192,7 @@ def read_offsets(
     session: Session, topic: str, queue_no: int, queue_id: int, offsets: Sequence[int]
 ) -> list[LogMessage]:
     """The messages at some ascending offsets that are still kept, by offset."""
-    return log_messages(topic, queue_no, session.together([messages_at(queue_id, offsets)])[0].rows)
+    return log_messages(topic, queue_no, session.execute_all([messages_at(queue_id, offsets)])[0].rows)
 
 
 def read_fitting(
@@ -210,7 +211,7 @@ def read_fitting(
     most = min(most, len(offsets))
     body = f"CASE WHEN size <= {2 * max_bytes // most} AND log_offset <= {offsets[most - 1]} THEN body END"
     columns = f"size, {rows.READ_COLUMNS.replace('body', body)}"
-    found = session.together([_at(queue_id, offsets, columns)])[0].rows
+    found = session.execute_all([_at(queue_id, offsets, columns)])[0].rows
     count, size = 0, 0
     for row in found[:most]:
         size += row[0]
@@ -230,7 +231,7 @@ def pieces_of(
     """Ascending offsets in pieces whose messages have at most `max_bytes` together, or are one."""
     if len(offsets) <= 1:
         return [offsets] if offsets else []
-    sizes = dict(session.together([_at(queue_id, offsets, "log_offset, size")])[0].rows)
+    sizes = dict(session.execute_all([_at(queue_id, offsets, "log_offset, size")])[0].rows)
     pieces: list[list[int]] = [[]]
     total = 0
     for offset in offsets:
@@ -302,11 +303,11 @@ def _read(
     # As many as fit if they are like the others, so that a look at their sizes would mostly cost for nothing.
     likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes)
     count = min(waiting, room.small_messages, max(1, likely))
-    small = session.together([small_in(queue_id, first, count, 2 * room.bytes // count)])[0].rows
+    small = session.execute_all([small_in(queue_id, first, count, 2 * room.bytes // count)])[0].rows
     if found := _fitting_rows(small, first, room.bytes):
         return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + len(found))
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
-    found = session.together([range_of(queue_id, first, count)])[0].rows
+    found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
         # Retention was here meanwhile: whoever reads must be told that something is gone.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
@@ -344,7 +345,7 @@ def _wanted(
     following = first
     while following < end and len(chosen) < limit and not steps.spent:
         count = min(EXAMINED_AT_ONCE, end - following)
-        found = session.together([candidates_in(queue_id, following, count)])[0].rows
+        found = session.execute_all([candidates_in(queue_id, following, count)])[0].rows
         following += count
         for candidate in candidates(topic.name, queue_no, found):
             if steps.spent:
@@ -359,7 +360,7 @@ def _wanted(
 
 
 def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-    return session.together([messages_at(queue_id, offsets)])[0].rows if offsets else ()
+    return session.execute_all([messages_at(queue_id, offsets)])[0].rows if offsets else ()
 
 
 def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -> int:

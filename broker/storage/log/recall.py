@@ -12,7 +12,7 @@ from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
 from broker.errors import BrokerError, NotFound, Refused
 from broker.ports.places import RECALLED, SCHEDULED
-from broker.storage.engine.session import Session, Statement
+from broker.storage.engine.statements import Statement
 from broker.storage.log import deduplication
 from broker.storage.log.schedule import lock_ops
 from broker.storage.log.standings import UNKNOWN, Standing, standings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.ports.log import RecallWork
+    from broker.storage.engine.session import Session
 
 _BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
 
@@ -56,7 +57,7 @@ def _of(item: RecallWork, standing: dict[bytes, Standing]) -> Standing:
 
 
 def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
-    found = session.together(
+    found = session.execute_all(
         [Statement(f"SELECT topic_id, properties {_BY_KEY}{session.dialect.for_update}", key) for key in waiting]
     )
     freed = []
@@ -78,7 +79,7 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
         if key.transaction_id in places:
             _, due, topic_id = places[key.transaction_id][key.position]
             places[key.transaction_id][key.position] = (RECALLED, now, topic_id, due)
-    session.together(
+    session.execute_all(
         [
             *[Statement(f"DELETE {_BY_KEY}", key) for key in gone],
             *session.update_each(

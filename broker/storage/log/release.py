@@ -11,7 +11,7 @@ from broker.errors import NotFound
 from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
-from broker.storage.engine.session import Answer, Session, Statement
+from broker.storage.engine.statements import Answer, Statement
 from broker.storage.log import keys
 from broker.storage.log.log import SCHEDULED_COLUMNS, take_offsets
 from broker.storage.tables import rows
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
+    from broker.storage.engine.session import Session
 
 _CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
 _JOINED = (

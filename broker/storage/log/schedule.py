@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.errors import NotFound
 from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
-from broker.storage.engine.session import Session, Statement, marks
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.log import keys
 from broker.storage.log.log import take_offsets
 from broker.storage.log.release import INTO_LOG
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
+    from broker.storage.engine.session import Session
 
 logger = logging.getLogger("halfmq.storage")
 
@@ -215,7 +216,7 @@ def _move(
         for entry in keys.stored_entries(message.topic_id, place[0], place[1], message.message_keys)
     ]
     added = keys.insertion(session, entries)
-    answers = session.together(
+    answers = session.execute_all(
         [
             *copies,
             *added,
@@ -231,7 +232,7 @@ def _move(
         raise RuntimeError(f"moved {count} of {len(kept)} scheduled messages")
     start = len(copies) + len(added)
     if sum(answer.changed for answer in answers[start : start + len(recorded)]) != len(kept):
-        session.together(
+        session.execute_all(
             session.update_each("op_record", "transaction_id", "released", _released(session, kept, placed))
         )
     heads: dict[tuple[int, int], int] = {}

@@ -29,13 +29,9 @@ def current(database: Database) -> str | None:
 def _current(database: Database) -> str | None:
     session = database.session()
     versions = database.names.versions
-    if database.dialect.embedded:
-        tables = "sqlite_master WHERE type = 'table' AND name = ?"
-    else:
-        tables = "information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?"
     found = None
     try:
-        if session.fetch_one(f"SELECT 1 FROM {tables}", (versions,)) is not None:
+        if database.dialect.has_table(session, versions):
             found = session.fetch_one(f"SELECT version_num FROM {versions}")
         session.rollback()
     except BaseException:
@@ -55,7 +51,7 @@ def migrate(database: Database) -> None:
             another migration does not end, or the database does not let this one end: a right is missing, the
             connection is lost, something else holds the tables.
     """
-    if database.in_memory and not database.names.prefix:
+    if database.volatile and not database.names.prefix:
         from broker.storage.migrations.creating import create  # noqa: PLC0415 - for tests
 
         create(database, newest())

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigurationError
-from broker.storage.engine.connection import Trouble, trouble_of
+from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,16 +43,16 @@ def _explanation(error: BaseException, database: Database) -> str | None:
             f"GRANT {RIGHTS} ON `{url.database}`.* TO {url.username!r}@..., "
             "or run `halfmq migrate` as a user that has them."
         )
-    trouble = trouble_of(error)
-    if trouble is Trouble.RETRY:
+    failure = failure_of(error)
+    if failure is Failure.RETRY:
         return (
             f"A migration waited too long for others that use its tables ({error}): end transactions that stay open, "
             f"and programs that hang. {_GOES_ON}"
         )
-    if trouble is Trouble.LOST:
+    if failure is Failure.LOST:
         return f"The migration lost its connection to the database ({error}). {_GOES_ON}"
-    if trouble is Trouble.READ_ONLY:
+    if failure is Failure.READ_ONLY:
         return f"The database is read-only ({error}): migrations need one that can be written."
-    if trouble is Trouble.FULL:
+    if failure is Failure.FULL:
         return f"There is no space left for the database ({error}): make some. {_GOES_ON}"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from broker.storage.tables.naming import TableNames
 
 _one_at_a_time = threading.Lock()
-# In seconds: for other migrations; how long one may send nothing (less, so that a frozen one is outlived); for tables.
-LOCK_WAIT = 60
-SILENCE = 30
-TABLE_WAIT = 50
 USUAL_VERSIONS = "alembic_version"
 """Where Alembic keeps versions unless told otherwise; applications do."""
 
@@ -40,37 +35,8 @@ def upgrade(database: Database) -> None:
     """Creates or upgrades the tables; see migrate."""
     # Alembic keeps the migration at work in module variables.
     with _one_at_a_time, database.sqlalchemy_engine().connect() as connection:
-        if database.dialect.embedded:
-            # Other processes wait here; what follows is one transaction, also its CREATE TABLEs.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            _take_turn(connection, str(database.url.database))
-        # The server takes the lock back with the connection, which ends here or with this process.
+        database.dialect.take_migration_turn(connection, str(database.url.database))
         _upgrade(connection, config(database.names))
-
-
-def _take_turn(connection: sa.Connection, name_of_database: str) -> None:
-    """Waits for the migrations of others.
-
-    One whose process stands still, or whose machine has vanished, must not hold the lock for ever: the server ends its
-    connection when it has sent nothing for a while. What a statement takes does not count.
-    """
-    for name, seconds in (
-        ("wait_timeout", SILENCE),
-        # While an ALTER TABLE waits for a transaction that uses the table, all others wait behind it.
-        ("lock_wait_timeout", TABLE_WAIT),
-        ("innodb_lock_wait_timeout", TABLE_WAIT),
-    ):
-        connection.exec_driver_sql(f"SET SESSION {name} = {seconds}")
-    # The server has one room for the names of locks, and 64 characters for each.
-    lock = f"halfmq-migration-{hashlib.sha256(name_of_database.lower().encode()).hexdigest()[:32]}"
-    taken = connection.execute(sa.text("SELECT GET_LOCK(:lock, :wait)"), {"lock": lock, "wait": LOCK_WAIT})
-    if taken.scalar() != 1:
-        raise ConfigurationError(
-            f"Another migration of this database did not end within {LOCK_WAIT} s (see SHOW PROCESSLIST). "
-            "Start again when it has ended.",
-            field="database",
-        )
 
 
 def _upgrade(connection: sa.Connection, settings: Config) -> None:

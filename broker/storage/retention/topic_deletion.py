@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import NotFound, Refused
 from broker.storage.delivery.leases import drop_of_groups
-from broker.storage.engine.session import marks
+from broker.storage.engine.statements import marks
 from broker.storage.retention.trimming import CHUNK, drop_head, head_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def sweep(session: Session, topic_id: int) -> bool:
         for row in session.fetch("SELECT dedup_hash FROM dedup_key WHERE topic_id = ? LIMIT ?", (topic_id, CHUNK))
     ]
     if hashes:
-        session.together(session.deletion_of("dedup_key", "topic_id, dedup_hash", hashes))
+        session.execute_all(session.deletion_of("dedup_key", "topic_id, dedup_hash", hashes))
         return True
     # Few: groups that set a filter on it.
     session.run("DELETE FROM group_filter WHERE topic_id = ?", (topic_id,))

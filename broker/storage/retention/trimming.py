@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.storage.delivery.progress import first_unread
-from broker.storage.engine.session import Statement
+from broker.storage.engine.statements import Statement
 from broker.storage.log import keys
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messag
     session.run("DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, first, end))
     # By primary key, as far as they were dead letters that went back.
     redriven = Statement("DELETE FROM redriven WHERE queue_id = ? AND log_offset < ?", (queue_id, end))
-    session.together([*keys.deletion(session, entries), redriven])
+    session.execute_all([*keys.deletion(session, entries), redriven])
     # Last, for whoever appends to the queue waits from here on.
     moved = session.run(
         "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",
@@ -162,5 +162,5 @@ def trim_dedup_keys(session: Session, now: int) -> int:
     )
     # By primary key, and by the time again: a message may have taken one over.
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND expires_at <= ?"
-    session.together([Statement(query, (topic_id, own, now)) for topic_id, own in sorted(tuple(r) for r in expired)])
+    session.execute_all([Statement(query, (topic_id, own, now)) for topic_id, own in sorted(tuple(r) for r in expired)])
     return len(expired)

@@ -17,7 +17,7 @@ from broker.domain.transaction import (
 from broker.errors import NotFound, Refused, VerdictConflict
 from broker.ports.checks import CheckAnswer, ClaimedCheck
 from broker.ports.transactions import TransactionOutcome
-from broker.storage.engine.session import Session, marks
+from broker.storage.engine.statements import marks
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 # Bytes of half messages that are claimed at a time, unless one transaction alone has more. What is claimed is in memory
 # until it is on its way to the producers.

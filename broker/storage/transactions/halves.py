@@ -19,7 +19,7 @@ from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
-from broker.storage.engine.session import Answer, Session, Statement, rows_of, selection
+from broker.storage.engine.statements import Answer, Statement, rows_of, selection
 from broker.storage.log import deduplication
 from broker.storage.tables import rows
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.ports.transactions import Half
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
 
@@ -85,7 +86,7 @@ def _prepare_together(
     ids = {item.transaction_id for item in work}
     inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
     wanted = {half.topic_id for item in work for half in item.halves}
-    held, *inserted, between = session.together(
+    held, *inserted, between = session.execute_all(
         [topics.holding(session, wanted), *inserts, _look_between(min(ids), max(ids))]
     )
     if len(held.rows) != len(wanted):
@@ -137,7 +138,7 @@ def _look_between(least: bytes, greatest: bytes) -> Statement:
 def _decided(session: Session, ids: Collection[bytes], between: Answer) -> dict[bytes, _Decided]:
     if len(between.rows) <= _FEW:
         return {i: found for i, found in _by_id([between]).items() if i in ids}
-    return _by_id(session.together(_look_up(list(ids))))
+    return _by_id(session.execute_all(_look_up(list(ids))))
 
 
 def _by_id(found: Iterable[Answer]) -> dict[bytes, _Decided]:
@@ -175,7 +176,7 @@ def _prepare_one(
         )
     }
     wanted = {half.topic_id for half in item.halves}
-    held, *found = session.together([topics.holding(session, wanted), *_look_up([item.transaction_id])])
+    held, *found = session.execute_all([topics.holding(session, wanted), *_look_up([item.transaction_id])])
     if decided := _by_id(found):
         return _outcome(item, decided[item.transaction_id])
     if existing and existing[0][-1] == PARKED:
@@ -279,7 +280,7 @@ def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, byte
             (after, limit),
         )
     ]
-    decided = list(_by_id(session.together(_look_up(ids)))) if ids else []
+    decided = list(_by_id(session.execute_all(_look_up(ids)))) if ids else []
     if decided:
         session.delete_in("half_message", "transaction_id", decided)
     return len(decided), ids[-1] if len(ids) == limit else b""

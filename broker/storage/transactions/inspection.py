@@ -13,12 +13,13 @@ from broker.ports.transactions import (
     TransactionFilter,
     TransactionSummary,
 )
-from broker.storage.engine.session import Session, marks
+from broker.storage.engine.statements import marks
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import PARKED
 
 if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
 
 
 def transaction(session: Session, transaction_id: bytes, directory: Directory) -> TransactionDetail | None:

@@ -266,7 +266,7 @@ def _apply(
     ending = session.deletion("half_message", "transaction_id", sorted(decided)) + deduplication.freeing(freed)
     if actions:
         ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
-    answers = session.together([*records, *release.statements, *ending])
+    answers = session.execute_all([*records, *release.statements, *ending])
     recorded, rest = answers[: len(records)], answers[len(records) :]
     if sum(answer.changed for answer in recorded) != len(ops):
         return False

@@ -1,0 +1,41 @@
+"""The databases that halfmq runs on: a class for each, and which one a URL means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from broker.storage.engine.dialects.mariadb import MariaDB
+from broker.storage.engine.dialects.mysql import MySQL
+from broker.storage.engine.dialects.sqlite import SQLite
+from broker.storage.engine.failures import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.storage.engine.dialects.base import Dialect
+
+DIALECTS: Mapping[str, Dialect] = {"mysql": MySQL(), "mariadb": MariaDB(), "sqlite": SQLite()}
+"""By the name in a URL."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an error raised by a session means, whichever database it came from."""
+    for dialect in DIALECTS.values():
+        if (found := dialect.failure_of(error)) is not None:
+            return found
+    lost = isinstance(error, ConnectionError | TimeoutError | sa.exc.TimeoutError)
+    return Failure.LOST if lost else Failure.OTHER
+
+
+def waited_in_vain(error: BaseException) -> bool:
+    """Whether another session kept a row locked for longer than one waits."""
+    return any(dialect.waited_in_vain(error) for dialect in DIALECTS.values())
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether the error came from a database, not from the code around it."""
+    return isinstance(error, ConnectionError | TimeoutError | sa.exc.SQLAlchemyError) or any(
+        dialect.failure_of(error) is not None for dialect in DIALECTS.values()
+    )

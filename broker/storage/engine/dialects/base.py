@@ -1,0 +1,237 @@
+"""What differs between databases: a class for each, with these operations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from broker.storage.engine.statements import Statement, chunks, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import sqlalchemy as sa
+    from sqlalchemy.engine import URL
+
+    from broker.storage.engine.failures import Failure
+    from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Answer, Row
+
+DEFAULT_ANSWER_TIMEOUT = 30.0
+LONGEST_IDLE = 600.0
+"""Seconds after which a connection that was not used is not used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A database to connect to.
+
+    Attributes:
+        url: where it is.
+        answer_timeout: seconds to wait for the answer to one statement.
+        hold_limit: seconds that a session may keep a database transaction open in silence before the server ends it;
+            0 for as long as the server allows by itself.
+        quick: take rows apart in the quicker way; otherwise as the driver does by itself.
+    """
+
+    url: URL
+    answer_timeout: float = DEFAULT_ANSWER_TIMEOUT
+    hold_limit: int = 0
+    quick: bool = True
+
+
+class Dialect(ABC):
+    """A database's SQL, its connections, its errors, and the settings that it must have.
+
+    Attributes:
+        name: as halfmq names it, such as mysql.
+        what: what a URL names of it: a database, or a file.
+        one_writer: it has one writer at a time and locks as a whole, not by rows.
+        for_update: ends a SELECT that locks the rows it returns.
+        for_share: ends a SELECT that keeps others from changing the rows it returns, and lets them do the same.
+        skip_locked: ends a SELECT that locks rows and passes over those locked by others.
+        take_offsets: takes offsets of a queue; values: bytes of the messages, how many, the queue. `offset_after` reads
+            its answer.
+        row: stands before each row of VALUES.
+        joined_to: joins two tables in this order, whatever it seems to cost.
+    """
+
+    name: ClassVar[str]
+    what: ClassVar[str] = "database"
+    one_writer: ClassVar[bool] = False
+    for_update: ClassVar[str] = ""
+    for_share: ClassVar[str] = ""
+    skip_locked: ClassVar[str] = ""
+    take_offsets: ClassVar[str]
+    row: ClassVar[str] = ""
+    joined_to: ClassVar[str]
+
+    # SQL
+
+    def by_index(self, name: str) -> str:
+        """Behind a table's name in a SELECT: use this index whatever it seems to cost.
+
+        Statistics of tables that fill and empty are always wrong, and a scan that locks would wait for the rows of all
+        others. MariaDB heeds it in a locking SELECT by primary key only together with ORDER BY that key. MySQL scans
+        the whole index where that has all columns that are asked for: ask for one that it lacks.
+        """
+        del name
+        return ""
+
+    @property
+    def by_key(self) -> str:
+        """Behind a table's name in a SELECT: reach the rows by primary key."""
+        return self.by_index("PRIMARY")
+
+    @abstractmethod
+    def keep_existing(self, column: str) -> str:
+        """Ends an INSERT that leaves rows alone whose key exists, counting only new rows."""
+
+    def given(self, table: str, rows: str) -> tuple[str, str]:
+        """A table of given rows for INSERT ... SELECT.
+
+        Args:
+            table: its name and columns, `name (column, ...)`.
+            rows: its rows, `(...),(...)` with `row` before each.
+
+        Returns:
+            What stands before SELECT, and what stands in FROM.
+        """
+        return f"WITH {table} AS (VALUES {rows}) ", table.partition(" ")[0]
+
+    @abstractmethod
+    def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
+        """Statements that delete the rows with these (leading) primary keys, touching no others."""
+
+    @abstractmethod
+    def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
+        """Statements that delete the rows with these primary keys of several columns."""
+
+    @abstractmethod
+    def update_each(self, table: str, key: str, column: str, values: Sequence[Row], where: str) -> list[Statement]:
+        """Statements that set a column of rows by primary key, from pairs of key and value in the order of the keys."""
+
+    @abstractmethod
+    def insertion(self, head: str, rows: Sequence[Row], tail: str) -> list[Statement]:
+        """Statements `head rows tail`, as few as fit; `head` has the names that tables have."""
+
+    def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str, most: int) -> list[Statement]:
+        """Statements `head SELECT ...` from a table joined with given rows, of which each takes so many at most."""
+        from_rows = []
+        one = f"{self.row}({marks(given[0])})" if given else ""
+        for chunk in chunks(given, most):
+            before, inside = self.given(table, ",".join([one] * len(chunk)))
+            values = [value for row in chunk for value in row]
+            from_rows.append(Statement(f"{head} {before}SELECT {select.format(given=inside)}", values))
+        return from_rows
+
+    @abstractmethod
+    def offset_after(self, answer: Answer) -> int:
+        """The offset behind those that `take_offsets` took."""
+
+    # Transactions and statements
+
+    @abstractmethod
+    def begin(self, session: Session, *, write: bool) -> None:
+        """Starts a transaction."""
+
+    @abstractmethod
+    def commit(self, session: Session) -> None:
+        """Makes everything since `begin` durable."""
+
+    @abstractmethod
+    def rollback(self, session: Session) -> None:
+        """Undoes everything since `begin`."""
+
+    @abstractmethod
+    def execute(self, cursor: Any, sql: str, values: Row) -> None:
+        """Runs a statement with `?` for its values."""
+
+    @abstractmethod
+    def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements in their order, in as few round trips as fit; `named` gives tables the names they have."""
+
+    @abstractmethod
+    def now(self, session: Session) -> int:
+        """The database's time, in microseconds since 1970 (UTC)."""
+
+    @abstractmethod
+    def has_table(self, session: Session, name: str) -> bool:
+        """Whether there is a table of this name."""
+
+    # Connections
+
+    @abstractmethod
+    def connect(self, target: Target, within: float) -> Any:
+        """A DBAPI connection, set up, within so many seconds."""
+
+    def connect_patiently(self, target: Target, within: float) -> Any:
+        """A connection for migrations, which wait for an answer as long as it takes: a table may be large."""
+        return self.connect(target, within)
+
+    def recognised(self, target: Target, within: float) -> tuple[Dialect, str]:
+        """The dialect of the database that is there, and its version: a URL of MySQL may lead to MariaDB.
+
+        Raises:
+            Exception: the driver's own error when the database cannot be reached.
+        """
+        del target, within
+        return self, ""
+
+    @abstractmethod
+    def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
+        """An engine of SQLAlchemy's on connections that `connect` makes."""
+
+    def idle_limit(self, target: Target, *, reading: bool) -> float:
+        """Seconds after which a session that was not used is not used again: the server may be about to end it."""
+        del target, reading
+        return LONGEST_IDLE
+
+    def prepare(  # noqa: B027 - nothing to do in most
+        self, session: Session, target: Target, *, reading: bool, answer_timeout: float | None, lock_wait: int | None
+    ) -> None:
+        """Sets up a session for its use: see Database.session."""
+
+    def restore(self, session: Session) -> None:  # noqa: B027 - nothing to do in most
+        """Takes back what `prepare` did, before the connection goes back into the pool."""
+
+    # Errors and settings
+
+    @abstractmethod
+    def failure_of(self, error: BaseException) -> Failure | None:
+        """What an error of this database's driver means; None for errors of others."""
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """Whether another session kept a row locked for longer than one waits."""
+        del error
+        return False
+
+    def connect_error(self, url: URL, error: Exception) -> str:
+        """Why the database cannot be reached, and what to do."""
+        del url
+        return f"The database cannot be opened: {error}"
+
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+        """Settings under which acknowledged commits could be lost, and those that are allowed but not good.
+
+        Raises:
+            ConfigurationError: the database's version is too old.
+        """
+        del session, target, version, largest_body
+        return [], []
+
+    def is_volatile(self, target: Target) -> bool:
+        """Whether the data is there only for as long as a connection is open."""
+        del target
+        return False
+
+    # Migrations
+
+    @abstractmethod
+    def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
+        """Waits until no other process migrates this database; the turn ends with the connection.
+
+        Raises:
+            ConfigurationError: the other one does not end.
+        """

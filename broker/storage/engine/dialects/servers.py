@@ -1,0 +1,385 @@
+"""What MySQL and MariaDB have in common: PyMySQL, values written into statements, several statements in one packet."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from abc import abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pymysql
+import sqlalchemy as sa
+from pymysql.constants import CLIENT
+
+from broker.errors import ConfigurationError
+from broker.storage.engine.dialects.base import Dialect
+from broker.storage.engine.dialects.quick_connection import QuickConnection
+from broker.storage.engine.dialects.server_settings import unsafe_settings
+from broker.storage.engine.failures import Failure
+from broker.storage.engine.literals import render, render_row
+from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, chunks, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sqlalchemy.engine import URL
+
+    from broker.storage.engine.dialects.base import Target
+    from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Row
+
+# A packet holds 16 MiB by default. One piece alone may be larger, see `server_settings`: a byte of a body takes two.
+MAX_STATEMENT_BYTES = 12 * 1024 * 1024
+CONNECT_TIMEOUT = 5.0
+LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
+NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+_VANISHED_AFTER = 60
+"""Seconds until a server that does not even take notice counts as gone, for who has no other limit."""
+
+MIGRATION_WAIT, MIGRATION_SILENCE, TABLE_WAIT = 60, 30, 50
+"""Seconds: for other migrations; how long one may send nothing (less, so that a frozen one is outlived); for tables."""
+
+# One round trip at connect; the same words on MySQL and MariaDB.
+_SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
+    "SET SESSION time_zone = '+00:00'",
+    "SET SESSION innodb_lock_wait_timeout = 5",
+)
+# What ends the session of a broker that fell silent: in the middle of sending, of reading, or between two statements.
+_SILENCE = "SET SESSION net_read_timeout = {0}, net_write_timeout = {0}, {1} = {0}"
+
+_FAILURES = {
+    **dict.fromkeys((1205, 1213, 1020, 3572), Failure.RETRY),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), Failure.LOST),
+    **dict.fromkeys((2002, 2003, 2006, 2012, 2013, 2014, 2055), Failure.LOST),
+    **dict.fromkeys((1040, 1203, 1226), Failure.LOST),
+    # A log-in that is refused while the broker runs: an administrator is at work, and may be done in a moment.
+    **dict.fromkeys((1044, 1045, 1049, 1129, 1130, 1698, 1820, 1862, 3118, 4151), Failure.LOST),
+    **dict.fromkeys((1290, 1792, 1836), Failure.READ_ONLY),
+    **dict.fromkeys((1021, 1026, 1114, 3019), Failure.FULL),
+    1062: Failure.DUPLICATE,
+}
+_LOCK_WAITS = {1205, 3572}
+_ACCESS_DENIED = {1044, 1045, 1698}
+_UNKNOWN_DATABASE = 1049
+
+
+class Server(Dialect):
+    """A server of the MySQL family.
+
+    Attributes:
+        oldest: its first version that has what halfmq needs.
+        idle_setting: the setting that bounds how long a session may leave a transaction open in silence.
+    """
+
+    oldest: ClassVar[tuple[int, int]]
+    idle_setting: ClassVar[str]
+    for_update = " FOR UPDATE"
+    for_share = " LOCK IN SHARE MODE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    take_offsets = (
+        "UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = LAST_INSERT_ID(next_offset + ?)"
+        " WHERE queue_id = ? AND deleted_at IS NULL"
+    )
+    joined_to = "STRAIGHT_JOIN"
+
+    # SQL
+
+    def by_index(self, name: str) -> str:
+        """Forces the index."""
+        return f" FORCE INDEX ({name})"
+
+    def keep_existing(self, column: str) -> str:
+        """Updates nothing where the key exists."""
+        return f" ON DUPLICATE KEY UPDATE {column} = {column}"
+
+    def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
+        """Deletes by a join with the keys.
+
+        DELETE ... IN scans small tables, in spite of any hint, and then waits for the rows of all others. A join with
+        the keys does not, and costs the same.
+        """
+        ending = f") AS k STRAIGHT_JOIN {table} AS t{self.by_key} ON t.{column} = k.wanted"
+        further = f"{self.row}(?)"
+        return [
+            Statement(
+                "DELETE t FROM (SELECT ? AS wanted"
+                + (" UNION ALL VALUES " + ",".join([further] * (len(chunk) - 1)) if len(chunk) > 1 else "")
+                + ending,
+                chunk,
+            )
+            for chunk in chunks(keys, MAX_GIVEN)
+        ]
+
+    def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
+        """Deletes by a join with the keys."""
+        names = columns.split(", ")
+        on = " AND ".join(f"t.{name} = k.{name}" for name in names)
+        ending = f" AS k STRAIGHT_JOIN {table} AS t{self.by_key} ON {on}"
+        return [Statement(f"DELETE t FROM {given}{ending}", values) for given, values in self._given_keys(names, keys)]
+
+    def update_each(self, table: str, key: str, column: str, values: Sequence[Row], where: str) -> list[Statement]:
+        """Updates by a join with the keys."""
+        ending = f" WHERE t.{where}" if where else ""
+        joined = f" AS k STRAIGHT_JOIN {table} AS t{self.by_key} ON t.{key} = k.{key}"
+        return [
+            Statement(f"UPDATE {given}{joined} SET t.{column} = k.{column}{ending}", given_values)
+            for given, given_values in self._given_keys([key, column], values)
+        ]
+
+    def _given_keys(self, names: Sequence[str], rows: Sequence[Row]) -> Iterable[tuple[str, list[Any]]]:
+        """Tables of given rows for a join, with their values, as few as fit."""
+        first = ", ".join(f"? AS {name}" for name in names)
+        further = f"{self.row}({marks(names)})"
+        for chunk in chunks(rows, MAX_GIVEN):
+            united = " UNION ALL VALUES " + ",".join([further] * (len(chunk) - 1)) if len(chunk) > 1 else ""
+            yield f"(SELECT {first}{united})", [value for row in chunk for value in row]
+
+    def insertion(self, head: str, rows: Sequence[Row], tail: str) -> list[Statement]:
+        """Statements of many rows, their values written into them."""
+        return [Statement(f"{head}{values}{tail}", None) for values in _joined(map(render_row, rows), ",")]
+
+    def offset_after(self, answer: Answer) -> int:
+        """What LAST_INSERT_ID kept."""
+        return answer.last_id
+
+    # Transactions and statements
+
+    def begin(self, session: Session, *, write: bool) -> None:
+        """The first statement begins a transaction."""
+
+    def commit(self, session: Session) -> None:
+        """Commits; a reading session has nothing to commit."""
+        if not session.reading:
+            session.connection.commit()
+
+    def rollback(self, session: Session) -> None:
+        """Rolls back; a reading session has nothing to roll back."""
+        if not session.reading:
+            session.connection.rollback()
+
+    def execute(self, cursor: Any, sql: str, values: Row) -> None:
+        """Runs a statement with its values written into it."""
+        cursor.execute(render(sql, values))
+
+    def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements in one packet, or in a few where they are large."""
+        answers: list[Answer] = []
+        # Line ends within literals are escaped, so this one tells a reader of the packet where a statement ends.
+        for packet in _joined(
+            [each.sql if each.values is None else render(named(each.sql), each.values) for each in statements], ";\n"
+        ):
+            cursor.execute(packet)
+            more: Any = True
+            while more:
+                answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid))
+                more = cursor.nextset()
+        if len(answers) != len(statements):
+            raise RuntimeError(f"{len(answers)} answers to {len(statements)} statements")
+        return answers
+
+    def now(self, session: Session) -> int:
+        """The server's clock."""
+        return int(session.fetch(NOW)[0][0])
+
+    def has_table(self, session: Session, name: str) -> bool:
+        """Asks the information schema."""
+        where = "table_schema = DATABASE() AND table_name = ?"
+        return session.fetch_one(f"SELECT 1 FROM information_schema.tables WHERE {where}", (name,)) is not None
+
+    # Connections
+
+    def connect(self, target: Target, within: float) -> Any:
+        """Connects, and sets the session up in one round trip."""
+        url = target.url
+        connection = (QuickConnection if target.quick else pymysql.Connection)(
+            host=url.host or "127.0.0.1",
+            port=url.port or 3306,
+            user=url.username,
+            password=str(url.password or ""),
+            database=url.database,
+            charset="utf8mb4",
+            connect_timeout=min(CONNECT_TIMEOUT, within),
+            # A server that is stopped takes connections, and says nothing.
+            read_timeout=within,
+            write_timeout=within,
+            autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS,
+            **_options(url),
+        )
+        statements = list(_SESSION)
+        if target.hold_limit:
+            statements.append(_SILENCE.format(target.hold_limit, self.idle_setting))
+            _notice_silence(connection, target.hold_limit)
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        connection._read_timeout = connection._write_timeout = target.answer_timeout
+        return connection
+
+    def connect_patiently(self, target: Target, within: float) -> Any:
+        """Without a bound for answers; a server that vanished is noticed all the same."""
+        connection = self.connect(replace(target, hold_limit=0), within)
+        connection._read_timeout = connection._write_timeout = None
+        _notice_silence(connection, _VANISHED_AFTER)
+        return connection
+
+    @classmethod
+    @abstractmethod
+    def has_version(cls, version: str) -> bool:
+        """Whether a version is one of this server's."""
+
+    def recognised(self, target: Target, within: float) -> tuple[Dialect, str]:
+        """Asks the server for its version."""
+        connection = self.connect(replace(target, hold_limit=0), within)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT VERSION()")
+                version = str(cursor.fetchone()[0])
+        finally:
+            connection.close()
+        return next(kind() for kind in Server.__subclasses__() if kind.has_version(version)), version
+
+    def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
+        """An engine on these connections."""
+        return sa.create_engine("mysql+pymysql://", creator=connect, poolclass=sa.NullPool)
+
+    def prepare(
+        self, session: Session, target: Target, *, reading: bool, answer_timeout: float | None, lock_wait: int | None
+    ) -> None:
+        """Sets timeouts, and has a reading session commit each statement by itself."""
+        if answer_timeout is not None:
+            driver: Any = session.connection.dbapi_connection
+            driver._read_timeout = driver._write_timeout = min(answer_timeout, target.answer_timeout)
+        if lock_wait is not None:
+            session.run(f"SET SESSION innodb_lock_wait_timeout = {lock_wait:d}")
+        if reading:
+            session.connection.autocommit(True)
+            session.reading = True
+
+    def restore(self, session: Session) -> None:
+        """Has a session that read begin transactions again."""
+        if session.reading:
+            session.connection.autocommit(False)
+
+    # Errors and settings
+
+    def failure_of(self, error: BaseException) -> Failure | None:
+        """By the server's number of the error."""
+        if isinstance(error, pymysql.err.InterfaceError):
+            return Failure.LOST
+        if not isinstance(error, pymysql.err.MySQLError):
+            return None
+        code = error.args[0] if error.args else 0
+        if not isinstance(code, int) and isinstance(error, pymysql.err.InternalError | pymysql.err.OperationalError):
+            # The driver's own words: the packets do not fit together, as when the server gave up a log-in, or ended a
+            # session, while this process stood still.
+            return Failure.LOST
+        return _FAILURES.get(code, Failure.OTHER)
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """By the server's number of the error."""
+        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LOCK_WAITS
+
+    def connect_error(self, url: URL, error: Exception) -> str:
+        """Names the server, and what to look at."""
+        if not isinstance(error, pymysql.err.MySQLError | OSError):
+            return super().connect_error(url, error)
+        code = error.args[0] if error.args else 0
+        where = f"{url.host}:{url.port or 3306}"
+        if code in _ACCESS_DENIED:
+            return f"The database server {where} refuses user {url.username!r}: check name, password and grants."
+        if code == _UNKNOWN_DATABASE:
+            return f"The database {url.database!r} does not exist on {where}: create it first (CREATE DATABASE)."
+        kind = (self.failure_of(error) or Failure.LOST).name
+        return f"The database server {where} cannot be reached ({kind}, {error}): is it running, is the port right?"
+
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+        """The version, and the settings that decide what survives a crash."""
+        del target
+        found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
+        if ((int(found[1]), int(found[2])) if found else (0, 0)) < self.oldest:
+            oldest = ".".join(map(str, self.oldest))
+            raise ConfigurationError(
+                f"The server is {self.name} {version}; halfmq needs {oldest} or newer (SKIP LOCKED, window functions).",
+                field="database",
+            )
+        return unsafe_settings(session, largest_body)
+
+    # Migrations
+
+    def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
+        """Takes a lock of the server's, which it takes back with the connection.
+
+        One whose process stands still, or whose machine has vanished, must not hold the lock for ever: the server ends
+        its connection when it has sent nothing for a while. What a statement takes does not count.
+        """
+        for name, seconds in (
+            ("wait_timeout", MIGRATION_SILENCE),
+            # While an ALTER TABLE waits for a transaction that uses the table, all others wait behind it.
+            ("lock_wait_timeout", TABLE_WAIT),
+            ("innodb_lock_wait_timeout", TABLE_WAIT),
+        ):
+            connection.exec_driver_sql(f"SET SESSION {name} = {seconds}")
+        # The server has one room for the names of locks, and 64 characters for each.
+        lock = f"halfmq-migration-{hashlib.sha256(database.lower().encode()).hexdigest()[:32]}"
+        taken = connection.execute(sa.text("SELECT GET_LOCK(:lock, :wait)"), {"lock": lock, "wait": MIGRATION_WAIT})
+        if taken.scalar() != 1:
+            raise ConfigurationError(
+                f"Another migration of this database did not end within {MIGRATION_WAIT} s (see SHOW PROCESSLIST). "
+                "Start again when it has ended.",
+                field="database",
+            )
+
+
+def _notice_silence(connection: Any, seconds: int) -> None:
+    """Has the kernel end a connection whose other end does not even take notice of what is sent; it is gone."""
+    own = connection._sock
+    if own.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for name, value in (
+        ("TCP_USER_TIMEOUT", seconds * 1000),
+        ("TCP_KEEPIDLE", seconds),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):  # Not all systems have all of them.
+            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _options(url: URL) -> dict[str, Any]:
+    options: dict[str, Any] = dict(url.query)
+    unknown = sorted(set(options) - {"ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "charset"})
+    if unknown:
+        raise ConfigurationError(
+            f"The database URL has options that are not known here: {', '.join(unknown)}; "
+            "ssl_ca, ssl_cert, ssl_key and unix_socket are.",
+            field="database",
+        )
+    options.pop("charset", None)
+    if url.host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
+        # The driver would encrypt where the server offers it, which protects nothing on loopback.
+        return {**options, "ssl_disabled": True}
+    if "ssl_ca" in options:
+        # Without it the driver encrypts, but takes any certificate.
+        options["ssl_verify_cert"] = True
+    return options
+
+
+def _joined(pieces: Iterable[str], separator: str) -> Iterable[str]:
+    """The pieces, joined as far as a packet holds them."""
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        # Not its characters: those of other scripts take up to four bytes.
+        length = len(piece) if piece.isascii() else len(piece.encode())
+        if waiting and size + length > MAX_STATEMENT_BYTES:
+            yield separator.join(waiting)
+            waiting, size = [], 0
+        waiting.append(piece)
+        size += length
+    if waiting:
+        yield separator.join(waiting)

@@ -1,0 +1,178 @@
+"""SQLite: a file, or memory of this process."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from broker.errors import ConfigurationError
+from broker.storage.engine.dialects.base import Dialect
+from broker.storage.engine.failures import Failure
+from broker.storage.engine.statements import Answer, Statement, marks, selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from broker.storage.engine.dialects.base import Target
+    from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Row
+
+IN_MEMORY = ":memory:"
+"""As the file: a database of this process, which ends with it."""
+LONGEST_WAIT = 10.0
+"""Seconds to wait for the database's lock, at most."""
+
+_FAILURES = {
+    "SQLITE_BUSY": Failure.RETRY,
+    "SQLITE_LOCKED": Failure.RETRY,
+    "SQLITE_FULL": Failure.FULL,
+    "SQLITE_IOERR": Failure.FULL,
+    "SQLITE_READONLY": Failure.READ_ONLY,
+    "SQLITE_CANTOPEN": Failure.LOST,
+    "SQLITE_CONSTRAINT_PRIMARYKEY": Failure.DUPLICATE,
+    "SQLITE_CONSTRAINT_UNIQUE": Failure.DUPLICATE,
+}
+
+
+class SQLite(Dialect):
+    """SQLite as the embedded database; values are bound, not written into statements."""
+
+    name = "sqlite"
+    what = "file"
+    one_writer = True
+    take_offsets = (
+        "UPDATE queue SET stored_bytes = stored_bytes + ?, next_offset = next_offset + ?"
+        " WHERE queue_id = ? AND deleted_at IS NULL RETURNING next_offset"
+    )
+    joined_to = "CROSS JOIN"
+
+    def keep_existing(self, column: str) -> str:
+        """Ends an INSERT that leaves rows alone whose key exists."""
+        del column
+        return " ON CONFLICT DO NOTHING"
+
+    def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
+        """Deletes by IN: no one else's rows can be in the way."""
+        return selection(f"DELETE FROM {table} WHERE {column}", keys)
+
+    def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
+        """One statement, run for each key."""
+        where = " AND ".join(f"{name} = ?" for name in columns.split(", "))
+        return [Statement(f"DELETE FROM {table} WHERE {where}", rows=keys)] if keys else []
+
+    def update_each(self, table: str, key: str, column: str, values: Sequence[Row], where: str) -> list[Statement]:
+        """One statement, run for each key."""
+        pairs = [(value, wanted) for wanted, value in values]
+        ending = f" AND {where}" if where else ""
+        return [Statement(f"UPDATE {table} SET {column} = ? WHERE {key} = ?{ending}", rows=pairs)] if pairs else []
+
+    def insertion(self, head: str, rows: Sequence[Row], tail: str) -> list[Statement]:
+        """One statement, run for each row."""
+        return [Statement(f"{head}({marks(rows[0])}){tail}", rows=rows)]
+
+    def offset_after(self, answer: Answer) -> int:
+        """What RETURNING gave."""
+        return int(answer.rows[0][0])
+
+    def begin(self, session: Session, *, write: bool) -> None:
+        """Starts a transaction; a writing one waits for its turn here."""
+        session.cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    def commit(self, session: Session) -> None:
+        """Commits, where there is a transaction."""
+        if session.connection.in_transaction:
+            session.cursor.execute("COMMIT")
+
+    def rollback(self, session: Session) -> None:
+        """Rolls back, where there is a transaction."""
+        if session.connection.in_transaction:
+            session.cursor.execute("ROLLBACK")
+
+    def execute(self, cursor: Any, sql: str, values: Row) -> None:
+        """Runs a statement with bound values."""
+        cursor.execute(sql, values)
+
+    def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements one after another: a round trip costs nothing here."""
+        answers = []
+        for statement in statements:
+            sql = named(statement.sql)
+            if statement.rows:
+                cursor.executemany(sql, statement.rows)
+            else:
+                cursor.execute(sql, statement.values or ())
+            answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0))
+        return answers
+
+    def now(self, session: Session) -> int:
+        """The machine's clock."""
+        del session
+        return time.time_ns() // 1000
+
+    def has_table(self, session: Session, name: str) -> bool:
+        """Asks the schema."""
+        return session.fetch_one("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+
+    def connect(self, target: Target, within: float) -> Any:
+        """Opens the file, or the memory that all threads of this process share."""
+        del within
+        wait = min(LONGEST_WAIT, target.answer_timeout)
+        if self.is_volatile(target):
+            file = f"file:/halfmq-{os.getpid()}-{id(target)}?vfs=memdb"
+            connection = sqlite3.connect(file, timeout=wait, isolation_level=None, check_same_thread=False, uri=True)
+            connection.execute("PRAGMA journal_mode = MEMORY")
+            return connection
+        path = Path(str(target.url.database))
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"The folder {str(path.parent)!r} does not exist; create it.", field="database")
+        connection = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
+        self._keep_a_log(connection, wait)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA busy_timeout = {int(wait * 1000)}")
+        connection.execute("PRAGMA cache_size = -4096")
+        return connection
+
+    def _keep_a_log(self, connection: sqlite3.Connection, wait: float) -> None:
+        """Switches to the write-ahead log. Two that do so with a new file do not wait for each other by themselves."""
+        until = time.monotonic() + wait
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if self.failure_of(error) is not Failure.RETRY or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+    def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
+        """An engine on these connections."""
+        return sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
+
+    def failure_of(self, error: BaseException) -> Failure | None:
+        """By the name of the error's code, or of its group."""
+        if not isinstance(error, sqlite3.Error):
+            return None
+        name = getattr(error, "sqlite_errorname", "")
+        return _FAILURES.get(name) or _FAILURES.get("_".join(name.split("_")[:2]), Failure.OTHER)
+
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+        """A file has no settings to check."""
+        del session, version, largest_body
+        if not self.is_volatile(target):
+            return [], []
+        return ["SQLite in memory loses every message when the process ends: name a file."], []
+
+    def is_volatile(self, target: Target) -> bool:
+        """Memory is given back with the last connection."""
+        return target.url.database == IN_MEMORY
+
+    def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
+        """Other processes wait for the lock; what follows is one transaction, also its CREATE TABLEs."""
+        del database
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
