@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.storage.engine.connection import Database
-from broker.storage.engine.group_commit import Worker
+from broker.storage.engine.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from broker.errors import StorageUnavailable
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.clock import DatabaseClock
-from broker.storage.engine.group_commit import LATE, LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, LaneConfig, Redo, Worker
+from broker.storage.engine.group_commit import LATE, LaneConfig
 from broker.storage.engine.turns import Turns
+from broker.storage.engine.worker import LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, Redo, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -77,7 +77,7 @@ def claim(
         counter = counters.get(group_id)
         if counter is None:
             try:
-                counter = _Counter(
+                counter = _open_counter(
                     session, group_id, wishes[group_id], now, directory, groups, turn, keep_history=keep_history
                 )
             except NotFound as error:
@@ -155,64 +155,12 @@ class _Counter:
     """
 
     def __init__(
-        self,
-        session: Session,
-        group_id: int,
-        wishes: Sequence[ClaimWork],
-        now: int,
-        directory: Directory,
-        groups: GroupMemory,
-        turn: int,
-        *,
-        keep_history: bool,
+        self, desk: Desk, lists: Mapping[frozenset[int], _TopicList], due: dict[int, int], backlogs: Sequence[Backlog]
     ) -> None:
-        lists = {_topics_of(item) for item in wishes}
-        known = directory.by_ids(session, frozenset().union(*lists))
-        places = _places(known)
-        # Of each list its own look, for one would be filled by what most of them do not read.
-        self._lists: dict[frozenset[int], _TopicList] = {
-            topic_ids: _TopicList([queue_id for i in topic_ids for queue_id in known[i].queue_ids])
-            for topic_ids in lists
-            if topic_ids <= known.keys()
-        }
-        if not self._lists:
-            raise _topic_deleted()
-        seen, behind, *due = session.execute_all(
-            [
-                groups.look(group_id),
-                Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
-                # The rows are locked by primary key, later.
-                *[
-                    _looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE)
-                    for each in self._lists.values()
-                ],
-            ]
-        )
-        view = groups.view(session, group_id, seen.rows, now)
-        if view is None:
-            raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
-        self.desk = Desk(session, view, places, directory, now, keep_history)
-        self._due: dict[int, int] = {}
-        self._backlogs: list[Backlog] = []
-        if view.group.paused_at is not None:
-            return
-        for each, found in zip(self._lists.values(), due, strict=True):
-            self._due.update(found.rows)
-            each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
-        self._backlogs = self._behind(session, view, behind.rows, turn, list(known.values()))
-
-    @staticmethod
-    def _behind(
-        session: Session, view: GroupView, found: Sequence[Sequence[int]], turn: int, topics: Sequence[Topic]
-    ) -> list[Backlog]:
-        if any(row[2] is None for row in found):
-            join(session, view.group, topics)
-        backlogs = [
-            Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
-        ]
-        # By turns, so that no queue starves; but the higher priority first.
-        start = turn % len(backlogs) if backlogs else 0
-        return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
+        self.desk = desk
+        self._lists = lists
+        self._due = due
+        self._backlogs = backlogs
 
     def serve(self, item: ClaimWork) -> Claimed | BrokerError:
         topics = self._lists.get(_topics_of(item))
@@ -235,6 +183,67 @@ class _Counter:
             or any(backlog.left for backlog in backlogs)
         )
         return claimed
+
+
+def _open_counter(
+    session: Session,
+    group_id: int,
+    wishes: Sequence[ClaimWork],
+    now: int,
+    directory: Directory,
+    groups: GroupMemory,
+    turn: int,
+    *,
+    keep_history: bool,
+) -> _Counter:
+    """Looks at what a group has: its settings, how far it is in its queues, and leases that can be taken.
+
+    Raises:
+        NotFound: the group was deleted, or all topics that are wished for.
+    """
+    named = {_topics_of(item) for item in wishes}
+    known = directory.by_ids(session, frozenset().union(*named))
+    places = _places(known)
+    # Of each list its own look, for one would be filled by what most of them do not read.
+    lists = {
+        topic_ids: _TopicList([queue_id for i in topic_ids for queue_id in known[i].queue_ids])
+        for topic_ids in named
+        if topic_ids <= known.keys()
+    }
+    if not lists:
+        raise _topic_deleted()
+    seen, behind, *due = session.execute_all(
+        [
+            groups.look(group_id),
+            Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
+            # The rows are locked by primary key, later.
+            *[_looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE) for each in lists.values()],
+        ]
+    )
+    view = groups.view(session, group_id, seen.rows, now)
+    if view is None:
+        raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
+    desk = Desk(session, view, places, directory, now, keep_history)
+    if view.group.paused_at is not None:
+        return _Counter(desk, lists, {}, [])
+    leases: dict[int, int] = {}
+    for each, found in zip(lists.values(), due, strict=True):
+        leases.update(found.rows)
+        each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
+    return _Counter(desk, lists, leases, _behind(session, view, behind.rows, turn, list(known.values())))
+
+
+def _behind(
+    session: Session, view: GroupView, found: Sequence[Sequence[int]], turn: int, topics: Sequence[Topic]
+) -> list[Backlog]:
+    if any(row[2] is None for row in found):
+        join(session, view.group, topics)
+    backlogs = [
+        Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
+    ]
+    # By turns, so that no queue starves; but the higher priority first.
+    start = turn % len(backlogs) if backlogs else 0
+    return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
 
 
 class _TopicList:

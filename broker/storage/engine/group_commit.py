@@ -34,42 +34,37 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from broker.errors import BrokerError, Overloaded, RowsHeld, StorageRejected, StorageUnavailable
-from broker.storage.engine.dialects import failure_of, is_database_error, waited_in_vain
-from broker.storage.engine.failures import Failure
-from broker.storage.engine.session import Session
+from broker.ports.observer import NO_OBSERVER, Observer
+from broker.storage.engine.dialects import waited_in_vain
+from broker.storage.engine.worker import HELD, LEAST_PATIENCE, StartOver, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from broker.storage.engine.connection import Database
+    from broker.storage.engine.session import Session
 
 logger = logging.getLogger("halfmq.storage")
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
-Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
-"""Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
-
-RETRIES_AFTER_ROLLBACK = 20
-RETRIES_AFTER_DUPLICATE = 5
 LOCK_WAIT = 1
 """Seconds that a lane waits for a row that somebody else holds, before it turns to other work."""
 WARY_FOR = 10.0
 """Seconds that a lane asks before it waits for locks, once it waited in vain."""
 APART_FOR = 3.0
 """Seconds that a batch runs apart; what is left of it then comes again, so that others have their turn."""
-PAUSE_IF_HELD = 0.05
+PAUSE_IFHELD = 0.05
 PAUSE_IF_WAITED = 0.5
 """Seconds until what had to wait for a lock in vain is tried again; the rest of the lane has them for itself."""
 LATE = 1.0
 """Seconds after the end of a caller's patience when it gets its answer in any case."""
-LEAST_PATIENCE = 5.0
-"""Seconds that one attempt may take, however little patience there is."""
 ITEM_MEMORY = 1024
 """Bytes that an item takes in this process, about, besides what it carries."""
 
@@ -84,12 +79,14 @@ class LaneConfig:
         max_waiting_bytes: memory that items may take while they wait, by their sizes and about a KiB for each; more
             is refused as Overloaded.
         patience: seconds to try to reach the database before items fail.
+        observer: is told of every batch.
     """
 
     max_items: int = 512
     max_bytes: int = 4 * 1024 * 1024
     max_waiting_bytes: int = 64 * 1024 * 1024
     patience: float = 10.0
+    observer: Observer = NO_OBSERVER
 
 
 @dataclass(slots=True, eq=False)
@@ -104,161 +101,12 @@ class _Waiting(Generic[Item, Outcome]):
     places: Sequence[int] = ()
 
 
-_HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
-
-
 def _answer(answer: asyncio.Future[list[Outcome | BrokerError]], outcomes: list[Outcome | BrokerError]) -> None:
     held = [outcome for outcome in outcomes if isinstance(outcome, RowsHeld)]
     if held and len(held) == len(outcomes):
         answer.set_exception(held[0])
     else:
         answer.set_result(outcomes)
-
-
-class Worker:
-    """Runs work as database transactions on one connection that it keeps, in whatever thread calls."""
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        patience: float,
-        reading: bool = False,
-        impatient: bool = True,
-        lock_wait: int | None = None,
-    ) -> None:
-        """Connects when first used.
-
-        Args:
-            database: where it works.
-            patience: seconds to try to reach the database.
-            reading: for work that only reads, statement by statement.
-            impatient: whether somebody waits, so that a statement may take no longer than the patience.
-            lock_wait: seconds to wait for a row that somebody else holds.
-        """
-        self._database = database
-        self._patience = patience
-        self._reading = reading
-        self._answer_timeout = max(patience, LEAST_PATIENCE) if impatient else None
-        self._lock_wait = lock_wait
-        self._session: Session | None = None
-        self._used_at = 0.0
-
-    def transact(
-        self,
-        work: Callable[[Session], Outcome],
-        *,
-        write: bool = True,
-        redo: Redo[Outcome] | None = None,
-        lock_waits: int = RETRIES_AFTER_ROLLBACK,
-        in_doubt: list[Outcome] | None = None,
-    ) -> Outcome:
-        """Runs `work` in a transaction of its own and commits it; again where that is safe and may help.
-
-        Args:
-            work: idempotent, or with a `redo`.
-            write: whether it writes.
-            redo: takes the place of `work` once a COMMIT got no answer.
-            lock_waits: how often to wait in vain for a row that somebody else holds.
-            in_doubt: gets what a COMMIT without an answer would have answered, for who must know when this fails.
-
-        Raises:
-            RowsHeld: somebody else holds rows that are needed.
-            StorageUnavailable: the database could not be reached or written within the patience.
-            Exception: whatever `work` raised, after a rollback.
-        """
-        deadline = time.monotonic() + self._patience
-        attempt = duplicates = waited = 0
-        in_doubt = [] if in_doubt is None else in_doubt
-        while True:
-            attempt += 1
-            answers: list[Outcome] = []
-            began = time.monotonic()
-            try:
-                session = self._connected(began, deadline)
-                session.begin(write=write)
-                outcome = redo(session, in_doubt[0]) if redo and in_doubt else work(session)
-                answers.append(outcome)
-                session.commit()
-            except Exception as error:
-                failure = failure_of(error)
-                if answers and failure is Failure.LOST:
-                    in_doubt[:] = answers
-                if failure is Failure.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
-                    duplicates += 1
-                    self._roll_back()
-                    continue
-                if not is_database_error(error) or failure in {Failure.DUPLICATE, Failure.OTHER}:
-                    self._roll_back()
-                    raise
-                waited += waited_in_vain(error)
-                # A COMMIT in doubt may hold the rows itself; only here is it known what it would have answered.
-                again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
-                if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:
-                    raise RowsHeld(_HELD) from error
-                if not again:
-                    raise StorageUnavailable(
-                        f"The database does not take this now ({failure.name.lower().replace('_', ' ')}); "
-                        "nothing was acknowledged, try again."
-                    ) from error
-            else:
-                self._used_at = time.monotonic()
-                if self._database.availability.away:
-                    self._database.availability.answered(began, written=not self._reading)
-                return outcome
-
-    def close(self) -> None:
-        """Gives the connection back."""
-        if self._session is not None:
-            self._roll_back()
-        if self._session is not None:
-            self._database.release(self._session)
-            self._session = None
-
-    def _connected(self, now: float, deadline: float) -> Session:
-        session = self._session
-        if session is not None and now - self._used_at > self._database.idle_limit(reading=self._reading):
-            self._database.renew(session)
-            session = self._session = None
-        if session is None:
-            session = self._session = self._database.session(
-                reading=self._reading,
-                within=deadline - now,
-                answer_timeout=self._answer_timeout,
-                lock_wait=self._lock_wait,
-            )
-        return session
-
-    def _may_retry(self, failure: Failure, error: Exception, attempt: int, deadline: float) -> bool:
-        if failure is Failure.RETRY:
-            self._roll_back()
-            again = attempt <= RETRIES_AFTER_ROLLBACK and time.monotonic() < deadline
-            pause = min(0.002 * attempt, 0.05)
-            if again:
-                logger.info("rows are held by others, attempt %d: %s", attempt, error)
-        else:
-            self._database.availability.failed(
-                failure.name.lower().replace("_", " "), error, of_writing=failure is not Failure.LOST
-            )
-            self._drop()
-            again = time.monotonic() < deadline and failure is not Failure.FULL
-            pause = min(0.05 * attempt, 0.5)
-        if again:
-            time.sleep(pause)
-        return again
-
-    def _roll_back(self) -> None:
-        if self._session is None:
-            return
-        try:
-            self._session.rollback()
-        except Exception:  # A connection that cannot roll back is of no use.
-            self._drop()
-
-    def _drop(self) -> None:
-        if self._session is not None:
-            self._database.discard(self._session)
-            self._session = None
 
 
 class Lane(Generic[Item, Outcome]):
@@ -380,7 +228,7 @@ class Lane(Generic[Item, Outcome]):
         self._busy = True
         self._idle.clear()
         pieces = [entry.items for entry in batch]
-        running = asyncio.get_running_loop().run_in_executor(self._executor, self._run, pieces)
+        running = asyncio.get_running_loop().run_in_executor(self._executor, self._run_observed, pieces)
         running.add_done_callback(lambda done: self._finish(batch, done))
 
     def _finish(self, batch: list[_Waiting[Item, Outcome]], done: asyncio.Future[list[Outcome | BrokerError]]) -> None:
@@ -407,7 +255,7 @@ class Lane(Generic[Item, Outcome]):
             entry.answer.set_result(outcomes)
             return
         apart = any(outcome.waited for outcome in outcomes if isinstance(outcome, RowsHeld))
-        pause = PAUSE_IF_WAITED if apart else PAUSE_IF_HELD
+        pause = PAUSE_IF_WAITED if apart else PAUSE_IFHELD
         places = entry.places or range(len(outcomes))
         if entry.outcomes is None:
             entry.outcomes = outcomes
@@ -453,6 +301,19 @@ class Lane(Generic[Item, Outcome]):
                 )
             entry.answer.set_exception(error)
         self._timer = None if following is None else loop.call_at(following, self._answer_late_ones)
+
+    def _run_observed(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
+        observer = self._config.observer
+        if observer is NO_OBSERVER:
+            return self._run(pieces)
+        began, items = time.monotonic(), sum(map(len, pieces))
+        try:
+            outcomes = self._run(pieces)
+        except Exception as error:
+            observer.batch_ended(self._name, items, time.monotonic() - began, error)
+            raise
+        observer.batch_ended(self._name, items, time.monotonic() - began, None)
+        return outcomes
 
     def _run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
         items = pieces[0] if len(pieces) == 1 else [item for piece in pieces for item in piece]
@@ -514,8 +375,15 @@ class Lane(Generic[Item, Outcome]):
     def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         if self._wary is not None and self._is_wary():
             return self._wary(session, items)
+        return self._noticing_waits(lambda: self._work(session, items))
+
+    def _noticing_waits(self, run: Callable[[], list[Outcome | BrokerError]]) -> list[Outcome | BrokerError]:
         try:
-            return self._work(session, items)
+            return run()
+        except StartOver as over:
+            if (again := over.again) is None:
+                raise
+            raise StartOver(lambda session: self._noticing_waits(lambda: again(session))) from None
         except Exception as error:
             if waited_in_vain(error):
                 self._wary_until = time.monotonic() + WARY_FOR
@@ -529,7 +397,7 @@ class Lane(Generic[Item, Outcome]):
             if len(pieces) == 1:
                 outcomes += self._run_in_order(piece, waited=True)
             elif time.monotonic() > until:
-                outcomes += [RowsHeld(_HELD) for _ in piece]
+                outcomes += [RowsHeld(HELD) for _ in piece]
             else:
                 try:
                     outcomes += self._transact(piece)
@@ -554,7 +422,7 @@ class Lane(Generic[Item, Outcome]):
             outcomes.append(outcome)
             if isinstance(outcome, StorageUnavailable):
                 return outcomes + [outcome] * (len(piece) - len(outcomes))
-        return outcomes + [RowsHeld(_HELD, waited=True) for _ in piece[len(outcomes) :]]
+        return outcomes + [RowsHeld(HELD, waited=True) for _ in piece[len(outcomes) :]]
 
     def _run_alone(self, item: Item) -> Outcome | BrokerError:
         try:

@@ -8,6 +8,7 @@ A key is taken in the same database transaction that stores its message, and giv
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from broker.domain.ids import format_id
@@ -54,41 +55,20 @@ class _Owner(NamedTuple):
     expires_at: int
 
 
-class _Claims:
-    """Tries to own keys; tells who owns them then.
+@dataclass(slots=True)
+class _Owners:
+    """Who owns keys.
 
     Attributes:
         owners: by key.
         standings: of the transactions that own keys which others wanted.
     """
 
-    def __init__(self, session: Session, wanted: Sequence[Claim], now: int) -> None:
-        self.owners: dict[Key, _Owner] = {}
-        self.standings: dict[bytes, Standing] = {}
-        wanted = sorted(wanted)
-        for _ in range(_ATTEMPTS):
-            self.owners = _owners(session, wanted)
-            others = {
-                owner.transaction_id
-                for claim in wanted
-                if (owner := self.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
-            }
-            self.standings = standings(session, others) if others else {}
-            free = [claim for claim in wanted if claim.key not in self.owners]
-            stale = [claim for claim in wanted if self._is_stale(claim, now)]
-            if not free and not stale:
-                return
-            new = (
-                session.insertion("dedup_key", ", ".join(Claim._fields), free, keep_existing="topic_id") if free else []
-            )
-            answers = session.execute_all([*new, *[self._take_over(claim) for claim in stale]])
-            if sum(answer.changed for answer in answers) == len(free) + len(stale):
-                self.owners |= {claim.key: _Owner(*claim[2:]) for claim in (*free, *stale)}
-                return
-        raise RuntimeError("dedup keys change hands faster than they can be looked at")
+    owners: dict[Key, _Owner]
+    standings: dict[bytes, Standing]
 
-    def _is_stale(self, claim: Claim, now: int) -> bool:
-        """Whether the key is free although somebody has it."""
+    def is_stale(self, claim: Claim, now: int) -> bool:
+        """Whether the key is free although it has an owner."""
         owner = self.owners.get(claim.key)
         if owner is None:
             return False
@@ -99,13 +79,37 @@ class _Claims:
         place = standing.place(owner.position)
         return standing.state is TransactionState.ROLLED_BACK or (place is not None and place[0] == RECALLED)
 
-    def _take_over(self, claim: Claim) -> Statement:
+    def taking_over(self, claim: Claim) -> Statement:
+        """Gives a stale key to another message."""
         before = self.owners[claim.key]
         return Statement(
             "UPDATE dedup_key SET transaction_id = ?, position = ?, expires_at = ?"
             " WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?",
             (*claim[2:], *claim.key, before.transaction_id),
         )
+
+
+def _claim(session: Session, wanted: Sequence[Claim], now: int) -> _Owners:
+    """Tries to own keys; who owns them then."""
+    wanted = sorted(wanted)
+    for _ in range(_ATTEMPTS):
+        found = _Owners(_owners(session, wanted), {})
+        others = {
+            owner.transaction_id
+            for claim in wanted
+            if (owner := found.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
+        }
+        found.standings = standings(session, others) if others else {}
+        free = [claim for claim in wanted if claim.key not in found.owners]
+        stale = [claim for claim in wanted if found.is_stale(claim, now)]
+        if not free and not stale:
+            return found
+        new = session.insertion("dedup_key", ", ".join(Claim._fields), free, keep_existing="topic_id") if free else []
+        answers = session.execute_all([*new, *[found.taking_over(claim) for claim in stale]])
+        if sum(answer.changed for answer in answers) == len(free) + len(stale):
+            found.owners |= {claim.key: _Owner(*claim[2:]) for claim in (*free, *stale)}
+            return found
+    raise RuntimeError("dedup keys change hands faster than they can be looked at")
 
 
 def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
@@ -143,7 +147,7 @@ def claim_for_send(
             first = wanted.setdefault(claim.key, claim)
             if first is not claim:
                 later[item.message_id] = first.transaction_id
-    claims = _Claims(session, list(wanted.values()), now)
+    claims = _claim(session, list(wanted.values()), now)
     answers: dict[bytes, Duplicate | BrokerError] = {}
     own_before = []
     for claim in wanted.values():
@@ -186,7 +190,7 @@ def claim_for_prepare(
         for transaction_id, position, half in halves
         if half.message.dedup_key and half.topic_id in windows
     ]
-    claims = _Claims(session, wanted, now)
+    claims = _claim(session, wanted, now)
     refused: dict[bytes, BrokerError] = {}
     for claim in wanted:
         owner = claims.owners[claim.key]

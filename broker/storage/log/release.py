@@ -5,6 +5,7 @@ Bodies do not travel: the database copies them, at places that are worked out he
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import NotFound
@@ -60,86 +61,23 @@ class HalfRow(NamedTuple):
     dedup_hash: bytes | None
 
 
+@dataclass(slots=True)
 class Release:
     """Offsets are taken; the statements that copy the half messages are still to be run.
 
     Attributes:
-        statements: they copy the half messages, `copied` of them; then they add the index of keys.
+        statements: they copy the half messages; then they add the index of keys.
         places: where each half message of a transaction will be, by position.
+        count: half messages that are copied.
+        copies: how many of the statements copy.
+        later: topics of messages that are scheduled.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        committed: Sequence[bytes],
-        halves: Mapping[bytes, Sequence[HalfRow]],
-        now: int,
-        directory: Directory,
-        turn: int,
-        free: FreeQueues | None = None,
-    ) -> None:
-        """Takes the offsets of all half messages of these transactions whose time has come.
-
-        With `free`, in queues of it; there is one for each of them.
-        """
-        known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
-        queue_ids: dict[tuple[int, int | None, int | None], int] = {}
-        wanted: dict[int, tuple[int, int]] = {}
-        for transaction_id in committed:
-            for half in halves[transaction_id]:
-                if half.deliver_at is not None and half.deliver_at > now:
-                    continue
-                queue_id = queue_ids.get(half[:3])
-                if queue_id is None:
-                    topic = known[half.topic_id]
-                    which = (half.queue_no, half.priority or 0, turn)
-                    chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
-                    if chosen is None:
-                        raise held(topic)
-                    queue_id = queue_ids[half[:3]] = chosen
-                count, size = wanted.get(queue_id, (0, 0))
-                wanted[queue_id] = (count + 1, size + half.size)
-        following = take_offsets(session, wanted) if wanted else {}
-        self.places: dict[bytes, list[Place]] = {}
-        copied: list[tuple[bytes, int, int, int]] = []
-        waiting: list[tuple[bytes, int]] = []
-        entries: list[keys.Entry] = []
-        for transaction_id in committed:
-            own = self.places[transaction_id] = []
-            for position, half in enumerate(halves[transaction_id]):
-                if half.deliver_at is not None and half.deliver_at > now:
-                    own.append((SCHEDULED, half.deliver_at, half.topic_id))
-                    waiting.append((transaction_id, position))
-                    continue
-                queue_id = queue_ids[half[:3]]
-                offset = following[queue_id]
-                following[queue_id] = offset + 1
-                own.append((queue_id, offset))
-                copied.append((transaction_id, position, queue_id, offset))
-                if half.message_keys:
-                    entries += keys.stored_entries(half.topic_id, queue_id, offset, half.message_keys)
-        self._count = len(copied) + len(waiting)
-        self._copies = self._into_log(session, copied, now) + self._into_schedule(session, waiting)
-        self.statements = self._copies + keys.insertion(session, entries)
-        # What goes into the log finds its queue gone with its topic; what waits has no queue yet.
-        self._later = {halves[i][position].topic_id for i, position in waiting}
-        if self._later:
-            self.statements.append(topics.asking(self._later))
-
-    @staticmethod
-    def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:
-        if len(copied) == 1:
-            ((transaction_id, position, queue_id, offset),) = copied
-            return [Statement(_RELEASE_ONE, (queue_id, offset, now, transaction_id, position))]
-        select = _RELEASE.format(
-            now=now, given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key
-        )
-        return session.insertion_with(INTO_LOG, _PLACES, copied, select)
-
-    @staticmethod
-    def _into_schedule(session: Session, waiting: Sequence[tuple[bytes, int]]) -> list[Statement]:
-        select = _SCHEDULE.format(given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key)
-        return session.insertion_with(_INTO_SCHEDULE, _WAITING, waiting, select)
+    statements: list[Statement]
+    places: dict[bytes, list[Place]]
+    count: int
+    copies: int
+    later: set[int]
 
     def check(self, answers: Sequence[Answer]) -> None:
         """Raises an error unless all were copied; the database transaction is undone then.
@@ -148,12 +86,85 @@ class Release:
             NotFound: the topic of one that waits is gone: a broker of an earlier version took its half message in.
             RuntimeError: some are missing.
         """
-        if self._later and {row[0] for row in answers[-1].rows} != self._later:
+        if self.later and {row[0] for row in answers[-1].rows} != self.later:
             raise NotFound(
                 "A topic of this transaction was deleted; roll the transaction back.",
                 reason="TOPIC_NOT_FOUND",
                 field="topic",
             )
-        count = sum(answer.changed for answer in answers[: len(self._copies)])
-        if count != self._count:
-            raise RuntimeError(f"released {count} of {self._count} half messages")
+        count = sum(answer.changed for answer in answers[: self.copies])
+        if count != self.count:
+            raise RuntimeError(f"released {count} of {self.count} half messages")
+
+
+def take_places(
+    session: Session,
+    committed: Sequence[bytes],
+    halves: Mapping[bytes, Sequence[HalfRow]],
+    now: int,
+    directory: Directory,
+    turn: int,
+    free: FreeQueues | None = None,
+) -> Release:
+    """Takes the offsets of all half messages of these transactions whose time has come.
+
+    With `free`, in queues of it; there is one for each of them.
+    """
+    known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
+    queue_ids: dict[tuple[int, int | None, int | None], int] = {}
+    wanted: dict[int, tuple[int, int]] = {}
+    for transaction_id in committed:
+        for half in halves[transaction_id]:
+            if half.deliver_at is not None and half.deliver_at > now:
+                continue
+            queue_id = queue_ids.get(half[:3])
+            if queue_id is None:
+                topic = known[half.topic_id]
+                which = (half.queue_no, half.priority or 0, turn)
+                chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
+                if chosen is None:
+                    raise held(topic)
+                queue_id = queue_ids[half[:3]] = chosen
+            count, size = wanted.get(queue_id, (0, 0))
+            wanted[queue_id] = (count + 1, size + half.size)
+    following = take_offsets(session, wanted) if wanted else {}
+    places: dict[bytes, list[Place]] = {}
+    copied: list[tuple[bytes, int, int, int]] = []
+    waiting: list[tuple[bytes, int]] = []
+    entries: list[keys.Entry] = []
+    for transaction_id in committed:
+        own = places[transaction_id] = []
+        for position, half in enumerate(halves[transaction_id]):
+            if half.deliver_at is not None and half.deliver_at > now:
+                own.append((SCHEDULED, half.deliver_at, half.topic_id))
+                waiting.append((transaction_id, position))
+                continue
+            queue_id = queue_ids[half[:3]]
+            offset = following[queue_id]
+            following[queue_id] = offset + 1
+            own.append((queue_id, offset))
+            copied.append((transaction_id, position, queue_id, offset))
+            if half.message_keys:
+                entries += keys.stored_entries(half.topic_id, queue_id, offset, half.message_keys)
+    copies = _into_log(session, copied, now) + _into_schedule(session, waiting)
+    statements = copies + keys.insertion(session, entries)
+    # What goes into the log finds its queue gone with its topic; what waits has no queue yet.
+    later = {halves[i][position].topic_id for i, position in waiting}
+    if later:
+        statements.append(topics.asking(later))
+    return Release(statements, places, len(copied) + len(waiting), len(copies), later)
+
+
+def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:
+    if len(copied) == 1:
+        ((transaction_id, position, queue_id, offset),) = copied
+        return [Statement(_RELEASE_ONE, (queue_id, offset, now, transaction_id, position))]
+    select = _RELEASE.format(
+        now=now, given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key
+    )
+    return session.insertion_with(INTO_LOG, _PLACES, copied, select)
+
+
+def _into_schedule(session: Session, waiting: Sequence[tuple[bytes, int]]) -> list[Statement]:
+    select = _SCHEDULE.format(given="{given}", joined_to=session.dialect.joined_to, by_key=session.dialect.by_key)
+    return session.insertion_with(_INTO_SCHEDULE, _WAITING, waiting, select)

@@ -15,6 +15,7 @@ from broker.errors import NotFound
 from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
 from broker.storage.engine.statements import Statement, marks
+from broker.storage.engine.worker import StartOver
 from broker.storage.log import keys
 from broker.storage.log.log import take_offsets
 from broker.storage.log.release import INTO_LOG
@@ -135,11 +136,9 @@ def move_due(
     try:
         return _move(session, due, now, directory, turn, free)
     except NotFound:
-        # A topic was deleted that this broker still remembers.
-        session.rollback()
-        session.begin()
+        # A topic was deleted that is still cached here.
         directory.clear()
-        return Moved(next_due=due[0].deliver_at)
+        raise StartOver from None
 
 
 def _take_turn(session: Session) -> bool:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from broker.errors import NotFound, Refused
 from broker.storage.delivery.leases import drop_of_groups
 from broker.storage.engine.statements import marks
+from broker.storage.engine.worker import Worker
 from broker.storage.retention.trimming import CHUNK, drop_head, head_of
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
+
+PATIENCE = 10.0
+"""Seconds to try to reach the database, where no broker does this."""
 
 
 def delete_topic(session: Session, topic: Topic, now: int) -> None:
@@ -102,16 +106,17 @@ def sweep(session: Session, topic_id: int) -> bool:
 
 def sweep_all(database: Database) -> None:
     """Removes all that deleted topics left, where no broker does so any more."""
-    session = database.session()
+    worker = Worker(database, patience=PATIENCE, impatient=False)
     try:
-        while True:
-            session.begin()
-            deleted = deleted_topics(session, 1)
-            if deleted:
-                sweep(session, deleted[0])
-            session.commit()
-            if not deleted:
-                return
+        while worker.transact(_sweep_one):
+            pass
     finally:
-        session.rollback()
-        database.release(session)
+        worker.close()
+
+
+def _sweep_one(session: Session) -> bool:
+    """Removes a piece of what one deleted topic left; whether there was one."""
+    deleted = deleted_topics(session, 1)
+    if deleted:
+        sweep(session, deleted[0])
+    return bool(deleted)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.storage.delivery.progress import first_unread
 from broker.storage.engine.statements import Statement
+from broker.storage.engine.worker import StartOver
 from broker.storage.log import keys
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def _unless_unread(session: Session, queue_id: int, messages: list[Head]) -> lis
     return messages if unread is None else [message for message in messages if message.offset < unread]
 
 
-def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> bool:
+def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> None:
     """Deletes the messages from the queue's lower bound `first` on, with their keys and what is noted of them.
 
-    Returns:
-        False when another broker moved the bound meanwhile; the transaction is undone then.
+    Raises:
+        StartOver: another broker moved the bound meanwhile.
     """
     end = messages[-1].offset + 1
     entries = [
@@ -78,9 +79,7 @@ def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messag
         (end, sum(message.size for message in messages), queue_id, first),
     )
     if not moved:
-        session.rollback()
-        session.begin()
-    return bool(moved)
+        raise StartOver
 
 
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
@@ -94,9 +93,9 @@ def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
     )
     if expired:
         expired = _unless_unread(session, queue_id, expired)
-    if expired and drop_head(session, topic.topic_id, queue_id, row[0], expired):
-        return len(expired)
-    return 0
+    if expired:
+        drop_head(session, topic.topic_id, queue_id, row[0], expired)
+    return len(expired)
 
 
 def trim_topic(session: Session, topic: Topic) -> int:
@@ -128,8 +127,7 @@ def trim_topic(session: Session, topic: Topic) -> int:
         elif len(own) == limit:
             break  # What follows in this queue was not read, and may be older than the other queues' heads.
     for queue_id in sorted(dropped):
-        if not drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id]):
-            return 0
+        drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id])
     return sum(map(len, dropped.values()))
 
 

@@ -20,6 +20,7 @@ from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound,
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
 from broker.storage.engine.statements import Answer, Statement, rows_of, selection
+from broker.storage.engine.worker import StartOver
 from broker.storage.log import deduplication
 from broker.storage.tables import rows
 
@@ -40,9 +41,27 @@ _COLUMNS = (
 
 
 def prepare(
-    session: Session, work: Sequence[PrepareWork], now: int, policy: CheckPolicy, directory: Directory
+    session: Session,
+    work: Sequence[PrepareWork],
+    now: int,
+    policy: CheckPolicy,
+    directory: Directory,
+    *,
+    one_by_one: bool = False,
 ) -> list[TransactionOutcome | BrokerError]:
-    """Stores half messages; one outcome per item, in their order."""
+    """Stores half messages; one outcome per item, in their order.
+
+    Args:
+        session: in whose transaction.
+        work: what to store.
+        now: the database's time.
+        policy: when transactions are first checked.
+        directory: the topics.
+        one_by_one: looks at each transaction by itself, not at all together, which costs less where all are new.
+
+    Raises:
+        StartOver: something was there before, or a topic is gone.
+    """
     keyed = [
         (item.transaction_id, position, half)
         for item in work
@@ -55,23 +74,25 @@ def prepare(
         windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
     ids = {item.transaction_id for item in work}
     plain = len(ids) == len(work) and not any(item.first_position for item in work)
-    if plain and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed):
+    if (
+        plain
+        and not one_by_one
+        and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed)
+    ):
         refused, claims = deduplication.claim_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
-        stored = _prepare_together(session, fresh, now, policy, claims, directory)
+        stored = _prepare_all(session, fresh, now, policy, claims, directory)
         if stored is not None:
             # What was refused may have been stored long ago, before somebody else took its key over.
             return [
                 stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
                 for item in work
             ]
-        # Something was there before, or a topic is gone: start over and look at each transaction by itself.
-        session.rollback()
-        session.begin()
+        raise StartOver(lambda session: prepare(session, work, now, policy, directory, one_by_one=True))
     return [_prepare_one(session, item, now, policy, windows, directory) for item in work]
 
 
-def _prepare_together(
+def _prepare_all(
     session: Session,
     work: Sequence[PrepareWork],
     now: int,

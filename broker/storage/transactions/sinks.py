@@ -6,7 +6,7 @@ everything else. A transaction of a sink has check_state 0 at its first position
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.transaction import TransactionState, VerdictSource
@@ -15,7 +15,7 @@ from broker.ports.epochs import EpochCommitted, SinkState
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.log import bulk_release
 from broker.storage.transactions import halves
-from broker.storage.transactions.verdicts import decide_within
+from broker.storage.transactions.verdicts import decide_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,39 +33,45 @@ _SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FRO
 _OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
 
 
+@dataclass(slots=True)
 class _Sink:
     """A sink's row, locked."""
 
-    def __init__(self, session: Session, epoch: Epoch, now: int) -> None:
-        """Locks the row, made if need be, and has the query take the sink over where it may.
-
-        Raises:
-            Refused: it belongs to another query.
-        """
-        locking = session.dialect.for_update
-        row = session.fetch_one(_SINK + locking, (epoch.sink,))
-        if row is None:
-            values = (epoch.sink, epoch.query_id, 0, now)
-            session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
-            row = session.fetch(_SINK + locking, (epoch.sink,))[0]
-        self.sink_id, query_id, self.generation, self._committed, _ = row
-        if epoch.query_id and query_id != epoch.query_id:
-            if not epoch.take_over:
-                raise _taken(epoch, query_id, self._committed)
-            self.generation, self._committed = self.generation + 1, None
-            session.run(
-                "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL"
-                " WHERE sink_id = ?",
-                (epoch.query_id, self.generation, self.sink_id),
-            )
+    sink_id: int
+    generation: int
+    committed: int | None
 
     def has(self, number: int) -> bool:
         """Whether an epoch is committed."""
-        return self._committed is not None and self._committed >= number
+        return self.committed is not None and self.committed >= number
 
     def key(self, number: int) -> tuple[int, int, int]:
         """The values of _OF_EPOCH."""
         return self.sink_id, self.generation, number
+
+
+def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
+    """Locks a sink's row, made if need be, and has the query take the sink over where it may.
+
+    Raises:
+        Refused: it belongs to another query.
+    """
+    locking = session.dialect.for_update
+    row = session.fetch_one(_SINK + locking, (epoch.sink,))
+    if row is None:
+        values = (epoch.sink, epoch.query_id, 0, now)
+        session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
+        row = session.fetch(_SINK + locking, (epoch.sink,))[0]
+    sink_id, query_id, generation, committed, _ = row
+    if not epoch.query_id or query_id == epoch.query_id:
+        return _Sink(sink_id, generation, committed)
+    if not epoch.take_over:
+        raise _taken(epoch, query_id, committed)
+    session.run(
+        "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL WHERE sink_id = ?",
+        (epoch.query_id, generation + 1, sink_id),
+    )
+    return _Sink(sink_id, generation + 1, None)
 
 
 def _taken(epoch: Epoch, query_id: str, committed: int | None) -> Refused:
@@ -127,7 +133,7 @@ def _enlist(
     # A late repetition finds what it wrote released: then there is nothing to drop.
     waiting = [own] if stored.state is TransactionState.PREPARED else []
     try:
-        sink = _Sink(session, item.epoch, now)
+        sink = _locked(session, item.epoch, now)
     except Refused as refusal:
         _decide(session, waiting, now, directory, 0, None)
         return refusal
@@ -152,7 +158,7 @@ def commit(
     Raises:
         Refused: the sink belongs to another query, or some half messages are not there.
     """
-    sink = _Sink(session, epoch, now)
+    sink = _locked(session, epoch, now)
     if sink.has(epoch.number):
         return EpochCommitted(already=True)
     written = session.fetch(
@@ -195,7 +201,7 @@ def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
     Raises:
         Refused: the sink belongs to another query.
     """
-    return _Sink(session, epoch, now).has(epoch.number)
+    return _locked(session, epoch, now).has(epoch.number)
 
 
 def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: int) -> bool:
@@ -207,7 +213,7 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: 
     if not exists(session, epoch.sink):
         return False  # Nothing was ever written to it, and an abort does not bind it to a query.
     # It takes nothing over: a query that lost its sink has nothing there to be dropped.
-    sink = _Sink(session, replace(epoch, take_over=False), now)
+    sink = _locked(session, replace(epoch, take_over=False), now)
     if sink.has(epoch.number):
         return True
     written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
@@ -320,7 +326,7 @@ def _decide(
             VerdictWork(transaction_id, done is not None, VerdictSource.SINK)
             for transaction_id in ids[start : start + DECIDED_AT_ONCE]
         ]
-        for outcome in decide_within(session, work, now, directory, turn):
+        for outcome in decide_all(session, work, now, directory, turn):
             if isinstance(outcome, TransactionOutcome):
                 if done is not None:
                     _count(outcome, done, directory, session)

@@ -13,8 +13,9 @@ from broker.domain.transaction import TransactionState, VerdictSource, advance, 
 from broker.errors import BrokerError, NotFound, Refused, RowsHeld, VerdictConflict
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
+from broker.storage.engine.worker import StartOver
 from broker.storage.log import deduplication
-from broker.storage.log.release import HALF_COLUMNS, HalfRow, Release
+from broker.storage.log.release import HALF_COLUMNS, HalfRow, take_places
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import NO_CHECKS, PARKED
 
@@ -53,61 +54,60 @@ def decide(
     directory: Directory,
     turn: int,
     free: FreeQueues | None = None,
+    *,
+    look_up_all: bool = False,
 ) -> list[TransactionOutcome | BrokerError]:
     """Records verdicts, releases and drops half messages; one outcome per item, in their order.
 
     With `free`, no queue is waited for: transactions with messages whose queues are held by others are answered
     RowsHeld. So are, at any time, those that are too much for one database transaction: they come with the next one.
+
+    Args:
+        session: in whose transaction.
+        work: the verdicts.
+        now: the database's time.
+        directory: the topics.
+        turn: chooses among queues.
+        free: queues that are not held by others.
+        look_up_all: looks for the op records of all transactions, also of those with half messages.
+
+    Raises:
+        StartOver: a transaction with half messages has an op record, and was not looked up.
     """
     ids = sorted({item.transaction_id for item in work})
     pending, count = _lock_some_halves(session, ids)
-    if count < len(ids):
-        ids = ids[:count]
-        decided = set(ids)
-        first = iter(
-            _decide_on(
-                session, [i for i in work if i.transaction_id in decided], ids, pending, now, directory, turn, free
-            )
+    taken = set(ids[:count])
+    some = work if count == len(ids) else [item for item in work if item.transaction_id in taken]
+    looked_up = ids[:count] if look_up_all else [i for i in ids[:count] if i not in pending]
+    outcomes = _decide(session, some, pending, looked_up, now, directory, turn, free)
+    if outcomes is None:
+        if look_up_all:
+            raise RuntimeError(_CAME_MEANWHILE)
+        raise StartOver(
+            lambda session: decide(session, work, now, directory, turn, free and FreeQueues(session), look_up_all=True)
         )
-        return [next(first) if item.transaction_id in decided else _too_much() for item in work]
-    return _decide_on(session, work, ids, pending, now, directory, turn, free)
+    if some is work:
+        return outcomes
+    first = iter(outcomes)
+    return [next(first) if item.transaction_id in taken else _too_much() for item in work]
 
 
-def _decide_on(
-    session: Session,
-    work: Sequence[VerdictWork],
-    ids: Sequence[bytes],
-    pending: dict[bytes, _Open],
-    now: int,
-    directory: Directory,
-    turn: int,
-    free: FreeQueues | None,
+def decide_all(
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
 ) -> list[TransactionOutcome | BrokerError]:
-    """Decides about transactions whose half messages are locked."""
-    outcomes = _decide(session, work, pending, [i for i in ids if i not in pending], now, directory, turn, free)
+    """As `decide`, however much it is, and never starting over: it is part of a larger database transaction."""
+    ids = sorted({item.transaction_id for item in work})
+    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, turn)
     if outcomes is None:
-        session.rollback()
-        session.begin()
-        pending = _lock_halves(session, ids)
-        outcomes = _decide(session, work, pending, ids, now, directory, turn, free and FreeQueues(session))
-    if outcomes is None:
-        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
+        raise RuntimeError(_CAME_MEANWHILE)
     return outcomes
+
+
+_CAME_MEANWHILE = "an op record came while its half messages were locked; the database transaction is undone"
 
 
 def _too_much() -> RowsHeld:
     return RowsHeld("There is too much to be decided at once; nothing of this was acknowledged, try again.")
-
-
-def decide_within(
-    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
-) -> list[TransactionOutcome | BrokerError]:
-    """As `decide`, without ever starting the database transaction over."""
-    ids = sorted({item.transaction_id for item in work})
-    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, turn)
-    if outcomes is None:
-        raise RuntimeError("an op record came while its half messages were locked; the database transaction is undone")
-    return outcomes
 
 
 def _decide(
@@ -228,7 +228,7 @@ def _apply(
 ) -> bool:
     """Writes verdicts; whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
-    release = Release(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn, free)
+    release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn, free)
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]

@@ -1,0 +1,201 @@
+"""One connection that runs work as database transactions, again where that is safe and may help."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from broker.errors import RowsHeld, StorageUnavailable
+from broker.storage.engine.dialects import failure_of, is_database_error, waited_in_vain
+from broker.storage.engine.failures import Failure
+from broker.storage.engine.session import Session
+
+if TYPE_CHECKING:
+    from broker.storage.engine.connection import Database
+
+logger = logging.getLogger("halfmq.storage")
+
+Outcome = TypeVar("Outcome")
+
+Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
+"""Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
+
+RETRIES_AFTER_ROLLBACK = 20
+RETRIES_AFTER_DUPLICATE = 5
+LEAST_PATIENCE = 5.0
+"""Seconds that one attempt may take, however little patience there is."""
+MOST_STARTS = 20
+
+HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
+
+
+class StartOver(Exception):
+    """Raised by work to have its database transaction undone and begun again.
+
+    What it found cannot be built upon: it took a shorter way that does not lead there, or a cache misled it.
+    """
+
+    def __init__(self, again: Callable[[Session], Any] | None = None) -> None:
+        """Takes what runs then in the place of the whole work; None: the same work, which will find other things."""
+        super().__init__("the work starts over in a new database transaction")
+        self.again = again
+
+
+def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> Outcome:
+    """Runs work in the transaction that has begun, or in another one where it has to start over."""
+    for _ in range(MOST_STARTS):
+        try:
+            return work(session)
+        except StartOver as over:
+            session.rollback()
+            session.begin(write=write)
+            work = over.again or work
+    raise RuntimeError("what the work builds upon changes faster than it can be looked at")
+
+
+class Worker:
+    """Runs work as database transactions on one connection that it keeps, in whatever thread calls."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        patience: float,
+        reading: bool = False,
+        impatient: bool = True,
+        lock_wait: int | None = None,
+    ) -> None:
+        """Connects when first used.
+
+        Args:
+            database: where it works.
+            patience: seconds to try to reach the database.
+            reading: for work that only reads, statement by statement.
+            impatient: whether somebody waits, so that a statement may take no longer than the patience.
+            lock_wait: seconds to wait for a row that somebody else holds.
+        """
+        self._database = database
+        self._patience = patience
+        self._reading = reading
+        self._answer_timeout = max(patience, LEAST_PATIENCE) if impatient else None
+        self._lock_wait = lock_wait
+        self._session: Session | None = None
+        self._used_at = 0.0
+
+    def transact(
+        self,
+        work: Callable[[Session], Outcome],
+        *,
+        write: bool = True,
+        redo: Redo[Outcome] | None = None,
+        lock_waits: int = RETRIES_AFTER_ROLLBACK,
+        in_doubt: list[Outcome] | None = None,
+    ) -> Outcome:
+        """Runs `work` in a transaction of its own and commits it; again where that is safe and may help.
+
+        Args:
+            work: idempotent, or with a `redo`.
+            write: whether it writes.
+            redo: takes the place of `work` once a COMMIT got no answer.
+            lock_waits: how often to wait in vain for a row that somebody else holds.
+            in_doubt: gets what a COMMIT without an answer would have answered, for who must know when this fails.
+
+        Raises:
+            RowsHeld: somebody else holds rows that are needed.
+            StorageUnavailable: the database could not be reached or written within the patience.
+            Exception: whatever `work` raised, after a rollback.
+        """
+        deadline = time.monotonic() + self._patience
+        attempt = duplicates = waited = 0
+        in_doubt = [] if in_doubt is None else in_doubt
+        while True:
+            attempt += 1
+            answers: list[Outcome] = []
+            began = time.monotonic()
+            try:
+                session = self._connected(began, deadline)
+                session.begin(write=write)
+                outcome = redo(session, in_doubt[0]) if redo and in_doubt else _work(session, work, write)
+                answers.append(outcome)
+                session.commit()
+            except Exception as error:
+                failure = failure_of(error)
+                if answers and failure is Failure.LOST:
+                    in_doubt[:] = answers
+                if failure is Failure.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
+                    duplicates += 1
+                    self._roll_back()
+                    continue
+                if not is_database_error(error) or failure in {Failure.DUPLICATE, Failure.OTHER}:
+                    self._roll_back()
+                    raise
+                waited += waited_in_vain(error)
+                # A COMMIT in doubt may hold the rows itself; only here is it known what it would have answered.
+                again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
+                if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:
+                    raise RowsHeld(HELD) from error
+                if not again:
+                    raise StorageUnavailable(
+                        f"The database does not take this now ({failure.name.lower().replace('_', ' ')}); "
+                        "nothing was acknowledged, try again."
+                    ) from error
+            else:
+                self._used_at = time.monotonic()
+                if self._database.availability.away:
+                    self._database.availability.answered(began, written=not self._reading)
+                return outcome
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        if self._session is not None:
+            self._roll_back()
+        if self._session is not None:
+            self._database.release(self._session)
+            self._session = None
+
+    def _connected(self, now: float, deadline: float) -> Session:
+        session = self._session
+        if session is not None and now - self._used_at > self._database.idle_limit(reading=self._reading):
+            self._database.renew(session)
+            session = self._session = None
+        if session is None:
+            session = self._session = self._database.session(
+                reading=self._reading,
+                within=deadline - now,
+                answer_timeout=self._answer_timeout,
+                lock_wait=self._lock_wait,
+            )
+        return session
+
+    def _may_retry(self, failure: Failure, error: Exception, attempt: int, deadline: float) -> bool:
+        if failure is Failure.RETRY:
+            self._roll_back()
+            again = attempt <= RETRIES_AFTER_ROLLBACK and time.monotonic() < deadline
+            pause = min(0.002 * attempt, 0.05)
+            if again:
+                logger.info("rows are held by others, attempt %d: %s", attempt, error)
+        else:
+            self._database.availability.failed(
+                failure.name.lower().replace("_", " "), error, of_writing=failure is not Failure.LOST
+            )
+            self._drop()
+            again = time.monotonic() < deadline and failure is not Failure.FULL
+            pause = min(0.05 * attempt, 0.5)
+        if again:
+            time.sleep(pause)
+        return again
+
+    def _roll_back(self) -> None:
+        if self._session is None:
+            return
+        try:
+            self._session.rollback()
+        except Exception:  # A connection that cannot roll back is of no use.
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._database.discard(self._session)
+            self._session = None
