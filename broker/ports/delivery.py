@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.lease import Receipt
     from broker.domain.message import LogMessage
+    from broker.domain.place import InLog
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
 
@@ -158,7 +159,7 @@ class ReceiptOutcome:
     """
 
     expires_at: int | None = None
-    dead_letter: tuple[int, int] | None = None
+    dead_letter: InLog | None = None
     dead_letter_message_id: str = ""
     held_until: int = 0
     frees: tuple[int, ...] = ()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.domain.place import Queue
     from broker.errors import BrokerError
-    from broker.ports.places import Queue
     from broker.ports.transactions import PrepareWork
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage, Message
+    from broker.domain.place import Place, Queue
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
-    from broker.ports.places import Place, Queue
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
+    from broker.domain.place import Place
     from broker.domain.topic import Topic
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-    from broker.ports.places import Place
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.message import Message
+    from broker.domain.place import Place
     from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
     from broker.errors import BrokerError
-    from broker.ports.places import Place
 
 
 @dataclass(slots=True)

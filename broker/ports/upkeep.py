@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from broker.domain.place import Queue
     from broker.domain.topic import Topic
-    from broker.ports.places import Queue
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
 from broker.domain.message import LogPosition
-from broker.ports.places import RECALLED, SCHEDULED
+from broker.domain.place import Recalled, Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.domain.place import Place, Queue
     from broker.domain.topic import Topic
-    from broker.ports.places import Place, Queue
     from broker.ports.topics import QueueNames
 
 
@@ -54,20 +54,20 @@ class Positions:
 
     async def of(self, place: Place, own_id: str, released: Released | None = None) -> LogPosition:
         """Where a message with this id is; `released` collects it as new there."""
-        queue_id, offset, *rest = place
-        if queue_id == SCHEDULED:
+        if isinstance(place, Scheduled):
             if released is not None:
-                released.schedule(offset)
-            return LogPosition(await self._topic_name(rest), 0, 0, own_id, scheduled_at=offset)
-        if queue_id == RECALLED:
-            return LogPosition(await self._topic_name(rest), 0, 0, own_id, recalled_at=offset)
+                released.schedule(place.due)
+            return LogPosition(await self._topic_name(place), 0, 0, own_id, scheduled_at=place.due)
+        if isinstance(place, Recalled):
+            return LogPosition(await self._topic_name(place), 0, 0, own_id, recalled_at=place.recalled_at)
+        queue_id, offset = place
         topic, queue_no = self._names.known_queue(queue_id) or await self._queue(queue_id)
         if released is not None and topic is not None:
             released.add(topic.topic_id, queue_id, offset)
         return LogPosition(topic.name if topic is not None else "", queue_no, offset, own_id)
 
-    async def _topic_name(self, rest: Sequence[int]) -> str:
-        return await self._names.find_topic_name(rest[0]) if rest else ""
+    async def _topic_name(self, place: Scheduled | Recalled) -> str:
+        return await self._names.find_topic_name(place.topic_id) if place.topic_id else ""
 
     async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
         return await self._names.find_topic_of_queue(queue_id) or (None, 0)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from broker.domain.place import Queue
     from broker.ports.delivery import GroupNews
-    from broker.ports.places import Queue
     from broker.services.positions import Released
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, InvalidArgument, VerdictConflict
 from broker.ports.log import Duplicate, SendWork
-from broker.ports.places import SCHEDULED
 from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
 from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import (
@@ -94,8 +94,8 @@ async def test_the_window_ends(world: World, store: Store) -> None:
 
 async def test_a_waiting_message_owns_its_key(world: World, store: Store, topic: Topic) -> None:
     first = keyed(topic, deliver_at=START + 5)
-    assert await store.send([first]) == [(SCHEDULED, START + 5, topic.topic_id)]
-    assert await store.send([keyed(topic)]) == [Duplicate(first.message_id, 0, (SCHEDULED, START + 5, topic.topic_id))]
+    assert await store.send([first]) == [Scheduled(START + 5, topic.topic_id)]
+    assert await store.send([keyed(topic)]) == [Duplicate(first.message_id, 0, Scheduled(START + 5, topic.topic_id))]
     world.clock.pass_time(5)
     assert (await store.move_due()).count == 1
     assert await store.send([keyed(topic)]) == [Duplicate(first.message_id, 0, (topic.queue_ids[0], 0))]

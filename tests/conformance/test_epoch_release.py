@@ -12,7 +12,7 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.ports.epochs import Epoch, EpochCommitted, SinkWork
 from broker.ports.transactions import Half, PrepareWork
-from broker.storage.adapters import store as store_module
+from broker.storage.adapters import epochs as epochs_adapter
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.engine.session import Session
@@ -173,7 +173,7 @@ async def test_no_lane_waits_for_a_large_epoch_unawares(
     world: World, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even for the second after which it would ask before it waits."""
-    monkeypatch.setattr(store_module, "LARGE_EPOCH", 40)
+    monkeypatch.setattr(epochs_adapter, "LARGE_EPOCH", 40)
     topic = await store.create_topic("epoch", TopicSettings(1, HOUR))
     attempt = new_id()
     await written(store, [half(topic, f"{number}") for number in range(40)], attempt)

@@ -15,9 +15,9 @@ from broker.domain.transaction import VerdictSource
 from broker.errors import Overloaded, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
 from broker.ports.transactions import Half, PrepareWork
-from broker.storage.adapters import store as store_module
 from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.log import log
+from broker.storage.log import log as log_module
 from broker.storage.transactions import halves, verdicts
 from conformance.world import (
     HOUR,
@@ -162,7 +162,7 @@ class TestTrouble:
         times: int,
     ) -> None:
         failing = Failing(halves.prepare, trouble, times)
-        monkeypatch.setattr(store_module.halves, "prepare", failing)
+        monkeypatch.setattr(halves, "prepare", failing)
         await prepared(store, topic, bodies=["a", "b"])
         assert failing.calls == times + 1
         assert world.count("half_message") == 2
@@ -176,7 +176,7 @@ class TestTrouble:
         times: int,
     ) -> None:
         transaction_id = await prepared(store, topic)
-        monkeypatch.setattr(store_module.verdicts, "decide", Failing(verdicts.decide, trouble, times))
+        monkeypatch.setattr(verdicts, "decide", Failing(verdicts.decide, trouble, times))
         (outcome,) = await store.decide([commit(transaction_id)])
         assert outcome.released == ((topic.queue_ids[0], 0),)  # type: ignore[union-attr]
         assert [message.offset for message in await log_of(store, topic)] == [0]
@@ -189,7 +189,7 @@ class TestTrouble:
         trouble: Callable[[Session], None],
         times: int,
     ) -> None:
-        monkeypatch.setattr(store_module.log, "send", Failing(log.send, trouble, times))
+        monkeypatch.setattr(log_module, "send", Failing(log.send, trouble, times))
         assert await store.send([sending(topic)]) == [(topic.queue_ids[0], 0)]
         assert len(await log_of(store, topic)) == 1
 

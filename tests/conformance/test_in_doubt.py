@@ -23,7 +23,7 @@ from broker.ports.groups import DeadLetterSearch, Redriven
 from broker.ports.transactions import PrepareWork
 from broker.storage.engine.connection import Database
 from broker.storage.engine.session import Session
-from broker.storage.transactions import sinks
+from broker.storage.transactions import epochs
 from conformance.world import HOUR, World, bodies, everywhere, half, nacks, new_id, ok, pull, sending
 from support.databases import ALL_KINDS, AnyKind
 from support.lock_waits import waiting_transactions
@@ -236,7 +236,7 @@ class TestALatePrepare:
         """Runs something once after the first look at the sink, before anything is stored."""
 
         def arrange(what: Callable[[], None]) -> None:
-            real = sinks._looked_at
+            real = epochs._looked_at
             met: list[bool] = []
 
             def look(session: Session, epoch: Epoch) -> object:
@@ -246,7 +246,7 @@ class TestALatePrepare:
                     what()
                 return found
 
-            monkeypatch.setattr(sinks, "_looked_at", look)
+            monkeypatch.setattr(epochs, "_looked_at", look)
 
         return arrange
 
@@ -275,7 +275,7 @@ class TestALatePrepare:
     ) -> None:
         late = await written(store, topic, "a")
         other = world.broker("b")
-        real = sinks._spread
+        real = epochs._spread
         reached, go = threading.Event(), threading.Event()
 
         def held(*given: object) -> object:
@@ -284,7 +284,7 @@ class TestALatePrepare:
             reached.set()
             assert go.wait(60)
 
-        monkeypatch.setattr(sinks, "_spread", held)
+        monkeypatch.setattr(epochs, "_spread", held)
         committing = asyncio.create_task(other.commit_epoch(EPOCH, {late.attempt_id: 1}))
         try:
             await asyncio.to_thread(reached.wait, 60)

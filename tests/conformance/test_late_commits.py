@@ -13,11 +13,11 @@ import pymysql
 import pytest
 
 from broker.domain.group import GroupSettings
+from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, StorageRejected
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.log import Duplicate, RecallWork
-from broker.ports.places import SCHEDULED
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import log
@@ -88,7 +88,7 @@ class TestOneIdAtTwoBrokers:
     async def test_a_delayed_send(self, world: World, store: Store, topic: Topic) -> None:
         due = world.clock.now() + HOUR
         work = sending(topic, deliver_at=due)
-        assert await self._both(world, store, work, work) == (SCHEDULED, due, topic.topic_id)
+        assert await self._both(world, store, work, work) == Scheduled(due, topic.topic_id)
         assert world.count("scheduled_message") == 1
 
     async def test_a_send_with_a_key(self, world: World, store: Store, topic: Topic) -> None:
@@ -153,7 +153,7 @@ class TestLateCommit:
     ) -> None:
         due = world.clock.now() + HOUR
         work = [sending(topic, deliver_at=due, dedup_key="k")]
-        assert await late.during(store.send(work), arrives=arrives) == [(SCHEDULED, due, topic.topic_id)]
+        assert await late.during(store.send(work), arrives=arrives) == [Scheduled(due, topic.topic_id)]
         assert world.count("scheduled_message") == 1
         recalls = [RecallWork(work[0].message_id, 0)]
         now = world.clock.now()

@@ -16,7 +16,7 @@ from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork
-from broker.storage.delivery.handing_out import LARGEST_RANGE
+from broker.storage.delivery.dispatch import LARGEST_RANGE
 from conformance.world import (
     HOUR,
     LEASE,

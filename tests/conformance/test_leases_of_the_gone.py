@@ -12,7 +12,7 @@ from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
 from broker.ports.delivery import Claimed, ClaimWork, HoldWork, JoinWork, NackWork
-from broker.storage.delivery import leases, taking_over
+from broker.storage.delivery import leases
 from conformance.interleaving import Pause, ending, waits_or_ends
 from conformance.world import (
     HOUR,
@@ -144,7 +144,7 @@ async def test_a_lease_that_is_taken_over_in_part(
     ok(await store.send([sending(topic, f"{n}") for n in range(5)]))
     await pull(store, group, topic)
     world.clock.pass_time(LEASE)
-    pause = Pause(monkeypatch, taking_over, "read_fitting")
+    pause = Pause(monkeypatch, redelivery, "read_fitting")
     pulling = asyncio.ensure_future(store.claim([ClaimWork(group, [topic], "consumer", 2, 1 << 20, LEASE)]))
     await pause.reached()
     gone = asyncio.ensure_future(removing(other, group, topic))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.keys import key_hash
+from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.ports.log import RecallWork
-from broker.ports.places import SCHEDULED
 from broker.ports.queries import FoundMessage, MessageSearch
 from broker.ports.transactions import PrepareWork
 from broker.storage.log import keys
@@ -69,7 +69,7 @@ async def test_a_message_is_found_wherever_it_is(world: World, store: Store, top
         TransactionState.COMMITTED,
         waiting=halves[1].message,
         scheduled_at=START + 5,
-        place=(SCHEDULED, START + 5, topic.topic_id),
+        place=Scheduled(START + 5, topic.topic_id),
     )
     world.clock.pass_time(5)
     assert (await store.move_due()).count == 1

@@ -35,7 +35,7 @@ from conformance.world import LEASE, PREFIXES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.storage.delivery.desk import Desk
+    from broker.storage.delivery.handout import Desk
     from conformance.world import Databases
     from support.databases import AnyKind
 

@@ -23,10 +23,10 @@ from broker.ports.transactions import Half, PrepareWork, TransactionFilter, Verd
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.groups import GroupMemory
-from broker.storage.log import log, lookup, reading, recall, schedule
+from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
-from broker.storage.transactions import checks, halves, inspection, verdicts
+from broker.storage.transactions import checks, halves, transaction_queries, verdicts
 from conformance import bulk
 from conformance.bulk import (
     BACKLOG,
@@ -190,12 +190,12 @@ def recall_some(session: Session) -> Any:
 
 
 def find_by_key(session: Session) -> Any:
-    return lookup.find_messages(session, MessageSearch(TOPIC, "k", limit=WITH_KEY)).messages
+    return message_queries.find_messages(session, MessageSearch(TOPIC, "k", limit=WITH_KEY)).messages
 
 
 def find_by_time(session: Session) -> Any:
     search = MessageSearch(TOPIC, since=START + bulk.ROWS // 2, until=START + bulk.ROWS // 2 + 800)
-    return lookup.find_messages(session, search).messages
+    return message_queries.find_messages(session, search).messages
 
 
 def read_middle(session: Session) -> Any:
@@ -399,7 +399,7 @@ def test_decided_halves_are_found_among_a_million(past: Past) -> None:
 )
 def test_listing_reads_what_is_pending(past: Past, wanted: TransactionFilter) -> None:
     past.pretend(stale=False)
-    measured = past.reads(lambda session: inspection.list_transactions(session, wanted))
+    measured = past.reads(lambda session: transaction_queries.list_transactions(session, wanted))
     assert 0 < len(measured.result) <= wanted.limit
     assert measured.reads <= 8 * PENDING
     plans_hold(past, measured, may_scan=frozenset({"half_message"}))
@@ -408,7 +408,9 @@ def test_listing_reads_what_is_pending(past: Past, wanted: TransactionFilter) ->
 def test_looking_at_one_transaction(past: Past) -> None:
     past.pretend(stale=False)
     for transaction_id in (bulk.pending_id(7), bulk.decided_id(12345)):
-        measured = past.reads(lambda session, i=transaction_id: inspection.transaction(session, i, directory()))
+        measured = past.reads(
+            lambda session, i=transaction_id: transaction_queries.transaction(session, i, directory())
+        )
         assert measured.result is not None
         assert measured.reads <= CONSTANT
         plans_hold(past, measured)

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND
+from broker.domain.place import Recalled, Scheduled
 from broker.errors import BrokerError, NotFound, Refused
 from broker.ports.log import RecallWork
-from broker.ports.places import RECALLED, SCHEDULED
 from broker.ports.transactions import PrepareWork
 from conformance.world import (
     HOUR,
@@ -53,9 +53,7 @@ async def test_a_waiting_message_is_taken_back(world: World, store: Store, topic
     assert await recalled(store, work.message_id) == START + SECOND
     world.clock.pass_time(SECOND)
     assert await recalled(world.broker("b"), work.message_id) == START + SECOND, "again: the same answer"
-    assert await store.send([work]) == [(RECALLED, START + SECOND, topic.topic_id, SOON)], (
-        "sent again, it stays recalled"
-    )
+    assert await store.send([work]) == [Recalled(START + SECOND, topic.topic_id, SOON)], "sent again, it stays recalled"
     world.clock.pass_time(HOUR)
     assert (await store.move_due()).count == 0
     assert (await log_of(store, topic), world.count("scheduled_message")) == ([], 0)
@@ -70,7 +68,7 @@ async def test_one_message_of_a_transaction(world: World, store: Store, topic: T
     assert [message.body for message in await log_of(store, topic)] == [b"0", b"2"]
     queue_id = topic.queue_ids[0]
     outcome = await decided(store, commit(transaction_id))
-    assert list(outcome.released) == [(queue_id, 0), (RECALLED, START, topic.topic_id, SOON + 1), (queue_id, 1)]
+    assert list(outcome.released) == [(queue_id, 0), Recalled(START, topic.topic_id, SOON + 1), (queue_id, 1)]
     stored_bytes_are_exact(world)
 
 
@@ -104,7 +102,7 @@ async def test_a_recall_frees_the_dedup_key(world: World, store: Store, topic: T
     ok(await store.send([one]))
     assert await recalled(store, one.message_id) == START
     assert world.count("dedup_key") == 0
-    assert await store.send([two]) == [(SCHEDULED, SOON, topic.topic_id)]
+    assert await store.send([two]) == [Scheduled(SOON, topic.topic_id)]
 
 
 async def test_a_recall_racing_the_move(world: World, store: Store, topic: Topic) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists
-from broker.ports.places import SCHEDULED
 from broker.ports.transactions import Half, PrepareWork, TransactionOutcome
 from broker.ports.upkeep import Moved
 from broker.storage.catalog.directory import Directory
@@ -62,12 +62,12 @@ async def test_a_message_waits_for_its_time(world: World, store: Store, topic: T
     later = sending(topic, "later", deliver_at=SOON, tag="t", keys=("k",), properties={"a": "ä"})
     outcomes = await store.send([later, sending(topic, "now"), sending(topic, "past", deliver_at=START - 1)])
     queue_id = topic.queue_ids[0]
-    assert outcomes == [(SCHEDULED, SOON, topic.topic_id), (queue_id, 0), (queue_id, 1)]
+    assert outcomes == [Scheduled(SOON, topic.topic_id), (queue_id, 0), (queue_id, 1)]
     assert await texts(store, topic) == ["now", "past"]
     assert await store.move_due() == Moved(next_due=SOON)
     world.clock.pass_time(10 * SECOND - 1)
     assert await store.move_due() == Moved(next_due=SOON)
-    assert await places(store, later.message_id) == [(SCHEDULED, SOON, topic.topic_id)]
+    assert await places(store, later.message_id) == [Scheduled(SOON, topic.topic_id)]
     world.clock.pass_time(1)
     assert await store.move_due() == Moved(1, heads={(topic.topic_id, queue_id): 3})
     message = (await log_of(store, topic))[-1]
@@ -83,7 +83,7 @@ async def test_a_message_waits_for_its_time(world: World, store: Store, topic: T
 
 async def test_a_send_again_does_not_wait_twice(world: World, store: Store, topic: Topic) -> None:
     work = sending(topic, deliver_at=SOON)
-    assert await store.send([work]) == await world.broker("b").send([work]) == [(SCHEDULED, SOON, topic.topic_id)]
+    assert await store.send([work]) == await world.broker("b").send([work]) == [Scheduled(SOON, topic.topic_id)]
     assert world.count("scheduled_message") == 1
     world.clock.pass_time(HOUR)
     assert (await store.move_due()).count == 1
@@ -100,14 +100,14 @@ async def test_a_commit_releases_what_is_due_and_schedules_the_rest(world: World
     transaction_id = await prepared(store, halves)
     queue_id = topic.queue_ids[0]
     outcome = await decided(store, commit(transaction_id))
-    expected = [(queue_id, 0), (SCHEDULED, LATER, topic.topic_id), (SCHEDULED, SOON, topic.topic_id), (queue_id, 1)]
+    expected = [(queue_id, 0), Scheduled(LATER, topic.topic_id), Scheduled(SOON, topic.topic_id), (queue_id, 1)]
     assert list(outcome.released) == expected
     assert list((await decided(store, commit(transaction_id))).released) == expected
     assert await texts(store, topic) == ["now", "past"]
     assert world.count("half_message") == 0
     world.clock.pass_time(10 * SECOND)
     assert await store.move_due() == Moved(1, heads={(topic.topic_id, queue_id): 3}, next_due=LATER)
-    waiting = (SCHEDULED, LATER, topic.topic_id)
+    waiting = Scheduled(LATER, topic.topic_id)
     assert await places(store, transaction_id) == [(queue_id, 0), waiting, (queue_id, 2), (queue_id, 1)]
     world.clock.pass_time(10 * SECOND)
     assert (await store.move_due()).count == 1
@@ -149,7 +149,7 @@ async def test_a_prepare_again_keeps_the_first_time(world: World, store: Store, 
     assert isinstance(outcome, TransactionOutcome), outcome
     for other in (work("y", SOON + passed), work("x", None)):
         assert of(AlreadyExists, (await store.prepare([other]))[0]).reason == "TRANSACTION_ID_REUSED"
-    assert list((await decided(store, commit(transaction_id))).released) == [(SCHEDULED, SOON, topic.topic_id)]
+    assert list((await decided(store, commit(transaction_id))).released) == [Scheduled(SOON, topic.topic_id)]
 
 
 async def test_a_prepared_message_shows_its_time(store: Store, topic: Topic) -> None:
@@ -268,7 +268,7 @@ async def test_op_records_of_waiting_messages_stay(world: World, store: Store, t
     ok(await store.send([waiting, sending(topic)]))
     world.clock.pass_time(2 * HOUR)
     assert (await store.trim_ops(HOUR), await store.trim_ops(HOUR)) == (1, 0)
-    assert await places(store, waiting.message_id) == [(SCHEDULED, START + 3 * HOUR, topic.topic_id)]
+    assert await places(store, waiting.message_id) == [Scheduled(START + 3 * HOUR, topic.topic_id)]
     world.clock.pass_time(HOUR)
     assert (await store.move_due()).count == 1
     assert await store.trim_ops(HOUR) == 1

@@ -12,7 +12,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.transactions import PrepareWork, TransactionFilter
-from broker.storage.transactions.sinks import DECIDED_AT_ONCE
+from broker.storage.transactions.epochs import DECIDED_AT_ONCE
 from conformance.world import (
     HOUR,
     POLICY,

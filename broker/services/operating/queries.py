@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
 from broker.domain.limits import check_search_key
+from broker.domain.place import InLog
 from broker.errors import NotFound
-from broker.ports.places import SCHEDULED
 from broker.ports.queries import MessageSearch
 from broker.services.operating.timeline import transaction_events
 from broker.services.paging import invalid_page_token, page_limit
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, LogPosition
-    from broker.ports.places import Place
+    from broker.domain.place import Place
     from broker.ports.queries import FoundMessage, MessageQueryStore, TimelineEvent
     from broker.ports.transactions import TransactionDetails
     from broker.services.catalog import Catalog
@@ -79,8 +79,8 @@ class MessageQueries:
         detail = await self._details.transaction(transaction_id)
         events = transaction_events(detail, position, found.message) if detail is not None else []
         places = detail.op.released if detail is not None and detail.op is not None else ()
-        if position < len(places) and places[position][0] > SCHEDULED:
-            events += await self._store.deliveries_of(places[position][0], places[position][1])
+        if position < len(places) and isinstance(place := places[position], InLog):
+            events += await self._store.deliveries_of(place.queue_id, place.offset)
         return events
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
+from broker.domain.place import Recalled, Scheduled
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.ports.places import RECALLED, SCHEDULED
 from broker.ports.queries import TimelineEvent, TimelineKind
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage
-    from broker.ports.places import Place
+    from broker.domain.place import Place
     from broker.ports.transactions import CheckEntry, TransactionDetail
 
 
@@ -73,15 +73,14 @@ def _check_events(check: CheckEntry, group: str) -> list[TimelineEvent]:
 
 
 def _release_events(place: Place, decided_at: int, message: LogMessage | None) -> list[TimelineEvent]:
-    if place[0] == SCHEDULED:
+    if isinstance(place, Scheduled):
         return [TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=place)]
-    if place[0] == RECALLED:
-        _, time, topic_id, due = place
-        waited = TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=(SCHEDULED, due, topic_id))
-        return [waited, TimelineEvent(TimelineKind.RECALLED, time)]
+    if isinstance(place, Recalled):
+        waited = TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=Scheduled(place.due, place.topic_id))
+        return [waited, TimelineEvent(TimelineKind.RECALLED, place.recalled_at)]
     events = []
     if message is not None and int(message.properties.get(DELIVER_AT, 0)) > decided_at:
-        waited_for = (SCHEDULED, int(message.properties[DELIVER_AT]))
+        waited_for = Scheduled(int(message.properties[DELIVER_AT]))
         events.append(TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=waited_for))
     # What retention took tells its time no more; at once is what it mostly was.
     released_at = decided_at if message is None else message.stored_at

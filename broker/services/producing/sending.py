@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from broker.domain.limits import Limits
     from broker.domain.message import Message
+    from broker.domain.place import Place
     from broker.ports.log import LogStore
-    from broker.ports.places import Place
     from broker.services.positions import Positions
     from broker.services.producing.intake import Intake
     from broker.services.wakeups import Wakeups

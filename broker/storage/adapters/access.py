@@ -6,22 +6,27 @@ import asyncio
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from broker.domain.check_policy import CheckPolicy
 from broker.errors import StorageUnavailable
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.clock import DatabaseClock
-from broker.storage.engine.group_commit import LATE, LaneConfig
+from broker.storage.engine.group_commit import LATE, Lane, LaneConfig
 from broker.storage.engine.turns import Turns
 from broker.storage.engine.worker import LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, Redo, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
+    from broker.errors import BrokerError
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 LOOK_UP_THREADS = 3
 CHANGE_THREADS = 3
@@ -29,23 +34,36 @@ EPOCH_THREADS = 2
 JUDGING_THREADS = 2
 
 
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Settings of the storage.
+
+    Attributes:
+        broker_id: this broker's name, for the check history and maintenance.
+        policy: when prepared transactions are first checked.
+        lanes: bounds of the group commit.
+        clock: the database's time.
+        keep_history: record what is delivered and settled, for the timeline of messages.
+    """
+
+    broker_id: str
+    policy: CheckPolicy = field(default_factory=CheckPolicy)
+    lanes: LaneConfig = field(default_factory=LaneConfig)
+    clock: DatabaseClock = field(default_factory=DatabaseClock)
+    keep_history: bool = True
+
+
 class Access:
     """A database as the parts of the store reach it."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        broker_id: str,
-        lanes: LaneConfig | None = None,
-        clock: DatabaseClock | None = None,
-    ) -> None:
-        """Takes the database, this broker's name, bounds of the group commit, and the database's time."""
-        self.clock = clock or DatabaseClock()
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Takes the database and the settings; connections are made when first used."""
+        self.clock = config.clock
         self.directory = Directory()
         self._database = database
-        self._broker_id = broker_id
-        self._lanes = lanes or LaneConfig()
+        self._broker_id = config.broker_id
+        self._lanes = config.lanes
+        self._open_lanes: list[Lane[Any, Any]] = []
         self._turns = itertools.count()
         self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
         # A change may wait for a row that somebody holds; look-ups go on meanwhile.
@@ -60,6 +78,27 @@ class Access:
         self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
         # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
         self._chores = _LookUps(database, self._lanes.patience, 1, impatient=False, lock_wait=1, lock_waits=1)
+
+    def _lane(
+        self,
+        name: str,
+        work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
+        *,
+        wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        size_of: Callable[[Item], int] | None = None,
+    ) -> Lane[Item, Outcome]:
+        """A lane that is closed with the store."""
+        lane: Lane[Item, Outcome] = Lane(name, self._database, work, wary=wary, size_of=size_of, config=self._lanes)
+        self._open_lanes.append(lane)
+        return lane
+
+    async def _close_access(self) -> None:
+        """Waits for what was handed in, then gives all connections back."""
+        for lane in self._open_lanes:
+            await lane.close()
+        self._turns_to_judge.close()
+        for threads in (self._look_ups, self._changes, self._judgements, self._watches, self._epochs, self._chores):
+            await threads.close()
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)

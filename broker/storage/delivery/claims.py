@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
 from broker.ports.delivery import Claimed, ClaimWork, GroupNews
-from broker.storage.delivery import history
-from broker.storage.delivery.desk import Desk, Room
+from broker.storage.delivery import delivery_events
+from broker.storage.delivery.dispatch import Backlog, dispatch
 from broker.storage.delivery.groups import epochs
-from broker.storage.delivery.handing_out import Backlog, hand_out
+from broker.storage.delivery.handout import Budget, Handout
 from broker.storage.delivery.progress import join
-from broker.storage.delivery.taking_over import take_over
+from broker.storage.delivery.redelivery import redeliver
 from broker.storage.engine.statements import Statement, marks
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.storage.catalog.directory import Directory
-    from broker.storage.delivery.desk import Place
     from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.delivery.handout import TopicQueue
     from broker.storage.engine.session import Session
 
 TAKE_OVERS_AT_ONCE = 64
@@ -91,8 +91,8 @@ def claim(
         if isinstance(served, Claimed):
             size += served.size
         outcomes.append(served)
-    events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.desk.events]
-    session.execute_all(history.recording(session, events))
+    events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.handout.events]
+    session.execute_all(delivery_events.recording(session, events))
     return outcomes
 
 
@@ -144,7 +144,7 @@ def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Colle
     return Statement(sql, (group_id, now, *queue_ids, limit))
 
 
-def _places(topics: Mapping[int, Topic]) -> dict[int, Place]:
+def _places(topics: Mapping[int, Topic]) -> dict[int, TopicQueue]:
     return {queue_id: (topic, n) for topic in topics.values() for n, queue_id in enumerate(topic.queue_ids)}
 
 
@@ -155,9 +155,13 @@ class _Counter:
     """
 
     def __init__(
-        self, desk: Desk, lists: Mapping[frozenset[int], _TopicList], due: dict[int, int], backlogs: Sequence[Backlog]
+        self,
+        handout: Handout,
+        lists: Mapping[frozenset[int], _TopicList],
+        due: dict[int, int],
+        backlogs: Sequence[Backlog],
     ) -> None:
-        self.desk = desk
+        self.handout = handout
         self._lists = lists
         self._due = due
         self._backlogs = backlogs
@@ -166,19 +170,19 @@ class _Counter:
         topics = self._lists.get(_topics_of(item))
         if topics is None:
             return _topic_deleted()
-        room = Room(item.limit, item.max_bytes)
+        budget = Budget(item.limit, item.max_bytes)
         claimed = Claimed([])
         if due := [lease_id for lease_id, queue_id in self._due.items() if queue_id in topics.queue_ids]:
-            for lease in take_over(self.desk, item, due, room, claimed):
+            for lease in redeliver(self.handout, item, due, budget, claimed):
                 del self._due[lease]
         backlogs = [backlog for backlog in self._backlogs if backlog.queue_id in topics.queue_ids]
         for backlog in backlogs:
-            if not room.left:
+            if not budget.left:
                 break
-            hand_out(self.desk, item, backlog, room, claimed)
+            dispatch(self.handout, item, backlog, budget, claimed)
         claimed.more = (
             topics.more_due
-            or self.desk.freed
+            or self.handout.freed
             or any(queue_id in topics.queue_ids for queue_id in self._due.values())
             or any(backlog.left for backlog in backlogs)
         )
@@ -223,14 +227,14 @@ def _open_counter(
     view = groups.view(session, group_id, seen.rows, now)
     if view is None:
         raise NotFound("The consumer group was deleted.", reason="GROUP_NOT_FOUND", field="consumer_group")
-    desk = Desk(session, view, places, directory, now, keep_history)
+    handout = Handout(session, view, places, directory, now, keep_history)
     if view.group.paused_at is not None:
-        return _Counter(desk, lists, {}, [])
+        return _Counter(handout, lists, {}, [])
     leases: dict[int, int] = {}
     for each, found in zip(lists.values(), due, strict=True):
         leases.update(found.rows)
         each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
-    return _Counter(desk, lists, leases, _behind(session, view, behind.rows, turn, list(known.values())))
+    return _Counter(handout, lists, leases, _behind(session, view, behind.rows, turn, list(known.values())))
 
 
 def _behind(

@@ -11,7 +11,7 @@ from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound
 from broker.storage.catalog import topics
-from broker.storage.log import copies
+from broker.storage.log import republish
 from broker.storage.log.reading import pieces_of, read_offsets
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Buried:
     """Where a dead letter lies; `size`: bytes of its body."""
 
     queue_id: int
@@ -42,7 +42,7 @@ def move(
     reason: str,
     now: int,
     directory: Directory,
-) -> dict[int, Place]:
+) -> dict[int, Buried]:
     """Copies messages of a lease to the group's dead letter topic; their places by original offset.
 
     The message keeps its identity and content; where it came from is added as properties that start with "halfmq.".
@@ -62,15 +62,15 @@ def move(
         if not copied:
             continue
         try:
-            first = copies.append(session, target, target.queue_ids[0], copied, now)
+            first = republish.append(session, target, target.queue_ids[0], copied, now)
         except NotFound:
             # Another broker deleted the one that this broker remembers.
             directory.forget(target)
             target = _target(session, name, topic.retention, now, directory)
-            first = copies.append(session, target, target.queue_ids[0], copied, now)
+            first = republish.append(session, target, target.queue_ids[0], copied, now)
         for offset, (message, _) in enumerate(copied, first):
             identity = message_id(message.transaction_id, message.position)
-            places[message.offset] = Place(target.queue_ids[0], offset, identity, message.size)
+            places[message.offset] = Buried(target.queue_ids[0], offset, identity, message.size)
     return places
 
 

@@ -23,11 +23,12 @@ from broker.domain.lease import (
     receipt_gone,
     runs,
 )
+from broker.domain.place import InLog
 from broker.errors import BrokerError, StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, ReceiptOutcome, Settling
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import dead_letters, history, leases
-from broker.storage.delivery.history import Event
+from broker.storage.delivery import dead_letters, delivery_events, leases
+from broker.storage.delivery.delivery_events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -304,7 +305,7 @@ class _Settling:
             if offset in places:
                 place = places[offset]
                 self.outcomes[index] = ReceiptOutcome(
-                    dead_letter=(place.queue_id, place.offset),
+                    dead_letter=InLog(place.queue_id, place.offset),
                     dead_letter_message_id=place.message_id,
                     held_until=lease.available_at,
                 )
@@ -350,7 +351,7 @@ class _Settling:
         if self.back:
             statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(each) for each in self.back])
         if keep_history:
-            statements += history.recording(session, self.events)
+            statements += delivery_events.recording(session, self.events)
         answers = session.execute_all(statements)
         there = {row[0] for answer in answers[: len(guard)] for row in answer.rows}
         stored = answers[len(guard) : len(guard) + len(insertions)]

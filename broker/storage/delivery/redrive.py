@@ -17,10 +17,10 @@ from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import groups, history, leases
-from broker.storage.delivery.history import Event
+from broker.storage.delivery import delivery_events, groups, leases
+from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
-from broker.storage.log import copies
+from broker.storage.log import republish
 from broker.storage.log.reading import candidates, candidates_in, pieces_of, read_offsets
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
     ]
     if new:
         session.insert("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in new])
-        session.execute_all(history.recording(session, events))
+        session.execute_all(delivery_events.recording(session, events))
     return list(letters)
 
 
@@ -301,5 +301,5 @@ def _republish(
             messages = read_offsets(session, dead_letters.name, 0, queue_id, piece)
             copied = [(message, without_origin(message.properties)) for message in messages]
             if copied:
-                copies.append(session, some[0].topic, target, copied, now)
+                republish.append(session, some[0].topic, target, copied, now)
     return list(letters)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.storage.engine.statements import Statement
 from broker.storage.log.log import take_offsets
@@ -99,7 +100,7 @@ def release(
         queue_id = queue_of[shape.topic_id]
         first = following[queue_id]
         end = following[queue_id] = first + shape.messages
-        released = rows.encode_released([(queue_id, offset) for offset in range(first, end)])
+        released = rows.encode_released([InLog(queue_id, offset) for offset in range(first, end)])
         ops.append((own, state, source, shape.producer_group_id, shape.messages, 0, shape.born_at, now, released))
         copies.append(Statement(_COPY, (queue_id, first, now, own)))
         done.messages += shape.messages

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from broker.domain.ids import format_id
 from broker.domain.keys import dedup_hash
 from broker.domain.limits import same_key_twice
+from broker.domain.place import Recalled
 from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError
 from broker.ports.log import Duplicate
-from broker.ports.places import RECALLED
 from broker.storage.engine.statements import Statement, rows_of, selection
-from broker.storage.log.standings import UNKNOWN, Standing, standings
+from broker.storage.log.outcomes import UNKNOWN, RecordedOutcome, recorded_outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class _Owners:
     """
 
     owners: dict[Key, _Owner]
-    standings: dict[bytes, Standing]
+    outcomes: dict[bytes, RecordedOutcome]
 
     def is_stale(self, claim: Claim, now: int) -> bool:
         """Whether the key is free although it has an owner."""
@@ -75,9 +75,9 @@ class _Owners:
         if owner.expires_at <= now or owner.transaction_id == claim.transaction_id:
             return owner.expires_at <= now
         # As a repetition of Prepare leaves it that was overtaken by the verdict.
-        standing = self.standings.get(owner.transaction_id, UNKNOWN)
+        standing = self.outcomes.get(owner.transaction_id, UNKNOWN)
         place = standing.place(owner.position)
-        return standing.state is TransactionState.ROLLED_BACK or (place is not None and place[0] == RECALLED)
+        return standing.state is TransactionState.ROLLED_BACK or isinstance(place, Recalled)
 
     def taking_over(self, claim: Claim) -> Statement:
         """Gives a stale key to another message."""
@@ -99,7 +99,7 @@ def _claim(session: Session, wanted: Sequence[Claim], now: int) -> _Owners:
             for claim in wanted
             if (owner := found.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
         }
-        found.standings = standings(session, others) if others else {}
+        found.outcomes = recorded_outcomes(session, others) if others else {}
         free = [claim for claim in wanted if claim.key not in found.owners]
         stale = [claim for claim in wanted if found.is_stale(claim, now)]
         if not free and not stale:
@@ -153,13 +153,13 @@ def claim_for_send(
     for claim in wanted.values():
         owner = claims.owners[claim.key]
         if owner.transaction_id != claim.transaction_id:
-            answers[claim.transaction_id] = _duplicate(owner, claims.standings.get(owner.transaction_id))
+            answers[claim.transaction_id] = _duplicate(owner, claims.outcomes.get(owner.transaction_id))
         elif owner.expires_at != claim.expires_at:
             own_before.append(claim.transaction_id)
     return answers, later, own_before
 
 
-def _duplicate(owner: _Owner, standing: Standing | None) -> Duplicate | BrokerError:
+def _duplicate(owner: _Owner, standing: RecordedOutcome | None) -> Duplicate | BrokerError:
     standing = standing or UNKNOWN
     if standing.undecided:
         return AlreadyExists(
@@ -196,7 +196,7 @@ def claim_for_prepare(
         owner = claims.owners[claim.key]
         field = f"messages[{claim.position}].dedup_key"
         if owner.transaction_id != claim.transaction_id:
-            state = claims.standings.get(owner.transaction_id, UNKNOWN).state
+            state = claims.outcomes.get(owner.transaction_id, UNKNOWN).state
             refused[claim.transaction_id] = AlreadyExists(
                 f"Transaction {format_id(owner.transaction_id)} ({state.name if state else 'past retention'}) has a"
                 " message with this dedup_key; nothing of this transaction was stored.",

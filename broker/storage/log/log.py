@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.domain.place import InLog, Scheduled
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.ports.log import Duplicate
-from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
-from broker.storage.log import deduplication, keys, repetition
+from broker.storage.log import deduplication, duplicates, keys
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from broker.domain.place import Place
     from broker.domain.topic import Topic
     from broker.errors import RowsHeld
     from broker.ports.log import SendWork
-    from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.engine.session import Session
@@ -68,11 +68,11 @@ def send(
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
-    answers.update({i: repetition.reused() for i in taken})
+    answers.update({i: duplicates.reused() for i in taken})
     others = {
         index
         for index, item in enumerate(work)
-        if item.message_id in before and not repetition.is_repetition(session, item, directory)
+        if item.message_id in before and not duplicates.is_repeat(session, item, directory)
     }
     directory.forget_ids(gone)
     known = directory.by_ids(session, {item.topic_id for item in work} - gone)
@@ -80,7 +80,7 @@ def send(
     for index, item in enumerate(work):
         if item.message_id not in answers and item.topic_id in known:
             first = new.setdefault(item.message_id, item)
-            if first is not item and not repetition.same_message(item.message, first.message):
+            if first is not item and not duplicates.same_message(item.message, first.message):
                 others.add(index)
     queues, waiting = _choose_queues(new.values(), known, now, turn, free)
     answers.update(waiting)
@@ -106,7 +106,7 @@ def send(
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
     return [
-        repetition.reused() if index in others else answers.get(item.message_id, missing)
+        duplicates.reused() if index in others else answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
 
@@ -141,11 +141,11 @@ def _stored_meanwhile(
     before, taken, _ = _sent_before(session, own, ())
     answers: dict[bytes, Place | Duplicate | BrokerError] = {i: Duplicate(i, 0, None) for i in own}
     answers.update(before)
-    answers.update({i: repetition.reused() for i in taken})
+    answers.update({i: duplicates.reused() for i in taken})
     others = {
         index
         for index, item in enumerate(work)
-        if item.message_id in before and not repetition.is_repetition(session, item, directory)
+        if item.message_id in before and not duplicates.is_repeat(session, item, directory)
     }
     return answers, others
 
@@ -190,7 +190,7 @@ def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) ->
     for queue_id, item in work:
         offset = following[queue_id]
         following[queue_id] = offset + 1
-        places[item.message_id] = (queue_id, offset)
+        places[item.message_id] = InLog(queue_id, offset)
         messages.append((queue_id, offset, item.message_id, 0, *rows.content(item.message), now, now))
         if item.message.keys:
             entries += keys.entries(item.topic_id, queue_id, offset, item.message.keys)
@@ -210,7 +210,7 @@ def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[byte
     for item in work:
         message = item.message
         deliver_at = message.deliver_at or now
-        places[item.message_id] = (SCHEDULED, deliver_at, item.topic_id)
+        places[item.message_id] = Scheduled(deliver_at, item.topic_id)
         head = (deliver_at, item.message_id, 0, item.topic_id, item.queue_no, message.priority)
         scheduled.append((*head, *rows.content(message), now))
     session.execute_all(

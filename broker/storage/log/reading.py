@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
+    from broker.domain.place import Queue
     from broker.domain.topic import Topic
-    from broker.ports.places import Queue
     from broker.storage.engine.session import Session
 
     _Messages = TypeVar("_Messages", bound=Sized)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
+from broker.domain.place import Recalled, Scheduled
 from broker.errors import BrokerError, NotFound, Refused
-from broker.ports.places import RECALLED, SCHEDULED
 from broker.storage.engine.statements import Statement
 from broker.storage.log import deduplication
+from broker.storage.log.outcomes import UNKNOWN, RecordedOutcome, recorded_outcomes
 from broker.storage.log.schedule import lock_ops
-from broker.storage.log.standings import UNKNOWN, Standing, standings
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -37,22 +37,22 @@ class _Waiting(NamedTuple):
 
 def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int | BrokerError]:
     """Takes messages back; when each was recalled. Those that were recalled before answer with that time."""
-    standing = standings(session, {item.transaction_id for item in work})
+    standing = recorded_outcomes(session, {item.transaction_id for item in work})
     waiting = sorted(
         {
-            _Waiting(place[1], item.transaction_id, item.position)
+            _Waiting(place.due, item.transaction_id, item.position)
             for item in work
-            if (place := _of(item, standing).place(item.position)) and place[0] == SCHEDULED
+            if isinstance(place := _of(item, standing).place(item.position), Scheduled)
         }
     )
     if waiting:
         _take_back(session, waiting, now)
         # What went into the log meanwhile is told by its op record.
-        standing = standings(session, {item.transaction_id for item in work})
+        standing = recorded_outcomes(session, {item.transaction_id for item in work})
     return [_outcome(item, standing) for item in work]
 
 
-def _of(item: RecallWork, standing: dict[bytes, Standing]) -> Standing:
+def _of(item: RecallWork, standing: dict[bytes, RecordedOutcome]) -> RecordedOutcome:
     return standing.get(item.transaction_id, UNKNOWN)
 
 
@@ -77,8 +77,9 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
     }
     for key in gone:
         if key.transaction_id in places:
-            _, due, topic_id = places[key.transaction_id][key.position]
-            places[key.transaction_id][key.position] = (RECALLED, now, topic_id, due)
+            waited = places[key.transaction_id][key.position]
+            if isinstance(waited, Scheduled):
+                places[key.transaction_id][key.position] = Recalled(now, waited.topic_id, waited.due)
     session.execute_all(
         [
             *[Statement(f"DELETE {_BY_KEY}", key) for key in gone],
@@ -93,7 +94,7 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
     )
 
 
-def _outcome(item: RecallWork, standing: dict[bytes, Standing]) -> int | BrokerError:
+def _outcome(item: RecallWork, standing: dict[bytes, RecordedOutcome]) -> int | BrokerError:
     own_id = message_id(item.transaction_id, item.position)
     own = _of(item, standing)
     place = own.place(item.position)
@@ -109,10 +110,9 @@ def _outcome(item: RecallWork, standing: dict[bytes, Standing]) -> int | BrokerE
             reason="MESSAGE_NOT_FOUND",
             field="message_ids",
         )
-    queue_id, time, *_ = place
-    if queue_id == RECALLED:
-        return time
-    if queue_id == SCHEDULED:
+    if isinstance(place, Recalled):
+        return place.recalled_at
+    if isinstance(place, Scheduled):
         return NotFound(
             f"The message {own_id} was dropped: its topic was deleted.", reason="MESSAGE_NOT_FOUND", field="message_ids"
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.domain.place import InLog, Scheduled
 from broker.errors import NotFound
-from broker.ports.places import SCHEDULED
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Answer, Statement
@@ -20,7 +20,7 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.ports.places import Place
+    from broker.domain.place import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.engine.session import Session
@@ -136,13 +136,13 @@ def take_places(
         own = places[transaction_id] = []
         for position, half in enumerate(halves[transaction_id]):
             if half.deliver_at is not None and half.deliver_at > now:
-                own.append((SCHEDULED, half.deliver_at, half.topic_id))
+                own.append(Scheduled(half.deliver_at, half.topic_id))
                 waiting.append((transaction_id, position))
                 continue
             queue_id = queue_ids[half[:3]]
             offset = following[queue_id]
             following[queue_id] = offset + 1
-            own.append((queue_id, offset))
+            own.append(InLog(queue_id, offset))
             copied.append((transaction_id, position, queue_id, offset))
             if half.message_keys:
                 entries += keys.stored_entries(half.topic_id, queue_id, offset, half.message_keys)

@@ -11,6 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.domain.place import InLog
 from broker.errors import NotFound
 from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
@@ -24,8 +25,8 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from broker.domain.place import Place
     from broker.domain.topic import Topic
-    from broker.ports.places import Place
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.engine.session import Session
@@ -242,7 +243,7 @@ def _move(
 
 def _place(
     session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], turn: int, free: FreeQueues | None
-) -> list[Place]:
+) -> list[InLog]:
     """Chooses queues, one for each topic and priority, and takes offsets; the places."""
     queue_ids: list[int] = []
     chosen: dict[tuple[int, int | None, int], int] = {}
@@ -260,14 +261,14 @@ def _place(
         count, size = wanted.get(queue_id, (0, 0))
         wanted[queue_id] = (count + 1, size + message.size)
     following = take_offsets(session, wanted) if wanted else {}
-    places: list[Place] = []
+    places: list[InLog] = []
     for queue_id in queue_ids:
-        places.append((queue_id, following[queue_id]))
+        places.append(InLog(queue_id, following[queue_id]))
         following[queue_id] += 1
     return places
 
 
-def _lone(due: Sequence[_Due], placed: Sequence[Place]) -> dict[bytes, str]:
+def _lone(due: Sequence[_Due], placed: Sequence[InLog]) -> dict[bytes, str]:
     """What op records tell from now on, of transactions that have one message, as far as this batch shows that."""
     lone: dict[bytes, str] = {}
     for message, place in zip(due, placed, strict=True):
@@ -276,7 +277,7 @@ def _lone(due: Sequence[_Due], placed: Sequence[Place]) -> dict[bytes, str]:
     return lone
 
 
-def _released(session: Session, due: Sequence[_Due], placed: Sequence[Place]) -> list[tuple[bytes, str]]:
+def _released(session: Session, due: Sequence[_Due], placed: Sequence[InLog]) -> list[tuple[bytes, str]]:
     """What the op records of moved messages tell from now on. Locks them: a recall may change them as well."""
     places: dict[bytes, list[Place]] = {}
     for transaction_id, text in lock_ops(session, {message.transaction_id for message in due}):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.columns import LogColumns
 from broker.domain.lease import Lease
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHORT_TAG, LogMessage, Message
+from broker.domain.place import InLog, Recalled, Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.ports.places import Place
+    from broker.domain.place import Place
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
@@ -123,14 +124,32 @@ def _decode_all(column: Sequence[str | None], otherwise: str) -> Any:
     return json.loads(f"[{','.join([text or otherwise for text in column])}]")
 
 
+_SCHEDULED, _RECALLED = 0, -1
+"""In the place of a queue's id: what follows is the time and the topic of a scheduled, or of a recalled message."""
+
+
 def encode_released(places: Sequence[Place]) -> str:
     """Places of messages as stored with an op record."""
-    return "[" + ",".join(["[" + ",".join(map(str, place)) + "]" for place in places]) + "]"
+    return "[" + ",".join([_encoded(place) for place in places]) + "]"
+
+
+def _encoded(place: Place) -> str:
+    if isinstance(place, InLog):
+        return f"[{place[0]},{place[1]}]"
+    if isinstance(place, Scheduled):
+        return f"[{_SCHEDULED},{place.due},{place.topic_id}]"
+    return f"[{_RECALLED},{place.recalled_at},{place.topic_id},{place.due}]"
 
 
 def decode_released(text: str | None) -> tuple[Place, ...]:
     """Places of messages from an op record."""
-    return tuple(map(tuple, json.loads(text))) if text else ()
+    return tuple([_decoded(*numbers) for numbers in json.loads(text)]) if text else ()
+
+
+def _decoded(first: int, second: int, topic_id: int = 0, due: int = 0) -> Place:
+    if first == _SCHEDULED:
+        return Scheduled(second, topic_id)
+    return Recalled(second, topic_id, due) if first == _RECALLED else InLog(first, second)
 
 
 def without_time(properties: str | None) -> dict[str, str] | None:

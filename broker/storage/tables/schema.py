@@ -107,7 +107,7 @@ op_record = sa.Table(
     sa.Column("prepared_at", sa.BigInteger, nullable=False),
     sa.Column("decided_at", sa.BigInteger, nullable=False),
     sa.Column("reason", sa.String(500)),
-    # Otherwise while a message is scheduled, or once it was recalled: see broker.ports.places.Place.
+    # Otherwise while a message is scheduled, or once it was recalled: see broker.domain.place.
     sa.Column("released", Text, comment="JSON list of [queue_id, log_offset], by position"),
     sa.Column("parked_at", sa.BigInteger, comment="when it last was parked"),
     sa.Index("op_decided", "decided_at"),

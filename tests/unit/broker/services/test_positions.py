@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.ports.places import RECALLED, SCHEDULED
+from broker.domain.place import Recalled, Scheduled
 from broker.services.positions import Positions, Released
 from unit.broker.services.fakes import FakeNames
 
@@ -24,7 +24,7 @@ async def test_heads_grow_with_the_largest_offset() -> None:
 
 async def test_a_scheduled_message_tells_its_time() -> None:
     released = Released()
-    position = await Positions(FakeNames("orders")).of((SCHEDULED, 99, 1), "id", released)
+    position = await Positions(FakeNames("orders")).of(Scheduled(99, 1), "id", released)
     assert (position.topic, position.scheduled_at, released.next_due, released.heads) == ("orders", 99, 99, {})
 
 
@@ -37,7 +37,7 @@ async def test_the_earliest_of_the_times_counts() -> None:
 
 async def test_a_recalled_message_tells_when() -> None:
     released = Released()
-    position = await Positions(FakeNames("orders")).of((RECALLED, 50, 1, 99), "id", released)
+    position = await Positions(FakeNames("orders")).of(Recalled(50, 1, 99), "id", released)
     assert (position.topic, position.recalled_at, released.next_due) == ("orders", 50, None)
 
 

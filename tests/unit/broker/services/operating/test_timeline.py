@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.domain.message import LogMessage
+from broker.domain.place import Recalled, Scheduled
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.ports.places import RECALLED, SCHEDULED
 from broker.ports.queries import TimelineKind
 from broker.ports.transactions import CheckEntry, OpEntry, OperatorEntry, TransactionDetail, TransactionSummary
 from broker.services.operating.timeline import transaction_events
@@ -48,12 +48,12 @@ def test_everything_comes_in_its_order() -> None:
 
 
 def test_a_message_that_waits_or_waited() -> None:
-    assert kinds(committed((7, 5), (SCHEDULED, 290, 3)), 1)[-1] == ("SCHEDULED", 200)
-    assert kinds(committed((7, 5), (RECALLED, 250, 3, 290)), 1)[-2:] == [("SCHEDULED", 200), ("RECALLED", 250)]
+    assert kinds(committed((7, 5), Scheduled(290, 3)), 1)[-1] == ("SCHEDULED", 200)
+    assert kinds(committed((7, 5), Recalled(250, 3, 290)), 1)[-2:] == [("SCHEDULED", 200), ("RECALLED", 250)]
     moved = replace(MESSAGE, properties={"halfmq.deliver-at": "290"})
     events = transaction_events(committed((7, 5)), 0, moved)
     assert [(event.kind, event.place) for event in events[-2:]] == [
-        (TimelineKind.SCHEDULED, (SCHEDULED, 290)),
+        (TimelineKind.SCHEDULED, Scheduled(290)),
         (TimelineKind.RELEASED, (7, 5)),
     ]
 

@@ -16,8 +16,8 @@ from unit.broker.services.fakes import FakeClock, FakeNames
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.domain.place import Place
     from broker.errors import BrokerError
-    from broker.ports.places import Place
 
 
 class Log:

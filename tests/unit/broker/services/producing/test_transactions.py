@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import Limits
 from broker.domain.message import Message
+from broker.domain.place import Scheduled
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, Refused
-from broker.ports.places import SCHEDULED
 from broker.ports.transactions import PrepareWork, TransactionOutcome, VerdictWork
 from broker.services.positions import Positions
 from broker.services.producing.intake import HalfTransaction, Intake
@@ -106,7 +106,7 @@ async def test_outcomes_stand_where_their_verdicts_stood() -> None:
 
 async def test_a_commit_wakes_who_waits_and_tells_the_scheduler() -> None:
     world = World("orders")
-    world.store.outcomes = [TransactionOutcome(b"\1" * 16, COMMITTED, [(10, 3), (SCHEDULED, 77, 1)])]
+    world.store.outcomes = [TransactionOutcome(b"\1" * 16, COMMITTED, [(10, 3), Scheduled(77, 1)])]
     with world.wakeups.listen([1]) as event:
         await world.service.decide([verdict(1)])
         assert event.is_set()

@@ -1,4 +1,4 @@
-"""The part of the store that knows topics: making, changing and deleting them, and forgetting what is in them."""
+"""Topics and queues, through threads and a cache."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import topics
-from broker.storage.log import lookup
+from broker.storage.delivery import progress
+from broker.storage.log import reading
 from broker.storage.retention import topic_deletion
-from broker.storage.retention import trimming as retention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.domain.topic import Topic, TopicChange, TopicSettings
-    from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import QueueState, Topic, TopicChange, TopicSettings
     from broker.storage.engine.session import Session
 
 
-class TopicStore(Access):
-    """Implements TopicCatalog, QueryStore and what the retention sweeper asks, on a database."""
+class Topics(Access):
+    """Implements TopicNames, QueueNames and TopicStore."""
 
     def known_topic(self, name: str) -> Topic | None:
         """A topic seen a moment ago, without asking the database."""
@@ -89,42 +89,10 @@ class TopicStore(Access):
             # Not before the COMMIT: until then, whoever looks it up finds and remembers it.
             self.directory.forget(topic)
 
-    async def deleted_topics(self, after: int, limit: int) -> list[int]:
-        """The numbers of topics that are deleted and not all gone, in their order."""
-        return await self._read(lambda session: topic_deletion.deleted_topics(session, limit, after))
+    async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
+        """Where the queues of a topic begin and end, and how far a group has come."""
+        return await self._read(lambda session: progress.topic_states(session, topic, group, self.directory))
 
-    async def sweep_deleted_topic(self, topic_id: int) -> bool:
-        """Removes a piece of what a deleted topic left; whether anything is left."""
-        return await self._clean(lambda session: topic_deletion.sweep(session, topic_id))
-
-    async def take_turn(self, task: str, hold: int) -> bool:
-        """Whether this broker may do a maintenance task now; it keeps the turn for `hold` microseconds."""
-        now = self.clock.now()
-        return await self._clean(lambda session: retention.take_turn(session, task, self._broker_id, now, hold))
-
-    async def trim_queue(self, topic: Topic, queue_id: int) -> int:
-        """Deletes some messages past retention from the head of a queue; how many."""
-        now = self.clock.now()
-        return await self._clean(lambda session: retention.trim_queue(session, topic, queue_id, now))
-
-    async def trim_topic(self, topic: Topic) -> int:
-        """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
-        return await self._clean(lambda session: retention.trim_topic(session, topic))
-
-    async def trim_ops(self, kept: int) -> int:
-        """Deletes some op records older than `kept` microseconds; how many."""
-        before = self.clock.now() - kept
-        return await self._clean(lambda session: retention.trim_ops(session, before))
-
-    async def trim_dedup_keys(self) -> int:
-        """Deletes some dedup keys that keep nothing out any more; how many."""
-        now = self.clock.now()
-        return await self._clean(lambda session: retention.trim_dedup_keys(session, now))
-
-    async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
-        """A message by its identity, wherever it is."""
-        return await self._read(lambda session: lookup.find_message(session, transaction_id, position, self.directory))
-
-    async def find_messages(self, search: MessageSearch) -> FoundPage:
-        """Messages of a topic by key, by time, or both."""
-        return await self._read(lambda session: lookup.find_messages(session, search))
+    async def offsets_at(self, topic: Topic, time: int) -> list[int]:
+        """For each queue of a topic the first offset that became visible at a time or later."""
+        return await self._read(lambda session: reading.offsets_at(session, topic, time))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from broker.ports.delivery import Delivered
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery.history import Event
+from broker.storage.delivery.delivery_events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from broker.storage.delivery.groups import GroupView
     from broker.storage.engine.session import Session
 
-Place: TypeAlias = "tuple[Topic, int]"
+TopicQueue: TypeAlias = "tuple[Topic, int]"
 """Topic and queue number of a queue."""
 
 
 @dataclass(slots=True)
-class Desk:
+class Handout:
     """A consumer group as one database transaction serves it; time in microseconds.
 
     Attributes:
@@ -36,7 +36,7 @@ class Desk:
 
     session: Session
     view: GroupView
-    places: dict[int, Place]
+    places: dict[int, TopicQueue]
     directory: Directory
     now: int
     keeps_history: bool = True
@@ -44,14 +44,14 @@ class Desk:
     freed: bool = False
     given_up: int = 0
 
-    def deliver(self, lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+    def deliver(self, lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
         """Hands messages of a lease to a consumer, and notes it for the history."""
-        self.hand_over(lease, messages, room, claimed)
+        self.hand_over(lease, messages, budget, claimed)
         if self.keeps_history:
             self.events += self.deliveries(lease, [message.offset for message in messages])
 
     @staticmethod
-    def hand_over(lease: Lease, messages: list[LogMessage], room: Room, claimed: Claimed) -> None:
+    def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
         """Hands messages of a lease to a consumer."""
         delivered = Delivered(
             lease.lease_id,
@@ -62,7 +62,7 @@ class Desk:
             messages,
             lease.message_group is not None,
         )
-        room.take(delivered)
+        budget.take(delivered)
         claimed.parts.append(delivered)
 
     def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
@@ -85,7 +85,7 @@ class Desk:
 
 
 @dataclass(slots=True)
-class Room:
+class Budget:
     """What a consumer still has room for."""
 
     messages: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
 from broker.errors import AlreadyExists
-from broker.storage.log.lookup import find_message
+from broker.storage.log.message_queries import find_message
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 
-def is_repetition(session: Session, item: SendWork, directory: Directory) -> bool:
+def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
     """Whether the message under an item's id is the same one, as far as it is still known."""
     found = find_message(session, item.message_id, 0, directory)
     if found is None:

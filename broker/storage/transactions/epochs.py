@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.ports.epochs import EpochCommitted, SinkState
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.place import Place, Queue
     from broker.ports.epochs import Epoch, SinkWork
-    from broker.ports.places import Queue
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
@@ -344,10 +345,10 @@ def _count(outcome: TransactionOutcome, done: EpochCommitted, directory: Directo
             done.heads[queue] = max(offset + 1, done.heads.get(queue, 0))
 
 
-def _in_log(places: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, int]]:
+def _in_log(places: Iterable[Place]) -> Iterable[tuple[int, int]]:
     """The last place in each queue; what is scheduled has none yet."""
     last: dict[int, int] = {}
-    for queue_id, offset, *rest in places:
-        if not rest:
-            last[queue_id] = max(offset, last.get(queue_id, 0))
+    for place in places:
+        if isinstance(place, InLog):
+            last[place.queue_id] = max(place.offset, last.get(place.queue_id, 0))
     return last.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import NEVER, Lease
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, leases
-from broker.storage.delivery.history import Event
+from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
 from broker.storage.log.reading import pieces_of, read_fitting
 from broker.storage.tables import rows
@@ -17,81 +17,85 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from broker.ports.delivery import Claimed, ClaimWork
-    from broker.storage.delivery.desk import Desk, Room
+    from broker.storage.delivery.handout import Budget, Handout
 
 GIVEN_UP_AT_ONCE = 8 * 1024 * 1024
 """Bytes of bodies, about, that a group's claims move to the dead letters in one database transaction."""
 
 
-def take_over(desk: Desk, item: ClaimWork, due: Collection[int], room: Room, claimed: Claimed) -> Collection[int]:
+def redeliver(
+    handout: Handout, item: ClaimWork, due: Collection[int], budget: Budget, claimed: Claimed
+) -> Collection[int]:
     """Hands out leases that are due, as far as there is room; those that were tried often enough are given up.
 
     Returns:
         Those that are not due any more, or in the hands of another broker at the moment.
     """
-    found = desk.session.fetch(
-        f"SELECT {rows.LEASE_COLUMNS} FROM lease{desk.session.dialect.by_key}"
+    found = handout.session.fetch(
+        f"SELECT {rows.LEASE_COLUMNS} FROM lease{handout.session.dialect.by_key}"
         f" WHERE lease_id IN ({marks(due)}) AND available_at <= ?"
-        " ORDER BY lease_id" + desk.session.dialect.skip_locked,
-        (*sorted(due), desk.now),
+        " ORDER BY lease_id" + handout.session.dialect.skip_locked,
+        (*sorted(due), handout.now),
     )
     ready = sorted(map(rows.lease_from_row, found), key=lambda lease: (lease.available_at, lease.lease_id))
     for index, lease in enumerate(ready):
-        if not room.left:
+        if not budget.left:
             left = {each.lease_id for each in ready[index:]}
             return [lease_id for lease_id in due if lease_id not in left]
-        _take_over_one(desk, item, lease, room, claimed)
+        _redeliver_one(handout, item, lease, budget, claimed)
     return due
 
 
-def _take_over_one(desk: Desk, item: ClaimWork, lease: Lease, room: Room, claimed: Claimed) -> None:
-    if desk.view.group.retry_policy.exhausted(lease.attempt):
-        if desk.given_up >= GIVEN_UP_AT_ONCE:
-            desk.freed = True
+def _redeliver_one(handout: Handout, item: ClaimWork, lease: Lease, budget: Budget, claimed: Claimed) -> None:
+    if handout.view.group.retry_policy.exhausted(lease.attempt):
+        if handout.given_up >= GIVEN_UP_AT_ONCE:
+            handout.freed = True
             return
-        remaining = _give_up(desk, lease)
+        remaining = _give_up(handout, lease)
         if remaining is None:
             return
         lease = remaining
-    topic, queue_no = desk.places[lease.queue_id]
-    most = 1 if item.one_by_one and lease.message_group is not None else room.messages
-    kept, rest = read_fitting(desk.session, topic.name, queue_no, lease.queue_id, lease.open_offsets(), most, room.size)
+    topic, queue_no = handout.places[lease.queue_id]
+    most = 1 if item.one_by_one and lease.message_group is not None else budget.messages
+    kept, rest = read_fitting(
+        handout.session, topic.name, queue_no, lease.queue_id, lease.open_offsets(), most, budget.size
+    )
     if not kept:
-        desk.freed |= leases.end(desk.session, [lease], desk.now)
+        handout.freed |= leases.end(handout.session, [lease], handout.now)
         return
-    taken = lease.take_over(owner=item.owner, token=leases.new_token(desk.now), until=desk.now + item.lease_time)
+    taken = lease.take_over(owner=item.owner, token=leases.new_token(handout.now), until=handout.now + item.lease_time)
     if rest is not None:
-        taken = _leave_rest(desk, lease, taken, rest)
+        taken = _leave_rest(handout, lease, taken, rest)
     if taken.lease_id:
-        desk.session.execute_all([leases.storing(taken)])
+        handout.session.execute_all([leases.storing(taken)])
     else:
-        made = desk.session.execute_all([leases.insertion(taken)])[0]
+        made = handout.session.execute_all([leases.insertion(taken)])[0]
         taken = replace(taken, lease_id=made.last_id)
-    desk.deliver(taken, kept, room, claimed)
+    handout.deliver(taken, kept, budget, claimed)
 
 
-def _leave_rest(desk: Desk, lease: Lease, taken: Lease, rest: int) -> Lease:
+def _leave_rest(handout: Handout, lease: Lease, taken: Lease, rest: int) -> Lease:
     """Splits a lease that the consumer has no room for; the part that it takes."""
     end = lease.first + lease.count
     if lease.message_group is None:
         # The rest keeps its lease, due, so that late acks of it still count.
-        desk.session.execute_all([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
-        desk.freed = True
+        handout.session.execute_all([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
+        handout.freed = True
         return taken.cut(lease.first, rest)
     # The rest waits for its turn.
     behind = replace(
         lease.cut(rest, end),
-        token=leases.new_token(desk.now),
+        token=leases.new_token(handout.now),
         attempt=0,
         available_at=NEVER,
         owner=None,
         last_error=None,
     )
-    desk.session.execute_all([leases.insertion(behind)])
+    handout.session.execute_all([leases.insertion(behind)])
     return replace(taken.cut(lease.first, rest), lease_id=lease.lease_id)
 
 
-def _give_up(desk: Desk, lease: Lease) -> Lease | None:
+def _give_up(handout: Handout, lease: Lease) -> Lease | None:
     """Moves to the dead letters what was tried often enough; what is left of the lease, to be tried for the first time.
 
     Of a message group that is the head; those behind it were not tried. Of others it is as much as a piece: the rest
@@ -101,13 +105,15 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
     if lease.message_group is not None:
         offsets = offsets[:1]
     elif offsets:
-        offsets = pieces_of(desk.session, lease.queue_id, offsets, GIVEN_UP_AT_ONCE)[0]
+        offsets = pieces_of(handout.session, lease.queue_id, offsets, GIVEN_UP_AT_ONCE)[0]
     reason = lease.last_error or f"the lease of delivery {lease.attempt} expired"
-    places = dead_letters.move(desk.session, desk.view.group, lease, offsets, reason, desk.now, desk.directory)
-    desk.given_up += sum([place.size for place in places.values()])
+    places = dead_letters.move(
+        handout.session, handout.view.group, lease, offsets, reason, handout.now, handout.directory
+    )
+    handout.given_up += sum([place.size for place in places.values()])
     if places:
         kept = sorted(places)
-        desk.events.append(
+        handout.events.append(
             Event.at(
                 TimelineKind.DEAD_LETTERED,
                 lease.group_id,
@@ -115,17 +121,17 @@ def _give_up(desk: Desk, lease: Lease) -> Lease | None:
                 kept,
                 attempt=lease.attempt,
                 client_id=lease.owner,
-                happened_at=desk.now,
+                happened_at=handout.now,
                 reason=reason,
                 dead_letter=places[kept[0]].offset,
             )
         )
     left = lease.move_out(offsets)
     if left.done:
-        desk.freed |= leases.end(desk.session, [left], desk.now)
+        handout.freed |= leases.end(handout.session, [left], handout.now)
         return None
     if lease.message_group is None:
-        desk.session.execute_all([leases.storing(left)])
-        desk.freed = True
+        handout.session.execute_all([leases.storing(left)])
+        handout.freed = True
         return None
     return replace(lease.settle(offsets), attempt=0, last_error=None)

@@ -10,11 +10,11 @@ from broker.storage.tables import rows
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from broker.ports.places import Place
+    from broker.domain.place import Place
     from broker.storage.engine.session import Session
 
 
-class Standing(NamedTuple):
+class RecordedOutcome(NamedTuple):
     """State and places of a transaction; without a verdict it has no places, and no state is known past retention."""
 
     state: TransactionState | None
@@ -30,23 +30,23 @@ class Standing(NamedTuple):
         return self.released[position] if position < len(self.released) else None
 
 
-UNKNOWN = Standing(None, ())
+UNKNOWN = RecordedOutcome(None, ())
 
 
-def standings(session: Session, ids: Collection[bytes]) -> dict[bytes, Standing]:
+def recorded_outcomes(session: Session, ids: Collection[bytes]) -> dict[bytes, RecordedOutcome]:
     """Where transactions stand; those that nothing is known of are left out. By primary key."""
     wanted = sorted(ids)
     # The half messages first: from there a transaction goes to the op records, never back.
-    found: dict[bytes, Standing] = {}
+    found: dict[bytes, RecordedOutcome] = {}
     for transaction_id, check_state in session.fetch_in(
         f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
         " WHERE position = 0 AND transaction_id",
         wanted,
     ):
         state = TransactionState.PARKED if check_state == rows.PARKED else TransactionState.PREPARED
-        found[transaction_id] = Standing(state, ())
+        found[transaction_id] = RecordedOutcome(state, ())
     for transaction_id, state, released in session.fetch_in(
         "SELECT transaction_id, state, released FROM op_record WHERE transaction_id", wanted
     ):
-        found[transaction_id] = Standing(TransactionState(state), rows.decode_released(released))
+        found[transaction_id] = RecordedOutcome(TransactionState(state), rows.decode_released(released))
     return found

@@ -6,15 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from broker.domain.keys import key_hash
+from broker.domain.place import InLog, Recalled, Scheduled
 from broker.domain.transaction import TransactionState
-from broker.ports.places import RECALLED, SCHEDULED
 from broker.ports.queries import FoundMessage, FoundPage
 from broker.storage.log.reading import offset_at, range_of, read_offsets
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, Message
-    from broker.ports.places import Place
     from broker.ports.queries import MessageSearch
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -45,14 +44,14 @@ def find_message(session: Session, transaction_id: bytes, position: int, directo
     found = FoundMessage(state)
     if position < len(places):
         found.place = places[position]
-        queue_id, time, *_ = found.place
-        if queue_id == RECALLED:
-            found.recalled_at = time
-        elif queue_id == SCHEDULED:
-            found.scheduled_at = time
-            found.waiting = _scheduled(session, (time, transaction_id, position), directory)
-        else:
-            found.message = _in_log(session, found.place, directory)
+        match found.place:
+            case Recalled(recalled_at=time):
+                found.recalled_at = time
+            case Scheduled(due=time):
+                found.scheduled_at = time
+                found.waiting = _scheduled(session, (time, transaction_id, position), directory)
+            case InLog():
+                found.message = _in_log(session, found.place, directory)
     return found
 
 
@@ -82,7 +81,7 @@ def _waiting(session: Session, row: tuple[object, ...] | None, directory: Direct
     return rows.half_from_row(name, content)
 
 
-def _in_log(session: Session, place: Place, directory: Directory) -> LogMessage | None:
+def _in_log(session: Session, place: InLog, directory: Directory) -> LogMessage | None:
     queue_id, offset = place
     of_queue = directory.of_queue(session, queue_id)
     if of_queue is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.storage.delivery import history, leases
+from broker.storage.delivery import delivery_events, leases
 from broker.storage.delivery.judging import Judged
 from broker.storage.engine.statements import Answer, Statement
 from broker.storage.log.reading import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from broker.domain.message import Candidate
     from broker.ports.delivery import Claimed, ClaimWork
-    from broker.storage.delivery.desk import Desk, Room
+    from broker.storage.delivery.handout import Budget, Handout
     from broker.storage.delivery.judging import Wanted
 
 LARGEST_RANGE = 1024
@@ -59,34 +59,34 @@ class Backlog:
         return self.head > max(self.first, self.min_offset)
 
 
-def hand_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> None:
+def dispatch(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> None:
     """Hands out messages of a queue, as far as there is room."""
-    topic, _ = desk.places[backlog.queue_id]
-    wanted = desk.view.filters.get(topic.topic_id)
+    topic, _ = handout.places[backlog.queue_id]
+    wanted = handout.view.filters.get(topic.topic_id)
     examined = 0
-    span = room.messages
-    while room.left and backlog.left and not backlog.busy and examined < _EXAMINED_PER_CLAIM:
-        before, taken = backlog.first, room.messages
+    span = budget.messages
+    while budget.left and backlog.left and not backlog.busy and examined < _EXAMINED_PER_CLAIM:
+        before, taken = backlog.first, budget.messages
         if wanted is not None:
-            going_on = _hand_out_judged(desk, item, backlog, room, claimed)
-        elif backlog.queue_id not in desk.view.looks_first:
-            going_on = _hand_out_as_read(desk, item, backlog, room, claimed)
+            going_on = _hand_out_judged(handout, item, backlog, budget, claimed)
+        elif backlog.queue_id not in handout.view.looks_first:
+            going_on = _hand_out_as_read(handout, item, backlog, budget, claimed)
         else:
-            going_on = _hand_out_some(desk, item, backlog, room, claimed, span)
+            going_on = _hand_out_some(handout, item, backlog, budget, claimed, span)
         if not going_on:
             return
         examined += backlog.first - before
         # Where little goes out, one looks further at a time.
-        span = room.messages if room.messages < taken else 2 * span
+        span = budget.messages if budget.messages < taken else 2 * span
 
 
-def _hand_out_judged(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
     """Hands out some of what the group's filter wants, where it has judged; whether it makes sense to go on."""
-    judged = desk.view.judged.get(backlog.queue_id)
+    judged = handout.view.judged.get(backlog.queue_id)
     if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
         claimed.unjudged = True
         return False
-    _look(desk, backlog)
+    _look(handout, backlog)
     if backlog.busy:
         return False
     wanted = judged.since(max(backlog.first, backlog.min_offset))
@@ -95,58 +95,60 @@ def _hand_out_judged(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, 
         return False
     # What goes out under one lease is a bitmap.
     end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
-    plan = _plan(desk, item, backlog, room, [each for each in wanted if each.offset < end], end)
-    _carry_out(desk, item, backlog, room, claimed, plan)
+    plan = _plan(handout, item, backlog, budget, [each for each in wanted if each.offset < end], end)
+    _carry_out(handout, item, backlog, budget, claimed, plan)
     left = [each for each in wanted if each.offset >= plan.following]
-    desk.view.judged[backlog.queue_id] = Judged(plan.following, judged.end, left)
+    handout.view.judged[backlog.queue_id] = Judged(plan.following, judged.end, left)
     if plan.following < end:
-        room.close()
+        budget.close()
     return True
 
 
-def _hand_out_some(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, span: int) -> bool:
+def _hand_out_some(
+    handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, span: int
+) -> bool:
     """Hands out some of the next `span` messages; whether it makes sense to go on."""
     first = max(backlog.first, backlog.min_offset)
     most = min(backlog.head - first, LARGEST_RANGE, span)
-    found = _look(desk, backlog, sizes_of(backlog.queue_id, first, most))
+    found = _look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
         return True  # Another broker handed some out in the meantime; look again from there.
     size, with_group = found.rows[0]
     if size is None:
-        return _skip_expired(desk, backlog)
+        return _skip_expired(handout, backlog)
     if not with_group:
-        most = min(most, room.messages)
-        fits = most if size <= room.size else fitting(desk.session, backlog.queue_id, first, most, room.size)
-        _hand_out_range(desk, item, backlog, room, claimed, first, fits)
+        most = min(most, budget.messages)
+        fits = most if size <= budget.size else fitting(handout.session, backlog.queue_id, first, most, budget.size)
+        _hand_out_range(handout, item, backlog, budget, claimed, first, fits)
         if fits < most:
-            room.close()
+            budget.close()
         else:
-            desk.view.looks_first.discard(backlog.queue_id)
+            handout.view.looks_first.discard(backlog.queue_id)
         return True
-    found = desk.session.execute_all([candidates_in(backlog.queue_id, first, most)])[0]
-    topic, queue_no = desk.places[backlog.queue_id]
+    found = handout.session.execute_all([candidates_in(backlog.queue_id, first, most)])[0]
+    topic, queue_no = handout.places[backlog.queue_id]
     examined = candidates(topic.name, queue_no, found.rows)
     if not examined:
-        return _skip_expired(desk, backlog)
-    plan = _plan(desk, item, backlog, room, examined, first + most)
-    _carry_out(desk, item, backlog, room, claimed, plan)
+        return _skip_expired(handout, backlog)
+    plan = _plan(handout, item, backlog, budget, examined, first + most)
+    _carry_out(handout, item, backlog, budget, claimed, plan)
     if plan.following < first + most:
-        room.close()
+        budget.close()
     return True
 
 
-def _look(desk: Desk, backlog: Backlog, looking: Statement | None = None) -> Answer:
+def _look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
     """Locks the group's progress, the first time, and looks at messages, if at any."""
     if backlog.locked:
-        return desk.session.execute_all([looking])[0] if looking else _NOTHING
-    locked, *others = desk.session.execute_all(
+        return handout.session.execute_all([looking])[0] if looking else _NOTHING
+    locked, *others = handout.session.execute_all(
         [
             Statement(
                 "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
-                + desk.session.dialect.skip_locked,
-                (desk.view.group.group_id, backlog.queue_id),
+                + handout.session.dialect.skip_locked,
+                (handout.view.group.group_id, backlog.queue_id),
             ),
             *([looking] if looking else []),
         ]
@@ -160,9 +162,9 @@ def _look(desk: Desk, backlog: Backlog, looking: Statement | None = None) -> Ans
     return found
 
 
-def _skip_expired(desk: Desk, backlog: Backlog) -> bool:
+def _skip_expired(handout: Handout, backlog: Backlog) -> bool:
     """Notes that retention was here since the look at the backlog; whether anything is left."""
-    row = desk.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
+    row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
     if row is None or row[0] <= max(backlog.first, backlog.min_offset):
         backlog.head = backlog.first
         return False
@@ -170,72 +172,72 @@ def _skip_expired(desk: Desk, backlog: Backlog) -> bool:
     return True
 
 
-def _progressing(desk: Desk, backlog: Backlog, following: int) -> Statement:
+def _progressing(handout: Handout, backlog: Backlog, following: int) -> Statement:
     backlog.first = following
     return Statement(
         "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
-        (following, desk.view.group.group_id, backlog.queue_id),
+        (following, handout.view.group.group_id, backlog.queue_id),
     )
 
 
-def _hand_out_as_read(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed) -> bool:
+def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
     """Hands out a range that is read without a look at it; whether it makes sense to go on.
 
     Bodies that are large for the room are not read, so that it never costs more than twice of what there is room for.
     """
     first = max(backlog.first, backlog.min_offset)
-    count = min(backlog.head - first, LARGEST_RANGE, room.messages)
-    found = _look(desk, backlog, range_of(backlog.queue_id, first, count, largest=2 * room.size // count))
+    count = min(backlog.head - first, LARGEST_RANGE, budget.messages)
+    found = _look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
         return True  # Another broker handed some out in the meantime; look again from there.
     if not found.rows:
-        return _skip_expired(desk, backlog)
-    topic, queue_no = desk.places[backlog.queue_id]
-    messages = plain_messages(topic.name, queue_no, found.rows, room.size)
+        return _skip_expired(handout, backlog)
+    topic, queue_no = handout.places[backlog.queue_id]
+    messages = plain_messages(topic.name, queue_no, found.rows, budget.size)
     if messages is None:
-        desk.view.looks_first.add(backlog.queue_id)
+        handout.view.looks_first.add(backlog.queue_id)
         return True
-    lease, statements = _leasing_range(desk, item, backlog, first, count)
-    made = desk.session.execute_all(statements)[0]
-    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
+    lease, statements = _leasing_range(handout, item, backlog, first, count)
+    made = handout.session.execute_all(statements)[0]
+    handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)
     return True
 
 
 def _leasing_range(
-    desk: Desk, item: ClaimWork, backlog: Backlog, first: int, count: int
+    handout: Handout, item: ClaimWork, backlog: Backlog, first: int, count: int
 ) -> tuple[Lease, list[Statement]]:
     """A new lease, and the statements that make it; the first one tells its number."""
     lease = Lease(
         0,
-        desk.view.group.group_id,
+        handout.view.group.group_id,
         backlog.queue_id,
         first,
         count,
-        leases.new_token(desk.now),
+        leases.new_token(handout.now),
         1,
-        desk.now + item.lease_time,
+        handout.now + item.lease_time,
         item.owner,
     )
     # Nobody can ask for the history of one that retention took in the meantime.
-    events = desk.deliveries(lease, range(first, first + count)) if desk.keeps_history else []
-    progressing = _progressing(desk, backlog, first + count)
-    return lease, [leases.insertion(lease), progressing, *history.recording(desk.session, events)]
+    events = handout.deliveries(lease, range(first, first + count)) if handout.keeps_history else []
+    progressing = _progressing(handout, backlog, first + count)
+    return lease, [leases.insertion(lease), progressing, *delivery_events.recording(handout.session, events)]
 
 
 def _hand_out_range(
-    desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, first: int, count: int
+    handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, first: int, count: int
 ) -> None:
-    lease, statements = _leasing_range(desk, item, backlog, first, count)
-    made, *_, read = desk.session.execute_all([*statements, range_of(backlog.queue_id, first, count)])
-    topic, queue_no = desk.places[backlog.queue_id]
+    lease, statements = _leasing_range(handout, item, backlog, first, count)
+    made, *_, read = handout.session.execute_all([*statements, range_of(backlog.queue_id, first, count)])
+    topic, queue_no = handout.places[backlog.queue_id]
     messages = log_messages(topic.name, queue_no, read.rows)
     if not messages:
         # Retention was here since the look at the sizes.
-        desk.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
+        handout.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
-    desk.hand_over(replace(lease, lease_id=made.last_id), messages, room, claimed)
+    handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)
 
 
 @dataclass(slots=True)
@@ -256,16 +258,16 @@ class _Plan:
 
 
 def _plan(
-    desk: Desk,
+    handout: Handout,
     item: ClaimWork,
     backlog: Backlog,
-    room: Room,
+    budget: Budget,
     passed: Sequence[Candidate | Wanted],
     end: int,
 ) -> _Plan:
     named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
-    group_id = desk.view.group.group_id
-    taken = leases.groups_with_leases(desk.session, group_id, backlog.queue_id, named) if named else set()
+    group_id = handout.view.group.group_id
+    taken = leases.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
     plan = _Plan(end)
     messages, size = 0, 0
     for candidate in passed:
@@ -273,7 +275,7 @@ def _plan(
         if group in taken:
             plan.waiting[group].append(candidate.offset)
             continue
-        if messages == room.messages or (messages and size + candidate.size > room.size):
+        if messages == budget.messages or (messages and size + candidate.size > budget.size):
             plan.following = candidate.offset
             break
         messages += 1
@@ -287,16 +289,18 @@ def _plan(
     return plan
 
 
-def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claimed: Claimed, plan: _Plan) -> None:
-    group_id, queue_id = desk.view.group.group_id, backlog.queue_id
-    until = desk.now + item.lease_time
+def _carry_out(
+    handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, plan: _Plan
+) -> None:
+    group_id, queue_id = handout.view.group.group_id, backlog.queue_id
+    until = handout.now + item.lease_time
     going = [(None, plan.loose)] if plan.loose else []
     held = [
         Lease.of_offsets(
             group_id,
             queue_id,
             offsets,
-            token=leases.new_token(desk.now),
+            token=leases.new_token(handout.now),
             attempt=1,
             available_at=until,
             owner=item.owner,
@@ -309,15 +313,15 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
             group_id,
             queue_id,
             offsets,
-            token=leases.new_token(desk.now),
+            token=leases.new_token(handout.now),
             attempt=0,
             available_at=NEVER,
             message_group=group,
         )
         for group, offsets in plan.waiting.items()
     ]
-    session = desk.session
-    statements = [_progressing(desk, backlog, plan.following)]
+    session = handout.session
+    statements = [_progressing(handout, backlog, plan.following)]
     if waiting:
         statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
     before = len(statements)
@@ -328,13 +332,13 @@ def _carry_out(desk: Desk, item: ClaimWork, backlog: Backlog, room: Room, claime
     answers = session.execute_all(statements)
     if not offsets:
         return
-    topic, queue_no = desk.places[queue_id]
+    topic, queue_no = handout.places[queue_id]
     found = {message.offset: message for message in log_messages(topic.name, queue_no, answers[-1].rows)}
     emptied = []
     for lease, made in zip(held, answers[before:-1], strict=True):
         messages = [found[offset] for offset in lease.open_offsets() if offset in found]
         if messages:
-            desk.deliver(replace(lease, lease_id=made.last_id), messages, room, claimed)
+            handout.deliver(replace(lease, lease_id=made.last_id), messages, budget, claimed)
         else:
             # Retention was here since the look at the messages.
             emptied.append(made.last_id)

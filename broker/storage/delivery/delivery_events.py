@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import bits_of
+from broker.domain.place import InLog
 from broker.domain.retry import dead_letter_topic
 from broker.ports.queries import TimelineEvent, TimelineKind
 from broker.storage.tables import rows
@@ -104,7 +105,7 @@ def events_of(session: Session, queue_id: int, offset: int, longest: int, direct
             letters = directory.by_name(session, dead_letter_topic(group))
             if letters is not None:
                 before = (bits & (1 << index) - 1).bit_count()
-                event.place = (letters.queue_ids[0], dead_letter + before)
+                event.place = InLog(letters.queue_ids[0], dead_letter + before)
         events.append(event)
     return events
 

@@ -1,0 +1,170 @@
+"""Delivery: claims and receipts go through lanes; filters judge before, elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import Receipt
+from broker.errors import BrokerError, Overloaded, StorageUnavailable
+from broker.ports.delivery import AckWork, Claimed, NackWork
+from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.delivery import claims, joining, judging, receipts
+from broker.storage.delivery.groups import GroupMemory
+from broker.storage.engine.group_commit import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from broker.domain.group import ConsumerGroup
+    from broker.ports.delivery import AckOutcome, ClaimWork, GroupNews, JoinWork, ReceiptOutcome, Settling
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.session import Session
+
+    _Outcome = ReceiptOutcome | AckOutcome
+
+# Seconds until it is tried again to free what nobody has.
+TAKE_BACK_PAUSE = 0.5
+# Bytes of an offset in a list.
+OFFSET_MEMORY = 40
+
+
+class Delivery(Access):
+    """Implements LeaseStore, ReceiptStore and GroupWatch."""
+
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Makes the lanes of claims and of receipts."""
+        super().__init__(database, config)
+        self.groups = GroupMemory()
+        self._keep_history = config.keep_history
+        self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
+        self._claims: Lane[ClaimWork, Claimed] = Lane(
+            "claim", database, self._claim, redo=self._claim_again, unheard=self._take_back, config=config.lanes
+        )
+        self._taking_back: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
+        self._receipts: Lane[Settling, _Outcome] = Lane(
+            "receipt",
+            database,
+            self._settle,
+            redo=self._settle_again,
+            size_of=lambda item: len(item.offsets) * OFFSET_MEMORY if isinstance(item, AckWork) else 0,
+            config=replace(config.lanes, max_items=8192),
+        )
+
+    async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        """Hands out messages; what each consumer got.
+
+        What filters have to judge for it is judged before, elsewhere: other claims do not wait for that.
+        """
+        for item in work:
+            if self.groups.wants_judging(item.group.group_id):
+                await self._judge(item)
+        outcomes = await self._hand_out(work)
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, Claimed) and outcome.unjudged and not outcome.parts:
+                # The filter is new here, or another broker was at it meanwhile.
+                await self._judge(work[index])
+                outcomes[index] = (await self._hand_out([work[index]]))[0]
+        return outcomes
+
+    async def _hand_out(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        if all(item.abandoned for item in work):
+            # The broker may be closing: nothing is begun then that nobody waits for.
+            return [Claimed([]) for _ in work]
+        return await self._claims.submit(work)
+
+    async def _judge(self, item: ClaimWork) -> None:
+        """Has filters judge what comes next for a consumer; those of one group share what is found."""
+        key = (item.group.group_id, frozenset([topic.topic_id for topic in item.topics]))
+        under_way = self._judging.get(key)
+        if under_way is None:
+            turn = next(self._turns)
+            under_way = self._judging[key] = asyncio.ensure_future(
+                self._judged(lambda session: judging.judge(session, item, self.directory, self.groups, turn), key[0])
+            )
+            under_way.add_done_callback(lambda _: self._judging.pop(key))
+        await asyncio.shield(under_way)
+
+    def _take_back(self, claimed: Sequence[Claimed | BrokerError]) -> None:
+        """Frees what was handed out to consumers that were told that the database does not answer."""
+        parts = [part for each in claimed if isinstance(each, Claimed) for part in each.parts]
+        work = [
+            NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
+            for lease in [part.handed_out() for part in parts]
+            for offset in lease.offsets
+        ]
+        if work:
+            until = max(part.expires_at for part in parts)
+            task = asyncio.get_running_loop().create_task(self._free(work, until))
+            self._taking_back.add(task)
+            task.add_done_callback(self._taking_back.discard)
+
+    async def _free(self, work: Sequence[Settling], until: int) -> None:
+        """Settles receipts that nobody has, as soon as the database is there, unless their leases run out first."""
+        while work:
+            try:
+                outcomes = await self._receipts.submit(work)
+                work = [item for item, one in zip(work, outcomes, strict=True) if isinstance(one, StorageUnavailable)]
+            except (StorageUnavailable, Overloaded):
+                pass
+            if self._closing.is_set() or self.clock.now() >= until:
+                return
+            if work:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), TAKE_BACK_PAUSE)
+
+    async def _close_consumers(self) -> None:
+        """Waits for what was handed in, then gives the lanes' connections back."""
+        await self._claims.close()
+        self._closing.set()
+        await asyncio.gather(*self._taking_back)
+        await self._receipts.close()
+
+    async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
+        """Applies acks, nacks and extensions; one outcome per item."""
+        return await self._receipts.submit(work)
+
+    async def join(self, work: JoinWork) -> ConsumerGroup:
+        """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
+        now = self.clock.now()
+        return await self._write(lambda session: joining.join_group(session, work, now))
+
+    async def has_leases(self, lease_ids: Sequence[int]) -> bool:
+        """Whether some of these leases are open."""
+        return await self._read(
+            lambda session: bool(session.fetch_in("SELECT lease_id FROM lease WHERE lease_id", list(lease_ids)))
+        )
+
+    async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
+        """What consumers of some groups should know who read these topics; groups that were deleted are left out."""
+        now = self.clock.now()
+        return await self._watch(lambda session: claims.news_of(session, groups, now, self.directory))
+
+    def _claim(self, session: Session, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
+        return claims.claim(
+            session,
+            work,
+            self.clock.now(),
+            self.directory,
+            self.groups,
+            next(self._turns),
+            keep_history=self._keep_history,
+        )
+
+    def _claim_again(
+        self, session: Session, work: Sequence[ClaimWork], before: list[Claimed | BrokerError]
+    ) -> list[Claimed | BrokerError]:
+        return before if claims.were_made(session, before) else self._claim(session, work)
+
+    def _settle(self, session: Session, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
+        return receipts.settle(
+            session, work, self.clock.now(), self.directory, self.groups, keep_history=self._keep_history
+        )
+
+    def _settle_again(
+        self, session: Session, work: Sequence[Settling], before: list[_Outcome | BrokerError]
+    ) -> list[_Outcome | BrokerError]:
+        return receipts.still_true(before, self._settle(session, work), self.clock.now())

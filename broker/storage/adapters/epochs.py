@@ -1,0 +1,77 @@
+"""Epochs of sinks: half messages go through a lane, large commits have threads of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.transactions import epochs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.errors import BrokerError
+    from broker.ports.epochs import Epoch, EpochCommitted, SinkState, SinkWork
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.group_commit import Lane
+    from broker.storage.engine.session import Session
+
+
+LARGE_EPOCH = 5000
+"""Messages of an epoch that takes so long that others should not wait for its queues unawares."""
+
+
+class Epochs(Access):
+    """Implements EpochStore."""
+
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Makes the lane of half messages of epochs."""
+        super().__init__(database, config)
+        self._policy = config.policy
+        self._sinks: Lane[SinkWork, bool] = self._lane(
+            "sink", self._prepare_epochs, size_of=lambda item: item.halves.size
+        )
+
+    async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:
+        """Stores half messages; whether their epoch is committed already, so that nothing was stored."""
+        return (await self._sinks.submit([work]))[0]
+
+    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+        """Releases what attempts wrote, so many messages each, and drops what others did."""
+        now, turn = self.clock.now(), next(self._turns)
+
+        def commit(session: Session) -> EpochCommitted:
+            return epochs.commit(session, epoch, attempts, now, self.directory, turn)
+
+        def again(session: Session, before: EpochCommitted) -> EpochCommitted:
+            return before if epochs.was_committed(session, epoch, now) else commit(session)
+
+        with contextlib.ExitStack() as warned:
+            if sum(attempts.values()) >= LARGE_EPOCH:
+                # It holds its topics' queues for long.
+                for lane in self._open_lanes:
+                    warned.enter_context(lane.beware())
+            return await self._decide_epoch(commit, redo=again)
+
+    async def abort_epoch(self, epoch: Epoch) -> bool:
+        """Drops the half messages of an epoch; whether it is committed, and was left alone."""
+        now, turn = self.clock.now(), next(self._turns)
+        return await self._decide_epoch(lambda session: epochs.abort(session, epoch, now, self.directory, turn))
+
+    async def find_sink(self, name: str) -> SinkState:
+        """How far a sink is."""
+        return await self._read(lambda session: epochs.find(session, name))
+
+    async def delete_sink(self, name: str) -> None:
+        """Forgets a sink, and drops its half messages that wait."""
+        now = self.clock.now()
+
+        def again(session: Session, _: None) -> None:
+            if epochs.exists(session, name, surely=True):
+                epochs.delete(session, name, now, self.directory)
+
+        await self._decide_epoch(lambda session: epochs.delete(session, name, now, self.directory), redo=again)
+
+    def _prepare_epochs(self, session: Session, work: Sequence[SinkWork]) -> list[bool | BrokerError]:
+        return epochs.prepare(session, work, self.clock.now(), self._policy, self.directory)

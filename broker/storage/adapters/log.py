@@ -1,0 +1,85 @@
+"""The log: sends go through a lane; reads through threads, those with filters by turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog.free_queues import FreeQueues
+from broker.storage.log import log, reading, recall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.columns import LogColumns
+    from broker.domain.filters import Filter
+    from broker.domain.message import LogMessage
+    from broker.domain.place import Place, Queue
+    from broker.domain.topic import Topic
+    from broker.errors import BrokerError
+    from broker.ports.log import Duplicate, QueueMeasure, QueueSlice, RecallWork, SendWork
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.group_commit import Lane
+    from broker.storage.engine.session import Session
+
+
+class Log(Access):
+    """Implements LogStore, QueueStore and QueueHeads."""
+
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Makes the lane of sends."""
+        super().__init__(database, config)
+        self._sends: Lane[SendWork, Place | Duplicate] = self._lane(
+            "send", self._send, wary=self._send_what_is_free, size_of=lambda item: item.size
+        )
+
+    async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        """Appends or schedules ordinary messages; where each is."""
+        return await self._sends.submit(work)
+
+    async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
+        """Takes back messages that wait for their time; when each was recalled."""
+        now = self.clock.now()
+        return await self._write(lambda session: recall.recall(session, work, now))
+
+    async def read_queue(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[list[LogMessage]]:
+        """Reads messages from an offset; what a filter does not want is passed over."""
+
+        def read(session: Session) -> QueueSlice[list[LogMessage]]:
+            return reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
+
+        return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
+
+    async def read_columns(
+        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+    ) -> QueueSlice[LogColumns]:
+        """Reads the same messages by columns."""
+
+        def read(session: Session) -> QueueSlice[LogColumns]:
+            return reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
+
+        return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
+
+    async def measure_queue(
+        self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
+    ) -> QueueMeasure:
+        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
+        # As large a read as a filter's: it takes its turn with them, and holds up no look-ups.
+        return await self._judged(
+            lambda session: reading.measure_queue(session, topic, queue_no, offset, end, max_bytes),
+            ("readers", topic.topic_id),
+        )
+
+    async def queue_heads(self) -> dict[Queue, int]:
+        """Where each queue ends: its next offset."""
+        heads = await self._watch(reading.queue_heads)
+        self.directory.notice(heads)
+        return heads
+
+    def _send(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        return log.send(session, work, self.clock.now(), self.directory, next(self._turns))
+
+    def _send_what_is_free(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
+        return log.send(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))

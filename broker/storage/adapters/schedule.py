@@ -1,0 +1,83 @@
+"""Scheduled messages: moved into the log by a lane, or topic by topic where one of them fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import BrokerError, StorageRejected
+from broker.ports.upkeep import Moved
+from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog.free_queues import FreeQueues
+from broker.storage.log import schedule
+from broker.storage.log.schedule import SetApart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.group_commit import Lane
+    from broker.storage.engine.session import Session
+
+
+class Schedule(Access):
+    """Implements ScheduleStore."""
+
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Makes the lane of moves."""
+        super().__init__(database, config)
+        self._moves: Lane[int | None, Moved] = self._lane("schedule", self._move_due, wary=self._move_what_is_free)
+        self._set_apart = SetApart()
+
+    async def move_due(self, *, known: bool = False) -> Moved:
+        """Moves scheduled messages whose time has come into the log, as many as go in one transaction.
+
+        When that fails, the messages of each topic are moved by themselves; a topic that fails then is left out for
+        some time.
+
+        Args:
+            known: some are due, and need not be looked for first.
+        """
+        if not known:
+            earliest = await self._read(schedule.earliest)
+            if earliest is None or earliest > self.clock.now():
+                return Moved(next_due=earliest)
+        moved = (await self._moves.submit([None]))[0]
+        if isinstance(moved, StorageRejected):
+            return await self._move_apart()
+        if isinstance(moved, BrokerError):
+            raise moved
+        return moved
+
+    async def _move_apart(self) -> Moved:
+        """Moves what is due of each topic by itself."""
+        now = self.clock.now()
+        heads: dict[tuple[int, int], int] = {}
+        count = dropped = 0
+        for topic_id in await self._read(lambda session: schedule.due_topics(session, now)):
+            if topic_id in self._set_apart.topics():
+                continue
+            moved = (await self._moves.submit([topic_id]))[0]
+            if isinstance(moved, Moved):
+                count, dropped, heads = count + moved.count, dropped + moved.dropped, heads | moved.heads
+            elif isinstance(moved, StorageRejected):
+                self._set_apart.add(topic_id)
+            else:
+                raise moved
+        return Moved(count, dropped, heads, now + schedule.LATER)
+
+    def _move_due(self, session: Session, calls: Sequence[int | None]) -> list[Moved | BrokerError]:
+        return [self._moved(session, topic_id) for topic_id in calls]
+
+    def _move_what_is_free(self, session: Session, calls: Sequence[int | None]) -> list[Moved | BrokerError]:
+        return [self._moved(session, topic_id, FreeQueues(session)) for topic_id in calls]
+
+    def _moved(self, session: Session, topic_id: int | None, free: FreeQueues | None = None) -> Moved:
+        return schedule.move_due(
+            session,
+            self.clock.now(),
+            self.directory,
+            next(self._turns),
+            only=topic_id,
+            without=self._set_apart.topics(),
+            free=free,
+        )

@@ -1,0 +1,90 @@
+"""Transactions: half messages and verdicts go through lanes, look-ups through threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog import topics
+from broker.storage.catalog.free_queues import FreeQueues
+from broker.storage.transactions import checks, halves, transaction_queries, verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.check_policy import CheckPolicy
+    from broker.errors import BrokerError
+    from broker.ports.transactions import (
+        PrepareWork,
+        TransactionDetail,
+        TransactionFilter,
+        TransactionOutcome,
+        TransactionSummary,
+        VerdictWork,
+    )
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.group_commit import Lane
+    from broker.storage.engine.session import Session
+
+
+class Transactions(Access):
+    """Implements TransactionStore, TransactionRecords and ProducerGroups."""
+
+    def __init__(self, database: Database, config: StoreConfig) -> None:
+        """Makes the lanes of half messages and of verdicts."""
+        super().__init__(database, config)
+        self._policy = config.policy
+        self._prepares: Lane[PrepareWork, TransactionOutcome] = self._lane(
+            "prepare", self._prepare, size_of=lambda item: item.size
+        )
+        self._verdicts: Lane[VerdictWork, TransactionOutcome] = self._lane(
+            "verdict", self._decide, wary=self._decide_what_is_free
+        )
+
+    async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        """Stores half messages; one outcome per item."""
+        return await self._prepares.submit(work)
+
+    async def decide(self, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
+        """Records verdicts and releases or drops the half messages; one outcome per item."""
+        return await self._verdicts.submit(work)
+
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group; it is made when new."""
+        return await self._write(lambda session: topics.producer_group_id(session, name))
+
+    async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
+        """All that is known of a transaction."""
+        return await self._read(
+            lambda session: transaction_queries.transaction(session, transaction_id, self.directory)
+        )
+
+    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+        """Transactions without a verdict, oldest first."""
+        return await self._read(lambda session: transaction_queries.list_transactions(session, wanted))
+
+    async def check_again(
+        self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
+    ) -> TransactionOutcome:
+        """Makes a prepared or parked transaction due for checks again."""
+        now = self.clock.now()
+
+        def check(session: Session) -> TransactionOutcome:
+            return checks.check_again(session, transaction_id, now, policy, operator, reason)
+
+        def again(session: Session, before: TransactionOutcome) -> TransactionOutcome:
+            done = checks.was_set_to_check_again(session, transaction_id, operator, reason, now)
+            return before if done else check(session)
+
+        return await self._write(check, redo=again)
+
+    def _prepare(self, session: Session, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
+        return halves.prepare(session, work, self.clock.now(), self._policy, self.directory)
+
+    def _decide(self, session: Session, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
+        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns))
+
+    def _decide_what_is_free(
+        self, session: Session, work: Sequence[VerdictWork]
+    ) -> list[TransactionOutcome | BrokerError]:
+        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))
