@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.lease import Receipt
+from broker.domain.place import InLog
 from broker.errors import BrokerError, InvalidArgument, StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, ReceiptOutcome, Settling
 from broker.services.consuming.config import DeliveryConfig
@@ -73,7 +74,7 @@ async def test_a_lease_that_becomes_free_wakes_its_group() -> None:
 
 
 async def test_a_dead_letter_is_told_with_its_position() -> None:
-    outcome = ReceiptOutcome(dead_letter=(10, 3), dead_letter_message_id="id")
+    outcome = ReceiptOutcome(dead_letter=InLog(10, 3), dead_letter_message_id="id")
     (result,) = (await service(Store(outcome)).nack([handle(1, 10)])).values()
     assert isinstance(result, Settled)
     assert result.dead_letter is not None

@@ -8,6 +8,7 @@ import pytest
 
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.group import ConsumerGroup
+from broker.domain.place import InLog
 from broker.domain.topic import QueueState, Topic, TopicChange
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, VerdictConflict
@@ -268,7 +269,7 @@ class TestTransactions:
         return TransactionOperations(records, decisions or Decisions(None), names.catalog(), Positions(names), POLICY)
 
     async def test_a_transaction_is_told_with_the_positions_of_its_messages(self) -> None:
-        op = OpEntry(TransactionState.COMMITTED, VerdictSource.CHECK, 5, None, [(10, 3)])
+        op = OpEntry(TransactionState.COMMITTED, VerdictSource.CHECK, 5, None, [InLog(10, 3)])
         detail = TransactionDetail(summary(1, TransactionState.COMMITTED), op=op)
         found, positions = await self.service(Records(detail)).transaction(ID)
         assert found is detail
@@ -362,7 +363,7 @@ class TestQueries:
         assert refused.value.field == "page_token"
 
     async def test_deliveries_are_those_of_its_place_in_the_log(self) -> None:
-        op = OpEntry(TransactionState.COMMITTED, VerdictSource.PRODUCER, 200, None, [(10, 3)])
+        op = OpEntry(TransactionState.COMMITTED, VerdictSource.PRODUCER, 200, None, [InLog(10, 3)])
         detail = TransactionDetail(summary(1, TransactionState.COMMITTED), op=op)
         events: list[Any] = await self.service(Queries(FoundMessage(TransactionState.COMMITTED)), detail).timeline(
             ID, 0
