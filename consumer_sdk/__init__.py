@@ -24,7 +24,7 @@ from client_core.admin import (
     TimelineEventType,
     TopicInfo,
 )
-from client_core.connection import RetryConfig, TlsConfig
+from client_core.connection import Connection, RetryConfig, TlsConfig
 from client_core.filters import SqlFilter, TagFilter
 from client_core.message import LogPosition
 from client_core.stored import StoredMessage
@@ -57,6 +57,7 @@ __all__ = [
     "BrokerUnavailable",
     "ClientClosed",
     "ConfigurationError",
+    "Connection",
     "Consumer",
     "ConsumerError",
     "DeadLetter",

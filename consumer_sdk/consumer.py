@@ -55,7 +55,8 @@ class Consumer:
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Consumer group. It must exist, unless the broker creates groups by itself.
             topics: One topic or several.
             prefetch: Messages that wait in this process or are on their way to it, at most.

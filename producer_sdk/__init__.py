@@ -26,7 +26,7 @@ from client_core.admin import (
     TopicInfo,
 )
 from client_core.batching import BatchLimits
-from client_core.connection import RetryConfig, TlsConfig
+from client_core.connection import Connection, RetryConfig, TlsConfig
 from client_core.errors import (
     BatchRecallRefused,
     BatchRefused,
@@ -76,6 +76,7 @@ __all__ = [
     "CheckInfo",
     "ClientClosed",
     "ConfigurationError",
+    "Connection",
     "DeadLetter",
     "DuplicateKey",
     "ExhaustedPolicy",

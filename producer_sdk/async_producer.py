@@ -57,7 +57,8 @@ class AsyncProducer:
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are tried again; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.

@@ -63,7 +63,8 @@ class AsyncTransactionProducer(AsyncProducer):
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer for each other's transactions.
             listener: Runs and answers for local transactions. A synchronous one is called in threads.
             client_id: This producer's name in the broker's logs; None: host and process number.

@@ -43,7 +43,8 @@ class Producer:
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are tried again; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -199,7 +200,8 @@ class TransactionProducer(Producer):
         It does not wait until a broker is there: see wait_until_registered.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer for each other's transactions.
             listener: Runs and answers for local transactions.
             client_id: This producer's name in the broker's logs; None: host and process number.

@@ -42,7 +42,8 @@ class Admin:
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence.
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             retry: When calls are tried again; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
 

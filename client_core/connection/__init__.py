@@ -7,8 +7,9 @@ producers and consumers do with them.
 from __future__ import annotations
 
 from client_core.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
+from client_core.connection.connection import Connection, Endpoint
 from client_core.connection.duplex import HEARTBEAT, Duplex
-from client_core.connection.endpoints import Endpoint, parse_endpoints
+from client_core.connection.endpoints import parse_endpoints
 from client_core.connection.link import Broker, BrokerLink, Route
 from client_core.connection.reasons import reason_of, text_of_reason
 from client_core.connection.reconnect import Reconnect
@@ -30,6 +31,7 @@ __all__ = [
     "BackgroundRunner",
     "Broker",
     "BrokerLink",
+    "Connection",
     "Duplex",
     "Endpoint",
     "EventLoopThread",

@@ -8,13 +8,13 @@ from typing import TypeAlias
 from client_core.connection.settings import refuse
 from client_core.errors import ConfigurationError
 
-__all__ = ["Endpoint", "parse_endpoints"]
+__all__ = ["Addresses", "parse_endpoints"]
 
-Endpoint: TypeAlias = str | Sequence[str]
+Addresses: TypeAlias = str | Sequence[str]
 """``"host:port"``, several of them separated by commas, or a sequence of them. Every broker of one database will do."""
 
 
-def parse_endpoints(endpoint: Endpoint) -> tuple[str, ...]:
+def parse_endpoints(endpoint: Addresses) -> tuple[str, ...]:
     """Takes an endpoint setting apart.
 
     Args:

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from client_core.connection.endpoints import Endpoint, parse_endpoints
-from client_core.connection.retry import RetryConfig
-from client_core.connection.settings import check_kind
+from client_core.connection.connection import Connection, Endpoint
 from client_core.connection.statuses import as_halfmq_error, is_unreachable
-from client_core.connection.tls import TlsConfig
 from client_core.errors import ClientClosed
 from halfmq.v1 import (
     admin_pb2_grpc,
@@ -28,6 +25,8 @@ from halfmq.v1 import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from client_core.connection.retry import RetryConfig
+    from client_core.connection.tls import TlsConfig
     from halfmq.v1.consumer_pb2_grpc import ConsumerServiceAsyncStub
     from halfmq.v1.producer_pb2_grpc import ProducerServiceAsyncStub
     from halfmq.v1.transaction_pb2_grpc import TransactionServiceAsyncStub
@@ -62,16 +61,10 @@ ResponseT = TypeVar("ResponseT")
 class Broker:
     """One endpoint with its channel and the protocol's services; the channel connects when it is first used."""
 
-    def __init__(self, endpoint: str, tls: TlsConfig | None) -> None:
+    def __init__(self, endpoint: str, connection: Connection) -> None:
         """Makes the channel; call it on the event loop that will use it."""
         self.endpoint = endpoint
-        options = list(_CHANNEL_OPTIONS)
-        if tls is None:
-            self.channel = grpc.aio.insecure_channel(endpoint, options)
-        else:
-            if tls.server_name is not None:
-                options.append(("grpc.ssl_target_name_override", tls.server_name))
-            self.channel = grpc.aio.secure_channel(endpoint, tls.credentials(), options)
+        self.channel = connection.channel(endpoint, _CHANNEL_OPTIONS)
 
     @cached_property
     def transactions(self) -> TransactionServiceAsyncStub:
@@ -138,18 +131,16 @@ class BrokerLink:
         """Reads the settings; nothing is connected yet.
 
         Args:
-            endpoint: Where the brokers listen.
-            tls: How to encrypt; None: not at all.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            endpoint: Where the brokers listen, or a Connection.
+            tls: How to encrypt; None: not at all, or as the Connection says.
+            retry: When calls are tried again; None: the defaults of RetryConfig, or as the Connection says.
 
         Raises:
             ConfigurationError: The endpoint cannot be one, or another argument is of the wrong kind.
         """
-        check_kind("tls", tls, TlsConfig)
-        check_kind("retry", retry, RetryConfig)
-        self.endpoints = parse_endpoints(endpoint)
-        self.retry = retry or RetryConfig()
-        self._tls = tls
+        self._connection = Connection.of(endpoint, tls=tls, retry=retry)
+        self.endpoints = self._connection.endpoints
+        self.retry = self._connection.retry
         self._brokers: dict[int, Broker] = {}
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -178,7 +169,7 @@ class BrokerLink:
             msg = "this client is closed; make a new one"
             raise ClientClosed(msg)
         if index not in self._brokers:
-            self._brokers[index] = Broker(self.endpoints[index], self._tls)
+            self._brokers[index] = Broker(self.endpoints[index], self._connection)
         return self._brokers[index]
 
     async def call(

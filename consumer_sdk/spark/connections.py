@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from client_core.connection import BackgroundRunner, BrokerLink, RetryConfig
 
 if TYPE_CHECKING:
-    from consumer_sdk.spark.options import Connection
+    from consumer_sdk.spark.options import BrokerOptions
 
 __all__ = ["connected"]
 
@@ -17,7 +17,7 @@ __all__ = ["connected"]
 _PATIENT = RetryConfig(attempt_timeout=900.0, deadline=1800.0)
 
 
-def connected(connection: Connection, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
+def connected(connection: BrokerOptions, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
     """The link to the brokers, and what runs its calls; never closed, and never the parent's after a fork.
 
     Args:
@@ -28,6 +28,5 @@ def connected(connection: Connection, *, patient: bool = False) -> tuple[BrokerL
 
 
 @functools.cache
-def _made(connection: Connection, patient: bool, process: int) -> tuple[BrokerLink, BackgroundRunner]:
-    retry = _PATIENT if patient else None
-    return BrokerLink(connection.endpoint, tls=connection.tls_config(), retry=retry), BackgroundRunner("Spark")
+def _made(connection: BrokerOptions, patient: bool, process: int) -> tuple[BrokerLink, BackgroundRunner]:
+    return BrokerLink(connection.connection(_PATIENT if patient else None)), BackgroundRunner("Spark")

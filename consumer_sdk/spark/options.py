@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from client_core.connection import TlsConfig, parse_endpoints
+from client_core.connection import Connection, RetryConfig, TlsConfig
 from client_core.filters import SqlFilter, TagFilter
 from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from client_core.filters import MessageFilter
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "Connection", "ReadOptions", "WriteOptions", "time_of"]
+__all__ = ["EARLIEST", "LATEST", "Bound", "BrokerOptions", "ReadOptions", "WriteOptions", "time_of"]
 
 EARLIEST, LATEST = -2, -1
 """What stands for an end of a queue in JSON offsets."""
@@ -61,7 +61,7 @@ _LAST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Connection:
+class BrokerOptions:
     """How to reach the brokers. It travels to executors, so it holds the files' names, not what is in them.
 
     Attributes:
@@ -80,7 +80,7 @@ class Connection:
     server_name: str | None = None
 
     @classmethod
-    def of(cls, endpoint: str, options: Mapping[str, object]) -> Connection:
+    def of(cls, endpoint: str, options: Mapping[str, object]) -> BrokerOptions:
         """Reads an endpoint and the options of encryption.
 
         Raises:
@@ -89,12 +89,15 @@ class Connection:
         given = {name: str(value) for name, value in options.items() if value is not None}
         return _connection(_known({"endpoint": endpoint} | given, _CONNECTION))
 
-    def tls_config(self) -> TlsConfig | None:
-        """What the files say.
+    def connection(self, retry: RetryConfig | None = None) -> Connection:
+        """The connection, with what is in the files.
 
         Raises:
             ConfigurationError: A file cannot be read here, or a certificate comes without its key.
         """
+        return Connection(self.endpoint, self._tls(), retry or RetryConfig())
+
+    def _tls(self) -> TlsConfig | None:
         if not self.tls:
             return None
         return TlsConfig(
@@ -126,7 +129,7 @@ class ReadOptions:
         topic_ids: By option, the identities of the topics that its offsets are of, where it tells them.
     """
 
-    connection: Connection
+    connection: BrokerOptions
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     start: Bound | None = None
@@ -180,7 +183,7 @@ class WriteOptions:
         repeatable: Of a batch: writing it again does nothing, because the user named the writeId.
     """
 
-    connection: Connection
+    connection: BrokerOptions
     sink: str
     topic: str | None = None
     take_over: bool = False
@@ -298,7 +301,7 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     return topics, None
 
 
-def _connection(given: Mapping[str, str]) -> Connection:
+def _connection(given: Mapping[str, str]) -> BrokerOptions:
     if not given.get("endpoint"):
         msg = "the option endpoint is missing; name a broker, such as localhost:8085"
         raise ConfigurationError(msg, field="endpoint")
@@ -308,10 +311,9 @@ def _connection(given: Mapping[str, str]) -> Connection:
         named = next(name for name, value in files.items() if value)
         msg = f"{named} is given, but tls is false; leave one of them out"
         raise ConfigurationError(msg, field="tls")
-    connection = Connection(given["endpoint"], tls, *files.values())
-    parse_endpoints(connection.endpoint)
-    connection.tls_config()
-    return connection
+    options = BrokerOptions(given["endpoint"], tls, *files.values())
+    options.connection()
+    return options
 
 
 def _pem(option: str, path: str | None) -> bytes | None:

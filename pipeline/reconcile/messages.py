@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from client_core.connection import BrokerLink
-    from consumer_sdk.spark.options import Connection
+    from consumer_sdk.spark.options import BrokerOptions
     from halfmq.v1 import message_pb2
     from pipeline.reconcile.job import Reconcile
     from pipeline.reconcile.window import Window
@@ -43,10 +43,9 @@ def kept_since(job: Reconcile, now: datetime) -> datetime | None:
     Raises:
         HalfmqError: The broker refused, or none answered.
     """
-    connection = _connection(job)
-    endpoint, tls = connection.endpoint, connection.tls_config()
+    connection = _connection(job).connection()
     bounds: list[datetime] = []
-    with QueueReader(endpoint, tls=tls) as reader, Admin(endpoint, tls=tls) as admin:
+    with QueueReader(connection) as reader, Admin(connection) as admin:
         topic = admin.get_topic(job.topic)
         for each in reader.queue_offsets(job.topic):
             if each.min_offset == 0:
@@ -101,7 +100,7 @@ def known_messages(spark: SparkSession, job: Reconcile, window: Window) -> DataF
     return selected(filtered(everything, job.messages, "messages"), expressions, fields)
 
 
-def _connection(job: Reconcile) -> Connection:
+def _connection(job: Reconcile) -> BrokerOptions:
     return ReadOptions.read({**job.connection, "topic": job.topic}).connection
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from client_core.connection import BrokerLink
-    from consumer_sdk.spark.options import Connection
+    from consumer_sdk.spark.options import BrokerOptions
     from halfmq.v1 import message_pb2
 
 __all__ = ["REPAIR_COLUMNS", "Repair", "repair_id", "send_missing"]
@@ -113,7 +113,7 @@ def check_recognised(missing: DataFrame, topic: str, message_key: str, condition
         raise ConfigurationError(msg, field="repair")
 
 
-def send_missing(missing: DataFrame, topic: str, connection: Connection) -> int:
+def send_missing(missing: DataFrame, topic: str, connection: BrokerOptions) -> int:
     """Sends a message for each row, from the executors; how many.
 
     Raises:

@@ -13,6 +13,7 @@ import pytest
 
 from acceptance.demo_runs import DemoRun, run_demo
 from support.databases import connect
+from support.sessions import processlist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +145,9 @@ def test_an_interrupt_ends_all_processes_and_drops_the_tables(
     with connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW TABLES LIKE 'demo%'")
         assert cursor.fetchall() == ()
-        cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE()")
+        cursor.execute("SELECT VERSION()")
+        ((version,),) = cursor.fetchall()
+        cursor.execute(f"SELECT COUNT(*) FROM {processlist(version)} WHERE db = DATABASE()")
         assert cursor.fetchone() == (1,)
 
 

@@ -217,11 +217,11 @@ async def test_an_answer_lost_at_commit_has_one_effect(
     def cut_once(module: object, name: str) -> None:
         real, met = getattr(module, name), []
 
-        def once(session: Session, *rest: object) -> object:
+        def once(session: Session, *rest: object, **named: object) -> object:
             if not met:
                 met.append(True)
                 session.commit = _CommitCut(session)  # type: ignore[method-assign]
-            return real(session, *rest)
+            return real(session, *rest, **named)
 
         monkeypatch.setattr(module, name, once)
 

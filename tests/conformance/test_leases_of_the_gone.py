@@ -12,7 +12,7 @@ from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import Refused
 from broker.ports.delivery import Claimed, ClaimWork, HoldWork, JoinWork, NackWork
-from broker.storage.delivery import leases
+from broker.storage.delivery import leases, redelivery
 from conformance.interleaving import Pause, ending, waits_or_ends
 from conformance.world import (
     HOUR,

@@ -10,6 +10,7 @@ import pytest
 
 from broker.storage.engine.connection import Database
 from broker.storage.engine.worker import Worker
+from support.sessions import processlist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,8 @@ def own_id(session: Session) -> int:
 async def gone(session: Session, connection: int) -> None:
     """Returns when the server has ended a connection."""
     async with asyncio.timeout(ENOUGH):
-        query = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?"
+        ((version,),) = session.fetch("SELECT VERSION()")
+        query = f"SELECT COUNT(*) FROM {processlist(version)} WHERE id = ?"
         while session.fetch(query, (connection,))[0][0]:
             await asyncio.to_thread(session.fetch, "SELECT SLEEP(0.1)")
 

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
+from support.sessions import processlist
+
 Kind: TypeAlias = Literal["mariadb", "mysql"]
 AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
 KINDS: tuple[Kind, ...] = ("mariadb", "mysql")
@@ -76,7 +78,9 @@ def drop_database(url: str) -> None:
     name = urlsplit(url).path.strip("/")
     server = urlsplit(url)._replace(path="/").geturl()
     with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
+        cursor.execute("SELECT VERSION()")
+        ((version,),) = cursor.fetchall()
+        cursor.execute(f"SELECT id FROM {processlist(version)} WHERE db = %s", (name,))
         for (session,) in cursor.fetchall():
             with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended by itself
                 cursor.execute(f"KILL {session}")

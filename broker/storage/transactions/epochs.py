@@ -14,6 +14,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.ports.epochs import EpochCommitted, SinkState
 from broker.ports.transactions import TransactionOutcome, VerdictWork
+from broker.storage.engine.worker import StartOver
 from broker.storage.log import bulk_release
 from broker.storage.transactions import halves
 from broker.storage.transactions.verdicts import decide_all
@@ -87,9 +88,19 @@ def _taken(epoch: Epoch, query_id: str, committed: int | None) -> Refused:
 
 
 def prepare(
-    session: Session, work: Sequence[SinkWork], now: int, policy: CheckPolicy, directory: Directory
+    session: Session,
+    work: Sequence[SinkWork],
+    now: int,
+    policy: CheckPolicy,
+    directory: Directory,
+    *,
+    one_by_one: bool = False,
 ) -> list[bool | BrokerError]:
-    """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored."""
+    """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored.
+
+    Raises:
+        StartOver: as `halves.prepare`, whose `one_by_one` this is.
+    """
     outcomes: dict[int, bool | BrokerError] = {}
     looked_at: dict[Epoch, bool | BrokerError | None] = {}
     for index, item in enumerate(work):
@@ -99,7 +110,11 @@ def prepare(
         if known is not None:
             outcomes[index] = known
     new = [index for index in range(len(work)) if index not in outcomes]
-    stored = halves.prepare(session, [work[index].halves for index in new], now, policy, directory) if new else []
+    own = [work[index].halves for index in new]
+    try:
+        stored = halves.prepare(session, own, now, policy, directory, one_by_one=one_by_one) if own else []
+    except StartOver:
+        raise StartOver(lambda session: prepare(session, work, now, policy, directory, one_by_one=True)) from None
     for index, outcome in zip(new, stored, strict=True):
         outcomes[index] = (
             _refused(session, work[index], outcome)

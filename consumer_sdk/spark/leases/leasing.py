@@ -19,7 +19,7 @@ from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.settings import settings_from
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.options import Connection
+from consumer_sdk.spark.options import BrokerOptions
 from consumer_sdk.spark.source.columns import Projection, default_schema
 from consumer_sdk.spark.source.slices import by_columns
 from halfmq.v1 import consumer_pb2
@@ -89,7 +89,7 @@ def lease_messages(
     wanted = _schema(schema)
     Projection(wanted)
     settings = settings_from(group, topics, 1, lease_duration, f"spark-{spark.sparkContext.applicationId}", 1.0)
-    worker = _Worker(Connection.of(endpoint, options), settings, wanted, max_messages, workers, seconds)
+    worker = _Worker(BrokerOptions.of(endpoint, options), settings, wanted, max_messages, workers, seconds)
     shape = StructType([*wanted.fields]).add("receipt_handle", StringType()).add("attempt", IntegerType())
 
     def take(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -105,7 +105,7 @@ def lease_messages(
 class _Worker:
     """What a task does; it travels to executors, so it holds no connections."""
 
-    connection: Connection
+    connection: BrokerOptions
     settings: ConsumerSettings
     schema: StructType
     messages: int

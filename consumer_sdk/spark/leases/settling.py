@@ -14,7 +14,7 @@ from consumer_sdk.receipts import nack_of
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.leases.leasing import need_pandas
-from consumer_sdk.spark.options import Connection
+from consumer_sdk.spark.options import BrokerOptions
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def ack(frame: DataFrame, *, endpoint: str, **options: object) -> SettledMessage
         ConfigurationError: There is no such column, an option cannot be, or pandas is missing.
         PySparkException: Brokers could not be reached, or failed; some of the messages may be settled.
     """
-    return _settle(frame, _Settler(Connection.of(endpoint, options), None))
+    return _settle(frame, _Settler(BrokerOptions.of(endpoint, options), None))
 
 
 def nack(
@@ -75,7 +75,7 @@ def nack(
         TypeError: The delay is no number, or the reason no text.
         ValueError: The delay or the reason is out of bounds.
     """
-    return _settle(frame, _Settler(Connection.of(endpoint, options), nack_of(delay, reason)))
+    return _settle(frame, _Settler(BrokerOptions.of(endpoint, options), nack_of(delay, reason)))
 
 
 def _settle(frame: DataFrame, settler: _Settler) -> SettledMessages:
@@ -98,7 +98,7 @@ def _settle(frame: DataFrame, settler: _Settler) -> SettledMessages:
 class _Settler:
     """What a task does; it travels to executors, so it holds no connections."""
 
-    connection: Connection
+    connection: BrokerOptions
     nack: Nack | None
 
     @shown_in_one_line()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from client_core.connection import Broker
-    from consumer_sdk.spark.options import Connection
+    from consumer_sdk.spark.options import BrokerOptions
 
 __all__ = ["Epochs", "Rows", "WrittenAttempt"]
 
@@ -133,7 +133,7 @@ class WrittenAttempt:
 class Epochs:
     """What a sink asks the broker; connections belong to the process that asks."""
 
-    def __init__(self, connection: Connection, sink: str, *, take_over: bool) -> None:
+    def __init__(self, connection: BrokerOptions, sink: str, *, take_over: bool) -> None:
         """Takes where and what; nothing is connected yet."""
         self._connection = connection
         self._sink = sink

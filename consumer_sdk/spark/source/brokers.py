@@ -29,11 +29,10 @@ class Brokers:
 
     def __init__(self, options: ReadOptions) -> None:
         """Takes what is to be read."""
-        connection = options.connection
-        tls = connection.tls_config()
+        connection = options.connection.connection()
         self._options = options
-        self._reader = QueueReader(connection.endpoint, tls=tls)
-        self._admin = Admin(connection.endpoint, tls=tls)
+        self._reader = QueueReader(connection)
+        self._admin = Admin(connection)
         self._seen: set[str] = set()
         self._reported: Offsets = {}
         self.topic_ids: TopicIds = {}

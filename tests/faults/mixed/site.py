@@ -23,6 +23,7 @@ from faults.mysql_proxy import MySqlProxy
 from support.brokers import BrokerProcess
 from support.databases import AnyKind, connect, create_database, in_ci
 from support.private_servers import PrivateServer
+from support.sessions import processlist
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -142,7 +143,8 @@ class Site:
 
     def kill_connections(self, keep_every: int = 0) -> int:
         """Ends connections of the brokers, all but every so-manieth; how many."""
-        found = self.run(f"SELECT id FROM information_schema.processlist WHERE user = '{USER}' ORDER BY id")
+        ((version,),) = self.run("SELECT VERSION()")
+        found = self.run(f"SELECT id FROM {processlist(str(version))} WHERE user = '{USER}' ORDER BY id")
         killed = [row[0] for number, row in enumerate(found, 1) if not keep_every or number % keep_every]
         for session in killed:
             with contextlib.suppress(Exception):  # it has just ended by itself

@@ -20,7 +20,7 @@ def test_defaults() -> None:
     options = ReadOptions.read(LEAST)
     assert (options.topics, options.start, options.end) == (("orders",), None, "latest")
     assert (options.max_offsets_per_trigger, options.min_partitions, options.fail_on_data_loss) == (50_000, None, True)
-    assert options.connection.tls_config() is None
+    assert options.connection.connection().tls is None
 
 
 def test_all_of_them_in_any_case(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_all_of_them_in_any_case(tmp_path: Path) -> None:
     assert (options.max_offsets_per_trigger, options.min_partitions, options.messages_per_request) == (7, 3, 9)
     assert options.max_bytes_per_trigger == 64 << 20
     assert (options.fail_on_data_loss, options.group, options.wanted) == (False, "readers", TagFilter("a || b"))
-    tls = options.connection.tls_config()
+    tls = options.connection.connection().tls
     assert tls is not None
     assert tls.root_certificates == b"pem"
 

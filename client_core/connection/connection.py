@@ -1,0 +1,89 @@
+"""How to reach the brokers of one database: where, how encrypted, and how long to try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import grpc
+
+from client_core.connection.endpoints import Addresses, parse_endpoints
+from client_core.connection.retry import RetryConfig
+from client_core.connection.settings import check_kind
+from client_core.connection.tls import TlsConfig
+from client_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Connection", "Endpoint"]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The settings that all clients of one database share: make it once, and give it to each of them.
+
+    Every client takes it in the place of an endpoint: ``TransactionProducer(connection, "shop")``. It holds settings
+    only; each client opens channels of its own from it, so clients of several event loops and processes can share one.
+
+    Attributes:
+        endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence. Every broker of
+            one database will do.
+        tls: How to encrypt; None: not at all.
+        retry: When calls are tried again.
+    """
+
+    endpoint: Addresses
+    tls: TlsConfig | None = None
+    retry: RetryConfig = field(default_factory=RetryConfig)
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work.
+
+        Raises:
+            ConfigurationError: The endpoint cannot be one, or another setting is of the wrong kind.
+        """
+        check_kind("tls", self.tls, TlsConfig)
+        check_kind("retry", self.retry, RetryConfig)
+        if self.retry is None:
+            object.__setattr__(self, "retry", RetryConfig())
+        object.__setattr__(self, "endpoint", parse_endpoints(self.endpoint))
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """The endpoints, each once, in the order in which they are tried."""
+        return self.endpoint
+
+    @classmethod
+    def of(
+        cls, given: Endpoint, *, tls: TlsConfig | None = None, retry: RetryConfig | None = None
+    ) -> Self | Connection:
+        """The connection that a client was given, as such or as an endpoint with its settings beside it.
+
+        Raises:
+            ConfigurationError: A setting cannot work, or stands beside a connection that has its own.
+        """
+        check_kind("tls", tls, TlsConfig)
+        check_kind("retry", retry, RetryConfig)
+        if not isinstance(given, Connection):
+            return cls(given, tls, retry or RetryConfig())
+        for name, beside in (("tls", tls), ("retry", retry)):
+            if beside is not None:
+                msg = (
+                    f"{name} stands beside a Connection, which has its own; give it there: Connection(..., {name}=...)"
+                )
+                raise ConfigurationError(msg, field=name)
+        return given
+
+    def channel(self, endpoint: str, options: Iterable[tuple[str, Any]]) -> grpc.aio.Channel:
+        """A channel to one of the endpoints; call it on the event loop that will use it."""
+        listed = list(options)
+        if self.tls is None:
+            return grpc.aio.insecure_channel(endpoint, listed)
+        if self.tls.server_name is not None:
+            listed.append(("grpc.ssl_target_name_override", self.tls.server_name))
+        return grpc.aio.secure_channel(endpoint, self.tls.credentials(), listed)
+
+
+Endpoint: TypeAlias = Addresses | Connection
+"""Where the brokers listen: ``"host:port"``, several separated by commas, a sequence of them, or a Connection."""
