@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
-from client_core.connection.settings import check_count
+from client_core.arguments import check_count
 from client_core.connection.statuses import is_passing_item
 from client_core.errors import BrokerFailed, HalfmqError, RequestRefused
 

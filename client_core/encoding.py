@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from client_core.connection.times import as_duration, as_timestamp, read_span, read_time
 from client_core.message import Message
+from client_core.times import as_duration, as_timestamp, read_span, read_time
 from halfmq.v1 import message_pb2 as pb
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from client_core.connection import Span
+    from client_core.times import Span
 
 __all__ = ["encode_message", "from_wire", "to_wire"]
 

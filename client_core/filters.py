@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from client_core.connection import check_text, refuse
+from client_core.arguments import check_text, refuse
 from halfmq.v1 import consumer_pb2, message_pb2
 
 if TYPE_CHECKING:

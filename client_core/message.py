@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from client_core.connection.times import read_time
+from client_core.times import read_time
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from client_core.connection import Span
+    from client_core.times import Span
     from halfmq.v1 import message_pb2 as pb
 
 __all__ = ["HalfMessages", "LogPosition", "Message", "as_messages"]
@@ -52,11 +52,6 @@ class Message:
     priority: int = 0
     dedup_key: str | None = None
     message_id: str | None = None
-
-    @property
-    def body_bytes(self) -> bytes:
-        """The body as it is stored."""
-        return self.body.encode() if isinstance(self.body, str) else self.body
 
     @property
     def text(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from client_core.connection import as_timestamp, read_time, refuse
+from client_core.arguments import refuse
+from client_core.times import as_timestamp, read_time
 from halfmq.v1 import message_pb2 as pb
 
 __all__ = ["StartPosition", "position_of", "position_to_wire"]

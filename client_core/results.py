@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_core.connection import read_time
 from client_core.connection.statuses import as_item_error
 from client_core.encoding import from_wire
 from client_core.errors import HalfmqError, RequestRefused, TransactionRefused
 from client_core.message import LogPosition, Message
 from client_core.states import LocalTransactionState, TransactionState, VerdictSource
+from client_core.times import read_time
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from client_core.connection import read_time
+from client_core.times import read_time
 
 if TYPE_CHECKING:
     from halfmq.v1 import message_pb2

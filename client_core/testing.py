@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from client_core.connection import check_text
+from client_core.arguments import check_text
 from client_core.errors import ConfigurationError, HalfmqError
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 

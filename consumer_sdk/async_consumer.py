@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from client_core.connection import BrokerLink, check_count, check_seconds, reason_of
+from client_core.arguments import check_count, check_seconds
+from client_core.connection import BrokerLink, reason_of
 from consumer_sdk.handlers import HandlerPool, called_by_handler_of
 from consumer_sdk.message import AsyncReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals

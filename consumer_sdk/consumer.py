@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from client_core.connection import BackgroundRunner, check_count
+from client_core.arguments import check_count
+from client_core.connection import BackgroundRunner
 from consumer_sdk.async_consumer import AsyncConsumer
 from consumer_sdk.message import ReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals

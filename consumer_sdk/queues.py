@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from client_core.connection import BackgroundRunner, BrokerLink, as_timestamp, check_count, read_span
+from client_core.arguments import check_count
+from client_core.connection import BackgroundRunner, BrokerLink
 from client_core.filters import filter_to_wire
 from client_core.stored import StoredMessage
+from client_core.times import as_timestamp, read_span
 from halfmq.v1 import consumer_pb2 as pb
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from client_core.connection import HEARTBEAT, check_count, check_seconds, check_text, client_name, refuse
+from client_core.arguments import check_count, check_seconds, check_text, client_name, refuse
+from client_core.connection import HEARTBEAT
 from client_core.filters import topic_filters
 from client_core.positions import position_to_wire
 from halfmq.v1 import consumer_pb2 as pb

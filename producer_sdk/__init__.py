@@ -118,6 +118,10 @@ __all__ = [
 
 _lead_on(
     {
+        "producer_sdk.connection.settings": "client_core.arguments",
+        "producer_sdk.connection.times": "client_core.times",
+    }
+    | {
         f"producer_sdk.{name}": f"client_core.{name}"
         for name in (
             "admin",

@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from client_core.arguments import check_kind, check_seconds, client_name
 from client_core.batching import Batcher, BatchLimits, ask, is_passing, outcomes_of
-from client_core.connection import BrokerLink, check_kind, check_seconds, client_name
+from client_core.connection import BrokerLink
 from client_core.connection.statuses import as_item_error
 from client_core.encoding import encode_message, to_wire
 from client_core.errors import (
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.message import Message
+    from client_core.times import Span
     from halfmq.v1 import message_pb2
 
 __all__ = ["AsyncProducer"]

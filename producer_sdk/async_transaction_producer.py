@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from client_core.connection import check_count, check_text
+from client_core.arguments import check_count, check_text
 from client_core.encoding import to_wire
 from client_core.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
 from client_core.ids import new_id, plausible_id

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from client_core.batching import BatchLimits
-    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.message import LogPosition, Message
     from client_core.results import TransactionInfo, TransactionResult, TransactionSendResult
+    from client_core.times import Span
     from producer_sdk.transaction import AsyncTransaction
 
 __all__ = ["Producer", "Transaction", "TransactionProducer"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from client_core.connection import Span
     from client_core.message import Message
+    from client_core.times import Span
     from halfmq.v1 import message_pb2 as pb
     from producer_sdk.own_check import OwnCheck
     from producer_sdk.verdicts import TransactionCalls

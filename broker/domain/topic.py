@@ -116,10 +116,6 @@ class Topic:
             self.queue_count, self.retention, self.retention_bytes, self.dedup_window, self.priority_levels
         )
 
-    def priority_of(self, queue_no: int) -> int:
-        """The priority of the messages in a queue."""
-        return self.priorities[queue_no] if self.priorities else 0
-
     def queue_of_group(self, message_group: str) -> int:
         """The queue number that a message group always goes to."""
         return queue_for_group(message_group, self.group_queues or self.queue_count)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
     from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
     from client_core.admin.topics import TopicInfo
-    from client_core.connection import Endpoint, RetryConfig, Span, TlsConfig
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
     from client_core.stored import StoredMessage
+    from client_core.times import Span
 
 __all__ = ["Admin"]
 

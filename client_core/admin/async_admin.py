@@ -9,19 +9,21 @@ import grpc
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.inspection import AsyncInspection
 from client_core.admin.topics import TopicInfo, optional_duration
-from client_core.connection import as_durations, check_kind, check_number, check_text, text_of_reason
+from client_core.arguments import check_kind, check_number, check_text
+from client_core.connection import text_of_reason
 from client_core.errors import RequestRefused
 from client_core.filters import filter_to_wire
 from client_core.positions import position_to_wire
+from client_core.times import as_durations
 from halfmq.v1 import admin_pb2 as pb
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
 
-    from client_core.connection import Span
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
+    from client_core.times import Span
 
 __all__ = ["AsyncAdmin"]
 

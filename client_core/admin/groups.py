@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from client_core.connection import read_span, read_time
 from client_core.filters import filter_of
 from client_core.positions import position_of
+from client_core.times import read_span, read_time
 from halfmq.v1 import admin_pb2 as pb
 
 if TYPE_CHECKING:

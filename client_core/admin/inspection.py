@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import grpc
 
 from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
-from client_core.connection import BrokerLink, as_timestamp, check_number, check_text
+from client_core.arguments import check_number, check_text
+from client_core.connection import BrokerLink
 from client_core.connection.statuses import as_halfmq_error
 from client_core.filters import filter_to_wire
 from client_core.ids import plausible_id
 from client_core.stored import StoredMessage
+from client_core.times import as_timestamp
 from halfmq.v1 import admin_pb2, query_pb2
 
 if TYPE_CHECKING:

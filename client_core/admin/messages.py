@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from client_core.connection import read_time
 from client_core.encoding import from_wire
 from client_core.message import LogPosition
 from client_core.results import read_answer, read_source, read_state
 from client_core.stored import StoredMessage
+from client_core.times import read_time
 from halfmq.v1 import query_pb2
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_core.connection import as_duration, read_span, read_time
+from client_core.times import as_duration, read_span, read_time
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from google.protobuf.duration_pb2 import Duration
 
-    from client_core.connection import Span
+    from client_core.times import Span
     from halfmq.v1 import admin_pb2 as pb
 
 __all__ = ["TopicInfo", "optional_duration"]

@@ -14,16 +14,6 @@ from client_core.connection.link import Broker, BrokerLink, Route
 from client_core.connection.reasons import reason_of, text_of_reason
 from client_core.connection.reconnect import Reconnect
 from client_core.connection.retry import RetryConfig
-from client_core.connection.settings import (
-    check_count,
-    check_kind,
-    check_number,
-    check_seconds,
-    check_text,
-    client_name,
-    refuse,
-)
-from client_core.connection.times import Span, as_duration, as_durations, as_timestamp, read_span, read_time
 from client_core.connection.tls import TlsConfig
 
 __all__ = [
@@ -38,22 +28,9 @@ __all__ = [
     "Reconnect",
     "RetryConfig",
     "Route",
-    "Span",
     "TlsConfig",
-    "as_duration",
-    "as_durations",
-    "as_timestamp",
-    "check_count",
-    "check_kind",
-    "check_number",
-    "check_seconds",
-    "check_text",
-    "client_name",
     "is_own_cancellation",
     "parse_endpoints",
-    "read_span",
-    "read_time",
     "reason_of",
-    "refuse",
     "text_of_reason",
 ]

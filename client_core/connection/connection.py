@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import grpc
 
+from client_core.arguments import check_kind
 from client_core.connection.endpoints import Addresses, parse_endpoints
 from client_core.connection.retry import RetryConfig
-from client_core.connection.settings import check_kind
 from client_core.connection.tls import TlsConfig
 from client_core.errors import ConfigurationError
 

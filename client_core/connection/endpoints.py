@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from client_core.connection.settings import refuse
+from client_core.arguments import refuse
 from client_core.errors import ConfigurationError
 
 __all__ = ["Addresses", "parse_endpoints"]

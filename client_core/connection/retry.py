@@ -17,7 +17,7 @@ from tenacity import (
     stop_never,
 )
 
-from client_core.connection.settings import check_count, check_seconds, refuse
+from client_core.arguments import check_count, check_seconds, refuse
 from client_core.connection.statuses import is_retryable, retry_hint
 
 if TYPE_CHECKING:

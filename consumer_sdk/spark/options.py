@@ -14,17 +14,18 @@ from client_core.filters import SqlFilter, TagFilter
 from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.hints import did_you_mean
-from consumer_sdk.spark.source.offsets import TOPIC_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from client_core.filters import MessageFilter
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "BrokerOptions", "ReadOptions", "WriteOptions", "time_of"]
+__all__ = ["EARLIEST", "LATEST", "TOPIC_IDS", "Bound", "BrokerOptions", "ReadOptions", "WriteOptions", "time_of"]
 
 EARLIEST, LATEST = -2, -1
 """What stands for an end of a queue in JSON offsets."""
+TOPIC_IDS = "@topics"
+"""In JSON offsets, in the place of a topic: the identities of the topics."""
 
 Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
 """Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""

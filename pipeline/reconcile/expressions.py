@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["columns_named", "filtered", "selected"]
 
+BUSINESS_TIME = "business_time"
+"""Property that tells which time a message is about, where it was sent at another one."""
+
 
 def selected(frame: DataFrame, expressions: Mapping[str, str], fields: Mapping[str, str]) -> DataFrame:
     """Selects expressions under names.

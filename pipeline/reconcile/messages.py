@@ -16,7 +16,7 @@ from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import admin_pb2, transaction_pb2
-from pipeline.reconcile.expressions import columns_named, filtered, selected
+from pipeline.reconcile.expressions import BUSINESS_TIME, columns_named, filtered, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,19 +25,17 @@ if TYPE_CHECKING:
     from client_core.connection import BrokerLink
     from consumer_sdk.spark.options import BrokerOptions
     from halfmq.v1 import message_pb2
-    from pipeline.reconcile.job import Reconcile
+    from pipeline.reconcile.settings import ReconcileSettings
     from pipeline.reconcile.window import Window
 
 __all__ = ["BUSINESS_TIME", "kept_since", "known_messages"]
 
-BUSINESS_TIME = "business_time"
-"""Property that tells which time a message is about, where it was sent at another one."""
 
 _NEEDED = {"topic", "queue", "offset", "key", "timestamp", "properties", "message_id", "born_at"}
 _AT_A_TIME = 64
 
 
-def kept_since(job: Reconcile, now: datetime) -> datetime | None:
+def kept_since(job: ReconcileSettings, now: datetime) -> datetime | None:
     """Since when the log has every message; None: since ever.
 
     Raises:
@@ -59,7 +57,7 @@ def kept_since(job: Reconcile, now: datetime) -> datetime | None:
     return max(bounds, default=None)
 
 
-def known_messages(spark: SparkSession, job: Reconcile, window: Window) -> DataFrame:
+def known_messages(spark: SparkSession, job: ReconcileSettings, window: Window) -> DataFrame:
     """Messages, one in a row, with the halves that have no verdict yet.
 
     The columns are ``key``, ``message_time`` (its business time), ``visible_at``, ``place`` (topic, queue, offset,
@@ -100,11 +98,11 @@ def known_messages(spark: SparkSession, job: Reconcile, window: Window) -> DataF
     return selected(filtered(everything, job.messages, "messages"), expressions, fields)
 
 
-def _connection(job: Reconcile) -> BrokerOptions:
+def _connection(job: ReconcileSettings) -> BrokerOptions:
     return ReadOptions.read({**job.connection, "topic": job.topic}).connection
 
 
-def _halves(spark: SparkSession, job: Reconcile, schema: StructType) -> DataFrame:
+def _halves(spark: SparkSession, job: ReconcileSettings, schema: StructType) -> DataFrame:
     """Half messages for the topic, prepared or parked, as messages without a place."""
     link, runner = connected(_connection(job))
     rows = runner.run(_list_halves(link, job.topic))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pipeline.archive.folder import Folder
-    from pipeline.reconcile.job import Reconcile, Reconciled
+    from pipeline.reconcile.results import Reconciled
+    from pipeline.reconcile.settings import ReconcileSettings
 
 __all__ = ["write_report"]
 
@@ -35,7 +36,7 @@ _FINDINGS_SHOWN = 200
 
 
 def write_report(
-    job: Reconcile, result: Reconciled, kinds: Mapping[tuple[str, datetime], int], folder: Folder, now: datetime
+    job: ReconcileSettings, result: Reconciled, kinds: Mapping[tuple[str, datetime], int], folder: Folder, now: datetime
 ) -> None:
     """Writes report.html into the output folder, in the place of the last one."""
     window = result.window

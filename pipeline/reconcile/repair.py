@@ -24,8 +24,7 @@ from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import producer_pb2
-from pipeline.reconcile.expressions import filtered
-from pipeline.reconcile.messages import BUSINESS_TIME
+from pipeline.reconcile.expressions import BUSINESS_TIME, filtered
 from producer_sdk import Message
 
 if TYPE_CHECKING:

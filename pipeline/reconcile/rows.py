@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.reconcile.job import Reconcile
+    from pipeline.reconcile.settings import ReconcileSettings
 
 __all__ = ["business_rows"]
 
 _KEY, _TIME = "halfmq_key", "halfmq_time"
 
 
-def business_rows(spark: SparkSession, job: Reconcile, times: tuple[datetime, datetime]) -> DataFrame:
+def business_rows(spark: SparkSession, job: ReconcileSettings, times: tuple[datetime, datetime]) -> DataFrame:
     """The rows of [from, until): ``key``, ``row_time``, ``row_N`` of each comparison, and what a repair sends.
 
     Raises:

@@ -133,7 +133,6 @@ async def test_the_store_asks_again_when_told(world: World) -> None:
     store = world.broker()
     await store.start()
     await store.synchronise_clock()
-    await store.ping()
     assert world.clock.synchronised == 2
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.filters import FilterKind, compile_filter
-from broker.domain.filters.cost import JUDGED_AT_ONCE, Cost
+from broker.domain.filters.cost import Cost
+from broker.domain.filters.pacing import JUDGED_AT_ONCE
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import Claimed, ClaimWork, JoinWork

@@ -220,6 +220,9 @@ class TestLateCommit:
         shop = await store.producer_group_id("shop")
         world.clock.pass_time(POLICY.first_check)
         checks = await late.during(store.claim_checks([shop], POLICY, 10), arrives=arrives)
+        while not checks and not arrives:
+            # The server has not ended the session yet whose COMMIT never came, and a claim passes over what it holds.
+            checks = await store.claim_checks([shop], POLICY, 10)
         assert [(check.transaction_id, check.check_number) for check in checks] == [(transaction_id, 1)]
         assert world.count("transaction_check") == 1
         await late.during(store.check_again(transaction_id, POLICY, "ada", "why"), arrives=arrives)

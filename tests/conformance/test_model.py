@@ -35,7 +35,7 @@ from conformance.world import LEASE, PREFIXES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.storage.delivery.handout import Desk
+    from broker.storage.delivery.handout import Handout
     from conformance.world import Databases
     from support.databases import AnyKind
 
@@ -103,17 +103,17 @@ def _releases_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_leases_too_early(patch: pytest.MonkeyPatch) -> None:
-    real = claims.take_over
+    real = claims.redeliver
 
-    def take_over(desk: Desk, item: ClaimWork, due: object, room: object, claimed: Claimed) -> object:
-        desk.now += LEASE
-        taken = real(desk, item, due, room, claimed)  # type: ignore[arg-type]
-        desk.now -= LEASE
+    def redeliver(handout: Handout, item: ClaimWork, due: object, budget: object, claimed: Claimed) -> object:
+        handout.now += LEASE
+        taken = real(handout, item, due, budget, claimed)  # type: ignore[arg-type]
+        handout.now -= LEASE
         # Deliveries with the lease time they should have: only the double delivery is wrong.
-        claimed.parts[:] = [replace(each, expires_at=desk.now + LEASE) for each in claimed.parts]
+        claimed.parts[:] = [replace(each, expires_at=handout.now + LEASE) for each in claimed.parts]
         return taken
 
-    patch.setattr(claims, "take_over", take_over)
+    patch.setattr(claims, "redeliver", redeliver)
     patch.setattr(claims, "DUE_LEASES", claims.DUE_LEASES.replace("available_at <= ?", f"available_at <= ? + {LEASE}"))
 
 

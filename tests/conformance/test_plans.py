@@ -22,7 +22,7 @@ from broker.ports.queries import MessageSearch
 from broker.ports.transactions import Half, PrepareWork, TransactionFilter, VerdictWork
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
-from broker.storage.delivery.groups import GroupMemory
+from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.worker import StartOver
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion

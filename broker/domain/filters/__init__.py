@@ -6,12 +6,11 @@ functions inside functions and never fails: what cannot be compared is unknown, 
 
 from __future__ import annotations
 
-import dataclasses
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.domain.filters.cost import LIKE, LIKE_WITH_ANY, MAX_COST, Cost
 from broker.domain.filters.fault import BLANKS, Fault
+from broker.domain.filters.filter import Filter, FilterKind
 from broker.domain.filters.subject import Subject
 from broker.domain.filters.tags import compile_tags
 from broker.errors import InvalidArgument
@@ -27,30 +26,7 @@ MAX_TAGS = 32 * 1024
 """Bytes of a list of tags."""
 
 
-class FilterKind(IntEnum):
-    """The language of a filter."""
-
-    TAG = 1
-    SQL = 2
-
-
 _EXAMPLES = {FilterKind.TAG: "TagA || TagB", FilterKind.SQL: "color = 'red' AND price > 10"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Filter:
-    """A compiled filter.
-
-    Attributes:
-        expression: as it was given, without blanks around it.
-        matches: tells whether a message passes. It never raises.
-        cost: of judging one.
-    """
-
-    kind: FilterKind
-    expression: str
-    matches: Callable[[Subject], bool] = dataclasses.field(repr=False, compare=False)
-    cost: Cost = dataclasses.field(default_factory=Cost, repr=False, compare=False)
 
 
 def compile_filter(

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.domain.filters import Filter
     from broker.domain.filters.subject import Subject
 
 MAX_COST = 40_000
 """Steps that a filter may take for one message."""
-JUDGED_AT_ONCE = 50_000
-"""Steps after which whoever judges messages lets others go on; one message is judged always."""
 LONGEST_TEXT = 16 * 1024
 COMPARISON, LIKE, LIKE_WITH_ANY = 3, 40, 2000
 """Steps of a comparison or a calculation, of a LIKE, and of one with `_`, for the longest texts that there are."""
@@ -50,21 +47,3 @@ class Cost:
             longest = max(keys, max(map(len, subject.properties.values()), default=0))
             steps += (self.likes * LIKE + self.walks * LIKE_WITH_ANY) * (longest + 64) // LONGEST_TEXT
         return steps
-
-
-class Steps:
-    """What may be judged before others have their turn; one message always."""
-
-    def __init__(self, steps: int = JUDGED_AT_ONCE) -> None:
-        """Takes a number of steps."""
-        self._left = steps
-
-    @property
-    def spent(self) -> bool:
-        """Whether to stop."""
-        return self._left <= 0
-
-    def judge(self, wanted: Filter, subject: Subject) -> bool:
-        """Whether a filter wants a message."""
-        self._left -= wanted.cost.of(subject)
-        return wanted.matches(subject)

@@ -12,7 +12,7 @@ from broker.errors import BrokerError, Overloaded, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
 from broker.storage.delivery import claims, joining, judging, receipts
-from broker.storage.delivery.groups import GroupMemory
+from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.group_commit import Lane
 
 if TYPE_CHECKING:

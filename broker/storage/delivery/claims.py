@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.storage.catalog.directory import Directory
-    from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.delivery.group_views import GroupMemory, GroupView
     from broker.storage.delivery.handout import TopicQueue
     from broker.storage.engine.session import Session
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.storage.delivery import delivery_events, leases
-from broker.storage.delivery.judging import Judged
+from broker.storage.delivery.judged import Judged
 from broker.storage.engine.statements import Answer, Statement
 from broker.storage.log.reading import (
     candidates,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from broker.domain.message import Candidate
     from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.handout import Budget, Handout
-    from broker.storage.delivery.judging import Wanted
+    from broker.storage.delivery.judged import Wanted
 
 LARGEST_RANGE = 1024
 _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.filters import FilterKind, compile_filter
@@ -13,18 +13,16 @@ from broker.domain.retry import dead_letter_topic
 from broker.errors import AlreadyExists, NotFound, Refused
 from broker.storage.catalog.topics import create_topic, holding
 from broker.storage.delivery.leases import drop_of_groups
-from broker.storage.engine.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.filters import Filter
     from broker.domain.topic import Topic, TopicSettings
-    from broker.storage.delivery.judging import Judged
     from broker.storage.engine.session import Session
 
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
-_SELECT = (
+SELECT_GROUP = (
     "SELECT m.group_id, g.name, m.created_at, g.max_attempts, g.retry_delays, g.when_exhausted, g.mode, g.start_at,"
     " g.keep_unread, g.fifo, g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
     " FROM consumer_group m JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
@@ -35,7 +33,8 @@ SEEN_EVERY = 3600 * 1_000_000
 MOST_REMEMBERED = 10_000
 
 
-def _from_row(row: Sequence[Any]) -> ConsumerGroup:
+def from_row(row: Sequence[Any]) -> ConsumerGroup:
+    """A group from a row of SELECT_GROUP."""
     group_id, name, created, attempts, delays, exhausted, mode, start, keep_unread, fifo, *rest = row
     epoch, paused, reason, parent_id, own_name = rest
     settings = GroupSettings(
@@ -53,8 +52,8 @@ def _from_row(row: Sequence[Any]) -> ConsumerGroup:
 
 def find_group(session: Session, name: str) -> ConsumerGroup | None:
     """A consumer group by name."""
-    row = session.fetch_one(f"{_SELECT} WHERE m.name = ?", (name,))
-    return _from_row(row) if row else None
+    row = session.fetch_one(f"{SELECT_GROUP} WHERE m.name = ?", (name,))
+    return from_row(row) if row else None
 
 
 def has_group(session: Session, group: ConsumerGroup) -> bool:
@@ -77,13 +76,15 @@ def lock(session: Session, group_ids: Sequence[int]) -> set[int]:
 
 def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
     """Consumer groups by name, from behind `after` on; members of broadcasting groups are not among them."""
-    found = session.fetch(f"{_SELECT} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit))
-    return [_from_row(row) for row in found]
+    found = session.fetch(
+        f"{SELECT_GROUP} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit)
+    )
+    return [from_row(row) for row in found]
 
 
 def members(session: Session, group: ConsumerGroup) -> list[ConsumerGroup]:
     """The members of a broadcasting group. Uses group_members."""
-    return [_from_row(row) for row in session.fetch(f"{_SELECT} WHERE m.parent_id = ?", (group.group_id,))]
+    return [from_row(row) for row in session.fetch(f"{SELECT_GROUP} WHERE m.parent_id = ?", (group.group_id,))]
 
 
 def create_group(
@@ -311,69 +312,3 @@ def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, b
         group_ids,
     )
     return {group_id: (epoch, bool(paused)) for group_id, epoch, paused in found}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """A group as consumers are to be served now.
-
-    Attributes:
-        filters: by topic id.
-        looks_first: queues where some of the last messages could not go out as they were read: large ones, or of
-            message groups. There, they are looked at before.
-        judged: what the filters said of messages, by queue id.
-    """
-
-    group: ConsumerGroup
-    filters: dict[int, Filter] = field(default_factory=dict)
-    looks_first: set[int] = field(default_factory=set)
-    judged: dict[int, Judged] = field(default_factory=dict)
-
-
-class GroupMemory:
-    """Groups by id, remembered for as long as their epoch stands; used by every lane's thread."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._views: dict[int, GroupView] = {}
-
-    @staticmethod
-    def look(group_id: int) -> Statement:
-        """Asks for a group's epoch: two rows by primary key."""
-        return Statement(
-            "SELECT g.epoch, m.seen_at FROM consumer_group m"
-            " JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id) WHERE m.group_id = ?",
-            (group_id,),
-        )
-
-    def view(self, session: Session, group_id: int, seen: Sequence[Sequence[Any]], now: int) -> GroupView | None:
-        """A group, given the rows of `look`; None when it was deleted."""
-        if not seen:
-            self._views.pop(group_id, None)
-            return None
-        epoch, seen_at = seen[0]
-        if seen_at is not None and seen_at < now - SEEN_EVERY:
-            session.run("UPDATE consumer_group SET seen_at = ? WHERE group_id = ?", (now, group_id))
-        known = self._views.get(group_id)
-        return known if known is not None and known.group.epoch == epoch else self._load(session, group_id)
-
-    def by_id(self, session: Session, group_id: int) -> GroupView | None:
-        """A group by id, as it is now."""
-        return self.view(
-            session, group_id, [(row[0], None) for row in session.execute_all([self.look(group_id)])[0].rows], 0
-        )
-
-    def wants_judging(self, group_id: int) -> bool:
-        """Whether a group has filters and nothing judged is left to hand out, as far as is known."""
-        view = self._views.get(group_id)
-        return view is not None and bool(view.filters) and not any(each.wanted for each in list(view.judged.values()))
-
-    def _load(self, session: Session, group_id: int) -> GroupView | None:
-        row = session.fetch_one(f"{_SELECT} WHERE m.group_id = ?", (group_id,))
-        if row is None:
-            return None
-        group = _from_row(row)
-        if len(self._views) >= MOST_REMEMBERED:
-            self._views.clear()  # Members of broadcasting groups come and go.
-        view = self._views[group_id] = GroupView(group, filters_of(session, group))
-        return view

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.ports.delivery import Claimed
     from broker.storage.catalog.directory import Directory
-    from broker.storage.delivery.groups import GroupView
+    from broker.storage.delivery.group_views import GroupView
     from broker.storage.engine.session import Session
 
 TopicQueue: TypeAlias = "tuple[Topic, int]"

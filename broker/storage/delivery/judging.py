@@ -7,20 +7,18 @@ filter change: it is true whatever else happens, and at worst of no use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from broker.domain.filters.cost import Steps
+from broker.domain.filters.pacing import Steps
+from broker.storage.delivery.judged import Judged, Wanted
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.log.reading import EXAMINED_AT_ONCE, candidates, candidates_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from broker.domain.filters import Filter
     from broker.ports.delivery import ClaimWork
     from broker.storage.catalog.directory import Directory
-    from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.delivery.group_views import GroupMemory, GroupView
     from broker.storage.engine.session import Session
 
 _FEWEST = 64
@@ -29,29 +27,6 @@ _BACKLOG = (
     " JOIN queue q ON q.queue_id = p.queue_id"
     " WHERE p.group_id = ? AND p.queue_id IN ({queue_ids}) AND q.next_offset > p.next_offset"
 )
-
-
-class Wanted(NamedTuple):
-    """A message that a filter wants, as far as it must be known to hand it out."""
-
-    offset: int
-    size: int
-    message_group: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What a filter said of the messages of a queue at [first, end): those that it wants."""
-
-    first: int
-    end: int
-    wanted: Sequence[Wanted]
-
-    def since(self, offset: int) -> Sequence[Wanted] | None:
-        """What is wanted from an offset on; None where it was not judged."""
-        if not self.first <= offset < self.end:
-            return None
-        return [each for each in self.wanted if each.offset >= offset]
 
 
 def judge(session: Session, item: ClaimWork, directory: Directory, groups: GroupMemory, turn: int) -> None:

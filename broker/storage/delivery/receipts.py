@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from broker.domain.group import ConsumerGroup
     from broker.storage.catalog.directory import Directory
-    from broker.storage.delivery.groups import GroupMemory, GroupView
+    from broker.storage.delivery.group_views import GroupMemory, GroupView
     from broker.storage.engine.session import Session
 
 Outcome = ReceiptOutcome | AckOutcome | BrokerError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.dead_letter import Origin, origin_of, without_origin
-from broker.domain.filters.cost import Steps
+from broker.domain.filters.pacing import Steps
 from broker.domain.lease import NEVER, Lease, runs
 from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from broker.domain.filters.cost import Steps
+from broker.domain.filters.pacing import Steps
 from broker.domain.message import Candidate
 from broker.errors import NotFound
 from broker.ports.log import QueueMeasure, QueueSlice

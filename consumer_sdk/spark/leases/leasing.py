@@ -14,7 +14,7 @@ import grpc
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from client_core.connection import check_count, check_seconds
+from client_core.arguments import check_count, check_seconds
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.settings import settings_from
 from consumer_sdk.spark.connections import connected

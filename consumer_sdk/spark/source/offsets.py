@@ -10,11 +10,12 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from consumer_sdk.spark.options import TOPIC_IDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "TOPIC_IDS",
     "Offsets",
     "Queue",
     "QueueRange",
@@ -27,9 +28,6 @@ __all__ = [
     "split",
     "topic_ids_of",
 ]
-
-TOPIC_IDS = "@topics"
-"""Where the JSON form has the identities; no topic has such a name."""
 
 Queue: TypeAlias = tuple[str, int]
 """Topic and number of a queue."""

@@ -47,7 +47,7 @@ def test_the_test_kit_works_without_pytest() -> None:
 
 
 def test_the_test_kit_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "broker.app", None)
+    monkeypatch.setitem(sys.modules, "broker.embedded", None)
     with pytest.raises(HalfmqError, match=r"pip install 'halfmq\[broker\]'"), for_consumers():
         pass
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_core.connection import as_duration, as_timestamp, read_span, read_time
 from client_core.encoding import from_wire, to_wire
 from client_core.ids import new_id
+from client_core.times import as_duration, as_timestamp, read_span, read_time
 from halfmq.v1 import message_pb2
 from producer_sdk import (
     AsyncProducer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from broker.storage.engine.statements import Statement, chunks, marks
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from broker.storage.engine.failures import Failure
-    from broker.storage.engine.session import Session
     from broker.storage.engine.statements import Answer, Row
 
 DEFAULT_ANSWER_TIMEOUT = 30.0
@@ -39,6 +38,26 @@ class Target:
     answer_timeout: float = DEFAULT_ANSWER_TIMEOUT
     hold_limit: int = 0
     quick: bool = True
+
+
+class Session(Protocol):
+    """What a dialect uses of a session."""
+
+    connection: Any
+    cursor: Any
+    reading: bool
+
+    def run(self, sql: str, values: Row = ()) -> int:
+        """Runs a statement; the number of rows it changed."""
+        ...
+
+    def fetch(self, sql: str, values: Row = ()) -> Sequence[tuple[Any, ...]]:
+        """Runs a query; all its rows."""
+        ...
+
+    def fetch_one(self, sql: str, values: Row = ()) -> tuple[Any, ...] | None:
+        """Runs a query; its first row."""
+        ...
 
 
 class Dialect(ABC):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from broker.storage.engine.dialects.servers import Server
 
 if TYPE_CHECKING:
-    from broker.storage.engine.dialects.base import Target
-    from broker.storage.engine.session import Session
+    from broker.storage.engine.dialects.base import Session, Target
 
 
 class MySQL(Server):

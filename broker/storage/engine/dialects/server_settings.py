@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.storage.engine.session import Session
+    from broker.storage.engine.dialects.base import Session
 
 SMALLEST_PACKET = 16 * 1024 * 1024
 """Bytes; statements grow to 12 MiB."""

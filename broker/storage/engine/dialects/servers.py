@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL
 
-    from broker.storage.engine.dialects.base import Target
-    from broker.storage.engine.session import Session
+    from broker.storage.engine.dialects.base import Session, Target
     from broker.storage.engine.statements import Row
 
 # A packet holds 16 MiB by default. One piece alone may be larger, see `server_settings`: a byte of a body takes two.

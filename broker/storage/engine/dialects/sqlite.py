@@ -18,8 +18,7 @@ from broker.storage.engine.statements import Answer, Statement, marks, selection
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.storage.engine.dialects.base import Target
-    from broker.storage.engine.session import Session
+    from broker.storage.engine.dialects.base import Session, Target
     from broker.storage.engine.statements import Row
 
 IN_MEMORY = ":memory:"

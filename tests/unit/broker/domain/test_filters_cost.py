@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from broker.domain.filters import FilterKind, compile_filter
-from broker.domain.filters.cost import COMPARISON, JUDGED_AT_ONCE, LIKE, LIKE_WITH_ANY, MAX_COST
+from broker.domain.filters.cost import COMPARISON, LIKE, LIKE_WITH_ANY, MAX_COST
+from broker.domain.filters.pacing import JUDGED_AT_ONCE
 from broker.errors import InvalidArgument
 
 

@@ -36,8 +36,6 @@ def test_a_given_queue_is_taken() -> None:
 def test_numbers_of_queues_and_priorities() -> None:
     assert (PLAIN.queue_count, PLAIN.priority_levels) == (3, 1)
     assert (URGENT.queue_count, URGENT.priority_levels) == (3, 3)
-    assert [URGENT.priority_of(number) for number in range(5)] == [0, 0, 1, 2, 0]
-    assert PLAIN.priority_of(2) == 0
 
 
 def test_message_groups_stay_when_queues_are_added() -> None:

@@ -1,0 +1,83 @@
+"""Groups as their consumers are served: cached for as long as their epoch stands, with what their filters said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.storage.delivery.groups import MOST_REMEMBERED, SEEN_EVERY, SELECT_GROUP, filters_of, from_row
+from broker.storage.engine.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.filters import Filter
+    from broker.domain.group import ConsumerGroup
+    from broker.storage.delivery.judged import Judged
+    from broker.storage.engine.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as consumers are to be served now.
+
+    Attributes:
+        filters: by topic id.
+        looks_first: queues where some of the last messages could not go out as they were read: large ones, or of
+            message groups. There, they are looked at before.
+        judged: what the filters said of messages, by queue id.
+    """
+
+    group: ConsumerGroup
+    filters: dict[int, Filter] = field(default_factory=dict)
+    looks_first: set[int] = field(default_factory=set)
+    judged: dict[int, Judged] = field(default_factory=dict)
+
+
+class GroupMemory:
+    """Groups by id, remembered for as long as their epoch stands; used by every lane's thread."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._views: dict[int, GroupView] = {}
+
+    @staticmethod
+    def look(group_id: int) -> Statement:
+        """Asks for a group's epoch: two rows by primary key."""
+        return Statement(
+            "SELECT g.epoch, m.seen_at FROM consumer_group m"
+            " JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id) WHERE m.group_id = ?",
+            (group_id,),
+        )
+
+    def view(self, session: Session, group_id: int, seen: Sequence[Sequence[Any]], now: int) -> GroupView | None:
+        """A group, given the rows of `look`; None when it was deleted."""
+        if not seen:
+            self._views.pop(group_id, None)
+            return None
+        epoch, seen_at = seen[0]
+        if seen_at is not None and seen_at < now - SEEN_EVERY:
+            session.run("UPDATE consumer_group SET seen_at = ? WHERE group_id = ?", (now, group_id))
+        known = self._views.get(group_id)
+        return known if known is not None and known.group.epoch == epoch else self._load(session, group_id)
+
+    def by_id(self, session: Session, group_id: int) -> GroupView | None:
+        """A group by id, as it is now."""
+        return self.view(
+            session, group_id, [(row[0], None) for row in session.execute_all([self.look(group_id)])[0].rows], 0
+        )
+
+    def wants_judging(self, group_id: int) -> bool:
+        """Whether a group has filters and nothing judged is left to hand out, as far as is known."""
+        view = self._views.get(group_id)
+        return view is not None and bool(view.filters) and not any(each.wanted for each in list(view.judged.values()))
+
+    def _load(self, session: Session, group_id: int) -> GroupView | None:
+        row = session.fetch_one(f"{SELECT_GROUP} WHERE m.group_id = ?", (group_id,))
+        if row is None:
+            return None
+        group = from_row(row)
+        if len(self._views) >= MOST_REMEMBERED:
+            self._views.clear()  # Members of broadcasting groups come and go.
+        view = self._views[group_id] = GroupView(group, filters_of(session, group))
+        return view

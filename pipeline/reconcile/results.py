@@ -1,0 +1,46 @@
+"""What a run of the job found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pipeline.reconcile.kinds import WRONG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pipeline.reconcile.window import Window
+
+STEPS_OF_TEN = 4
+"""Bars of the lag's histogram from one power of ten to the next."""
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What a run found.
+
+    Attributes:
+        window: What was judged; it may be smaller than what was asked for.
+        rows, messages: How many were judged.
+        matched: Rows that have a message.
+        found: Number of findings by kind; all of KINDS.
+        repaired: Messages that were sent, or had been sent by an earlier repair.
+        findings: Where the findings lie.
+        lags: How often a message became visible so long after its row: by the number of the bar, which begins at
+            10 ** (number / STEPS_OF_TEN) microseconds.
+    """
+
+    window: Window
+    rows: int
+    messages: int
+    matched: int
+    found: Mapping[str, int]
+    repaired: int
+    findings: str
+    lags: Mapping[int, int] = field(repr=False)
+
+    @property
+    def wrong(self) -> int:
+        """Findings that are left: those in doubt and those that were repaired do not count."""
+        return sum(self.found[kind] for kind in WRONG) - self.repaired
