@@ -14,8 +14,8 @@ from conformance.world import LEASE, World, bodies, of, ok, pull, receipts, send
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
+    from broker.domain.lease import Receipt
     from broker.domain.topic import Topic
-    from broker.ports.delivery import Receipt
     from broker.storage.adapters.store import Store
 
 TWELVE_HOURS = 12 * 3600 * SECOND

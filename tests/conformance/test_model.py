@@ -25,7 +25,7 @@ from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
 from broker.ports.delivery import Claimed, ClaimWork
 from broker.ports.transactions import TransactionOutcome, VerdictWork
-from broker.storage.delivery import claims, groups, leases, progress, receipts, redrive
+from broker.storage.delivery import claims, group_views, groups, leases, progress, receipts, redrive
 from broker.storage.log import release
 from broker.storage.transactions import verdicts
 from conformance.model.machine import Model
@@ -177,8 +177,8 @@ def _keeps_leases_of_a_deleted_group(patch: pytest.MonkeyPatch) -> None:
 
 
 def _serves_a_paused_group(patch: pytest.MonkeyPatch) -> None:
-    real = groups._from_row
-    patch.setattr(groups, "_from_row", lambda row: replace(real(row), paused_at=None))
+    real = group_views.from_row
+    patch.setattr(group_views, "from_row", lambda row: replace(real(row), paused_at=None))
 
 
 def _redrives_as_a_further_attempt(patch: pytest.MonkeyPatch) -> None:
