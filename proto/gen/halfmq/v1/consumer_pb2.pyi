@@ -34,7 +34,8 @@ class Delivery(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     receipt_handle: _builtins.str
     """Names this delivery in Ack, Nack and ExtendLease. Valid until the message is settled
-    or moves on, or another consumer took the lease over.
+    or moves on, or another consumer took the lease over. What stands before its last dot
+    names the lease.
     """
     attempt: _builtins.int
     """Which delivery of this message to the group this is, from 1."""
