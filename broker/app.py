@@ -8,6 +8,7 @@ import logging
 from broker.assembly import assemble, make_gateway
 from broker.config import BrokerConfig, seen_by_all
 from broker.errors import ConfigurationError
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.server import Server
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
@@ -22,9 +23,10 @@ CLOSING = 2.0
 class Broker:
     """One broker process: `await start()`, then `await stop()`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        """Takes the settings; nothing is opened yet."""
+    def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER) -> None:
+        """Takes the settings, and who is told what it does; nothing is opened yet."""
         self.config = config
+        self._observer = observer
         self._server: Server | None = None
 
     @property
@@ -45,9 +47,12 @@ class Broker:
         """
         config = self.config
         await asyncio.to_thread(self._open_database)
-        parts = assemble(config, self._database)
+        parts = assemble(config, self._database, self._observer)
         guard = CallInterceptor(
-            max_calls=config.max_calls, max_streams=config.max_streams, max_request_bytes=config.max_request_bytes
+            max_calls=config.max_calls,
+            max_streams=config.max_streams,
+            max_request_bytes=config.max_request_bytes,
+            observer=self._observer,
         )
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
@@ -58,6 +63,7 @@ class Broker:
         for setting in ("tls_key", "rocketmq_keys"):
             warn_of_readers(setting, getattr(config, setting))
         for loop in self._loops:
+            loop.observer = self._observer
             loop.start()
         await self._server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)

@@ -11,6 +11,7 @@ from broker.maintenance.head_watcher import HeadWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.services.catalog import Catalog, CatalogConfig
 from broker.services.consuming.config import DeliveryConfig
 from broker.services.consuming.delivery import DeliveryService
@@ -64,17 +65,17 @@ class Parts:
     loops: list[Loop]
 
 
-def assemble(config: BrokerConfig, database: Database) -> Parts:
-    """Builds the parts on a database; nothing runs yet."""
+def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER) -> Parts:
+    """Builds the parts on a database; nothing runs yet. The observer is told what they do."""
     policy = config.check_policy()
     store = Store(
         database,
         broker_id=config.name,
         policy=policy,
-        lanes=LaneConfig(patience=config.patience),
+        lanes=LaneConfig(patience=config.patience, observer=observer),
         keep_history=config.history_hours > 0,
     )
-    wakeups, sessions, positions = Wakeups(), CheckSessions(), Positions(store)
+    wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     intake = Intake(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, intake, positions, wakeups)
@@ -87,7 +88,7 @@ def assemble(config: BrokerConfig, database: Database) -> Parts:
         delivery_config=delivery_config,
         transactions=transactions,
         sending=SendService(store, intake, positions, wakeups),
-        answers=CheckAnswers(store, store, transactions),
+        answers=CheckAnswers(store, store, transactions, observer),
         epochs=EpochService(store, catalog, intake, wakeups),
         delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
         receipts=ReceiptService(store, positions, wakeups, delivery_config),

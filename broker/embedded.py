@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import creating as _  # noqa: F401 - loaded with this module, not at the first start
 
@@ -25,7 +26,14 @@ class EmbeddedBroker:
     gone when it stops, unless it has a folder or a database.
     """
 
-    def __init__(self, data_dir: Path | None = None, *, auto_create: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        auto_create: bool = True,
+        observer: Observer = NO_OBSERVER,
+        **settings: Any,
+    ) -> None:
         """Takes a folder to keep the data in (None: in memory) and settings of BrokerConfig, such as `database`."""
         if data_dir is not None:
             settings.setdefault("database", f"sqlite:///{Path(data_dir) / 'halfmq.db'}")
@@ -33,7 +41,7 @@ class EmbeddedBroker:
             settings.update(database=f"sqlite:///{IN_MEMORY}", allow_unsafe_database=True)
         settings.setdefault("listen", "127.0.0.1:0")
         settings.setdefault("drain", 1.0)
-        self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings))
+        self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings), observer)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="halfmq-broker", daemon=True)
 
