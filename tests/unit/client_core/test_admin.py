@@ -27,7 +27,7 @@ from producer_sdk import (
     TransactionState,
     VerdictSource,
 )
-from unit.producer_sdk.stub_admin_broker import StubAdminBroker
+from unit.client_core.stub_admin_broker import StubAdminBroker
 from unit.producer_sdk.stub_broker import Failure, rich_failure
 
 if TYPE_CHECKING:
