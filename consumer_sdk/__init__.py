@@ -27,6 +27,7 @@ from client_core.admin import (
 from client_core.connection import Connection, RetryConfig, TlsConfig
 from client_core.filters import SqlFilter, TagFilter
 from client_core.message import LogPosition
+from client_core.old_names import lead_on as _lead_on
 from client_core.stored import StoredMessage
 from consumer_sdk.async_consumer import AsyncConsumer
 from consumer_sdk.consumer import Consumer
@@ -44,7 +45,7 @@ from consumer_sdk.errors import (
     SubscriptionRefused,
 )
 from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage
-from consumer_sdk.queues import AsyncQueueReader, QueueMeasure, QueueOffset, QueueReader, QueueSlice
+from consumer_sdk.reading import AsyncQueueReader, QueueMeasure, QueueOffset, QueueReader, QueueSlice
 
 __all__ = [
     "Admin",
@@ -87,3 +88,5 @@ __all__ = [
     "TlsConfig",
     "TopicInfo",
 ]
+
+_lead_on({"consumer_sdk.queues": "consumer_sdk.reading"})

@@ -11,7 +11,7 @@ from client_core.connection import BrokerLink, reason_of
 from consumer_sdk.handlers import HandlerPool, called_by_handler_of
 from consumer_sdk.message import AsyncReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
-from consumer_sdk.queues import queue_offsets, read_queue
+from consumer_sdk.reading import queue_offsets, read_queue
 from consumer_sdk.receipts import nack_of
 from consumer_sdk.settings import settings_from
 from consumer_sdk.subscription import Subscription
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from client_core.message import LogPosition
     from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
-    from consumer_sdk.queues import QueueOffset, QueueSlice
+    from consumer_sdk.reading import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from client_core.message import LogPosition
     from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
-    from consumer_sdk.queues import QueueOffset, QueueSlice
+    from consumer_sdk.reading import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, Said
     from halfmq.v1 import consumer_pb2 as pb
 

@@ -56,10 +56,12 @@ from client_core.results import (
 from client_core.states import LocalTransactionState, TransactionState, VerdictSource
 from client_core.stored import StoredMessage
 from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener
-from producer_sdk.producer import Producer, Transaction, TransactionProducer
-from producer_sdk.transaction import AsyncTransaction
+from producer_sdk.producer import Producer
+from producer_sdk.transaction import Transaction
+from producer_sdk.transaction_producer import TransactionProducer
 
 __all__ = [
     "Admin",
@@ -120,6 +122,7 @@ _lead_on(
     {
         "producer_sdk.connection.settings": "client_core.arguments",
         "producer_sdk.connection.times": "client_core.times",
+        "producer_sdk.verdicts": "producer_sdk.transaction_calls",
     }
     | {
         f"producer_sdk.{name}": f"client_core.{name}"

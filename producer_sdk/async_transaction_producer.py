@@ -21,11 +21,11 @@ from client_core.results import (
 from client_core.states import LocalTransactionState, TransactionState
 from halfmq.v1 import transaction_pb2
 from producer_sdk.async_producer import AsyncProducer
+from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.checks import CheckStream
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
 from producer_sdk.own_check import OwnCheck
-from producer_sdk.transaction import AsyncTransaction
-from producer_sdk.verdicts import TransactionCalls
+from producer_sdk.transaction_calls import TransactionCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

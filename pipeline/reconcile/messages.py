@@ -11,7 +11,7 @@ from pyspark.sql import functions
 
 from client_core.admin import Admin
 from consumer_sdk.errors import RequestRefused
-from consumer_sdk.queues import QueueReader
+from consumer_sdk.reading import QueueReader
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.source.columns import COLUMNS

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from consumer_sdk.queues import QueueOffset
+    from consumer_sdk.reading import QueueOffset
     from consumer_sdk.spark.options import ReadOptions
     from consumer_sdk.spark.source.offsets import Offsets, Queue, QueueRange, TopicIds
 

@@ -1,0 +1,27 @@
+"""Reading queues by offset, without a group and without leases; and where queues begin and end."""
+
+from __future__ import annotations
+
+from consumer_sdk.reading.async_reader import AsyncQueueReader
+from consumer_sdk.reading.queues import (
+    QueueMeasure,
+    QueueOffset,
+    QueueSlice,
+    commit_offsets,
+    measure_queue,
+    queue_offsets,
+    read_queue,
+)
+from consumer_sdk.reading.reader import QueueReader
+
+__all__ = [
+    "AsyncQueueReader",
+    "QueueMeasure",
+    "QueueOffset",
+    "QueueReader",
+    "QueueSlice",
+    "commit_offsets",
+    "measure_queue",
+    "queue_offsets",
+    "read_queue",
+]

@@ -1,0 +1,236 @@
+"""A transaction as a block of code: messages are stored as they are sent, and the end of the block is the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Self
+
+from client_core.connection import reason_of, text_of_reason
+from client_core.encoding import encode_message, from_wire, to_wire
+from client_core.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, TransactionRefused
+from client_core.ids import new_id
+from client_core.message import HalfMessages, as_messages
+from client_core.results import TransactionResult, message_ids
+from client_core.states import LocalTransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from client_core.message import Message
+    from client_core.times import Span
+    from halfmq.v1 import message_pb2 as pb
+    from producer_sdk.own_check import OwnCheck
+    from producer_sdk.transaction_calls import TransactionCalls
+
+__all__ = ["AsyncTransaction"]
+
+_log = logging.getLogger("halfmq.producer")
+
+
+class AsyncTransaction:
+    """The block of ``async with producer.transaction() as tx``.
+
+    Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
+    them and inside the block; leaving the block normally then releases the messages. When an exception leaves it, the
+    producer's listener is asked how the local transaction ended: it may have committed all the same. Without a listener
+    an exception drops the messages.
+    """
+
+    def __init__(self, calls: TransactionCalls, begin: Callable[[], None], own_check: OwnCheck | None = None) -> None:
+        """Begins with no message; nothing is sent yet.
+
+        Args:
+            calls: How to reach the broker.
+            begin: Called before each message: refuses once the producer is closed.
+            own_check: How to find out what became of a block that an exception left; None: it is rolled back.
+        """
+        self.transaction_id = new_id()
+        """Identity of the transaction; store it along with the local change, so that a check can be answered."""
+        self.result: TransactionResult | None = None
+        """Where the transaction stands after commit or rollback; None before, and when it had no message."""
+        self._calls = calls
+        self._begin = begin
+        self._own_check = own_check
+        self._messages: list[pb.Message] = []
+        self._count = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._doubt: PrepareUnconfirmed | None = None
+        self._interrupted = False
+        self._over = False
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """Identities of the messages stored so far, in their order."""
+        return message_ids(self.transaction_id, self._count)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: Span | None = None,
+        priority: int = 0,
+        dedup_key: str | None = None,
+    ) -> str:
+        """Stores one half message durably; consumers see it after the commit. See Message for the arguments.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            DuplicateKey: Another message has the ``dedup_key``; this one is no part of the transaction.
+            RequestRefused: The broker refused the message; it is no part of the transaction.
+            PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
+        """
+        message = encode_message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            message_group,
+            deliver_at=deliver_at,
+            delay=delay,
+            priority=priority,
+            dedup_key=dedup_key,
+        )
+        return (await self._add((message,)))[0]
+
+    async def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
+        """Stores several half messages, all or none of them.
+
+        Returns:
+            Their ids, in their order.
+
+        Raises:
+            RequestRefused: The broker refused one of them; none is part of the transaction.
+            PrepareUnconfirmed: It is unknown whether they were stored. The transaction can only be rolled back.
+        """
+        encoded = [to_wire(message) for message in as_messages(messages)]
+        return await self._add(encoded) if encoded else ()
+
+    async def rollback(self, reason: str = "") -> None:
+        """Drops the messages now; the rest of the block can send no more, and its end does nothing.
+
+        Args:
+            reason: Why, in up to 500 characters; kept with the transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome.
+            RequestRefused: The broker refused the reason; the messages wait for a check.
+            VerdictUnconfirmed: It is unknown whether the rollback was recorded.
+            TypeError: The reason is no text; nothing was done.
+            ValueError: The reason cannot be written in UTF-8; nothing was done.
+        """
+        self._refuse_if_over()
+        reason = text_of_reason(reason)
+        self._over = True
+        await self._roll_back(reason)
+
+    async def __aenter__(self) -> Self:
+        """Begins the block."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives the verdict."""
+        await self.finish(exc)
+
+    async def finish(self, error: BaseException | None) -> None:
+        """Commits, or settles what an exception left open; what the end of the block does.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome than COMMITTED.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
+            PrepareUnconfirmed: A ``send`` was left in doubt and the block ended normally all the same.
+        """
+        if self._over:
+            return
+        self._over = True
+        if error is None:
+            await self._commit()
+            return
+        try:
+            await self._settle(reason_of(error))
+        except HalfmqError as failure:
+            # The application's own exception is on its way and tells more; a check settles the rest.
+            _log.warning("%s", failure)
+
+    async def _add(self, encoded: Sequence[pb.Message]) -> tuple[str, ...]:
+        # A position is the number of messages before it, so the sends of one transaction go one after the other.
+        async with self._one_at_a_time:
+            self._begin()
+            self._refuse_if_over()
+            if self._doubt is not None:
+                raise self._doubt
+            if self._own_check is not None:
+                self._messages += encoded
+            try:
+                await self._calls.prepare(self.transaction_id, encoded, self._count)
+            except (RequestRefused, ClientClosed):
+                del self._messages[self._count :]
+                raise
+            except PrepareUnconfirmed as error:
+                self._doubt = error
+                raise
+            except asyncio.CancelledError:
+                self._interrupted = True
+                self._doubt = PrepareUnconfirmed(
+                    f"a send in transaction {self.transaction_id} was cancelled; roll the transaction back",
+                    transaction_id=self.transaction_id,
+                )
+                raise
+            before = self._count
+            self._count += len(encoded)
+            return self.message_ids[before:] if before or self._count > 1 else (self.transaction_id,)
+
+    async def _commit(self) -> None:
+        if self._doubt is not None:
+            raise self._doubt
+        if self._count:
+            await self._commit_all()
+
+    async def _commit_all(self) -> None:
+        self.result = await self._calls.commit(self.transaction_id)
+
+    async def _settle(self, reason: str) -> None:
+        if self._own_check is None or not self._messages:
+            await self._roll_back(reason)
+            return
+
+        async def give(state: LocalTransactionState) -> None:
+            await (self._commit_all() if state is LocalTransactionState.COMMIT else self._roll_back(reason))
+
+        await self._let_prepares_end()
+        half = HalfMessages(self.transaction_id, tuple(map(from_wire, self._messages)))
+        await self._own_check.conclude(half, give)
+
+    async def _roll_back(self, reason: str) -> None:
+        await self._let_prepares_end()
+        if not self._count and self._doubt is None:
+            return
+        try:
+            self.result = await self._calls.rollback(self.transaction_id, reason)
+        except TransactionRefused as error:
+            # Nothing was stored at all: as good as rolled back.
+            if self._doubt is None or error.state is not None:
+                raise
+
+    async def _let_prepares_end(self) -> None:
+        if self._interrupted:
+            # A Prepare that is still on its way must not arrive after the verdict.
+            await self._calls.settle_prepares()
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            msg = f"transaction {self.transaction_id} is over; begin another one"
+            raise TransactionRefused(msg, transaction_id=self.transaction_id)

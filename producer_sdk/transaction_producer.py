@@ -1,0 +1,188 @@
+"""The synchronous producer of transactions: the asynchronous one, run on a background event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import ConfigurationError
+from producer_sdk.async_transaction_producer import AsyncTransactionProducer
+from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
+from producer_sdk.producer import Producer
+from producer_sdk.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from client_core.batching import BatchLimits
+    from client_core.connection import Endpoint, RetryConfig, TlsConfig
+    from client_core.message import Message
+    from client_core.results import TransactionInfo, TransactionResult, TransactionSendResult
+
+__all__ = ["TransactionProducer"]
+
+
+class TransactionProducer(Producer):
+    """Sends messages whose fate is that of a local transaction, and answers for them afterwards.
+
+    Safe to share between threads; their calls travel in common requests. ``execute_local_transaction`` runs in the
+    thread that called ``send_in_transaction``, checks run in threads of their own. Without a listener nobody can
+    answer checks from this producer: such transactions wait for another producer of the group, or for an operator.
+    """
+
+    _core: AsyncTransactionProducer
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        group: str,
+        listener: TransactionListener | None = None,
+        *,
+        client_id: str | None = None,
+        retry: RetryConfig | None = None,
+        tls: TlsConfig | None = None,
+        batching: BatchLimits | None = None,
+        listener_concurrency: int = 16,
+        close_grace: float = 10.0,
+    ) -> None:
+        """Reads the settings; with a listener, begins to answer checks.
+
+        It does not wait until a broker is there: see wait_until_registered.
+
+        Args:
+            endpoint: Where the brokers listen: ``"host:port"``, several separated by
+                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
+            group: Producer group; all of its members can answer for each other's transactions.
+            listener: Runs and answers for local transactions.
+            client_id: This producer's name in the broker's logs; None: host and process number.
+            retry: When calls are tried again; None: the defaults of RetryConfig.
+            tls: How to encrypt; None: not at all.
+            batching: How large requests grow and how many are under way; None: the defaults of BatchLimits.
+            listener_concurrency: Listener calls at a time, at most.
+            close_grace: Seconds that ``close()`` waits, at most, for what is under way.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        if isinstance(listener, AsyncTransactionListener):
+            msg = "an AsyncTransactionListener needs an AsyncTransactionProducer; pass a TransactionListener here"
+            raise ConfigurationError(msg, field="listener")
+        self._use(
+            AsyncTransactionProducer(
+                endpoint,
+                group,
+                listener,
+                client_id=client_id,
+                retry=retry,
+                tls=tls,
+                batching=batching,
+                listener_concurrency=listener_concurrency,
+                close_grace=close_grace,
+            )
+        )
+        self._listener = listener
+        if listener is not None:
+            # The group may have transactions that wait for an answer; where no broker is there, it tries again.
+            self.start()
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._core.group
+
+    def wait_until_registered(self, timeout: float | None = None) -> None:
+        """Waits until a broker knows this producer and may ask it.
+
+        Args:
+            timeout: Seconds to wait at most; None: for ever.
+
+        Raises:
+            TimeoutError: No broker registered it in time.
+            ListenerRequired: Without a listener there is nothing to register.
+            RequestRefused: A broker refused to register it.
+        """
+        self._runner.run(self._core.wait_until_registered(timeout))
+
+    def transaction(self) -> Transaction:
+        """Begins a transaction: ``with producer.transaction() as tx: tx.send(...)``."""
+        self._runner.refuse_if_closed()
+        return Transaction(self._core.transaction(), self._runner)
+
+    def send_in_transaction(self, messages: Message | Iterable[Message], arg: Any = None) -> TransactionSendResult:
+        """Stores half messages, has the listener run the local transaction, and gives the verdict that it names.
+
+        Args:
+            messages: One message or several.
+            arg: Handed to ``execute_local_transaction``.
+
+        Returns:
+            What became of it. An exception of the listener is in it, not raised: a check finds out what it meant.
+
+        Raises:
+            ListenerRequired: The producer has no listener.
+            RequestRefused: The broker refused the messages; the local transaction was not run.
+            PrepareUnconfirmed: It is unknown whether they were stored; the local transaction was not run.
+            TransactionRefused: The broker recorded another outcome than the commit that the listener asked for.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
+        """
+        half, _ = self._runner.run(self._core.prepare_for_listener(messages))
+        assert self._listener is not None  # noqa: S101 - prepare_for_listener refuses to go on without one
+        local_state, error = run_execute(self._listener, half, arg)
+        return self._runner.run(self._core.conclude(half, local_state, error))
+
+    def prepare(
+        self,
+        messages: Message | Iterable[Message],
+        transaction_id: str | None = None,
+        first_position: int = 0,
+        first_check_delay: float | None = None,
+    ) -> TransactionResult:
+        """Stores half messages durably; the caller gives the verdict later.
+
+        Args:
+            messages: One message or several.
+            transaction_id: Identity of the transaction, a UUID; None: a new one. The same call with the same id
+                again has no further effect.
+            first_position: Number of messages that the transaction has already, when more are added to it.
+            first_check_delay: Seconds before the first check, at least; None: the broker's default.
+
+        Raises:
+            RequestRefused: The broker refused, or they are larger than any request may be; nothing was stored.
+            PrepareUnconfirmed: It is unknown whether they were stored.
+            TypeError: An argument is of the wrong type.
+            ValueError: An argument cannot be.
+        """
+        return self._runner.run(self._core.prepare(messages, transaction_id, first_position, first_check_delay))
+
+    def commit(self, transaction_id: str) -> TransactionResult:
+        """Releases the messages of a transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the request; the half messages still wait for a verdict.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; repeat it, or leave it to the check.
+        """
+        return self._runner.run(self._core.commit(transaction_id))
+
+    def rollback(self, transaction_id: str, reason: str = "") -> TransactionResult:
+        """Drops the messages of a transaction.
+
+        Args:
+            transaction_id: Identity of the transaction.
+            reason: Why, in up to 500 characters; kept with the transaction.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome, or does not know the transaction.
+            RequestRefused: The broker refused the request; the half messages still wait for a verdict.
+            VerdictUnconfirmed: It is unknown whether the rollback was recorded; repeat it, or leave it to the check.
+        """
+        return self._runner.run(self._core.rollback(transaction_id, reason))
+
+    def get_transaction(self, transaction_id: str) -> TransactionInfo:
+        """Asks what the broker knows of a transaction.
+
+        Raises:
+            RequestRefused: It knows nothing of it, or the id is none.
+            ValueError: The id is no text at all.
+            BrokerUnavailable: No broker answered in time.
+        """
+        return self._runner.run(self._core.get_transaction(transaction_id))
