@@ -300,7 +300,7 @@ class Subscription:
 
     def _await_patiently(self) -> None:
         """Frees those who wait for an outcome when there is no stream for longer than the retry deadline."""
-        # A failed attempt to connect does not start the clock anew.
+        # A failed attempt to connect does not start the clock again.
         if self._patience is None:
             self._patience = asyncio.get_running_loop().call_later(self._link.retry.deadline, self._lose_patience)
 

@@ -8,7 +8,7 @@ import sys
 # Names and numbers of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _LARGE = 1536 * 1024
-# Kept free at the end of the heap: what a batch needs, again and again. To take it anew costs more than to fill it.
+# Kept free at the end of the heap: what a batch needs, again and again. To take it again costs more than to fill it.
 _KEPT = 8 * 1024 * 1024
 _ARENAS = 2
 

@@ -1,7 +1,7 @@
 """Which clients are here: what they told of themselves, and the streams on which they are asked and told.
 
 A client holds a telemetry stream to every broker of its routes. It tells its settings there, and is told what it is to
-do; producers are asked there about transactions that began on their topics. A broker that was started anew knows
+do; producers are asked there about transactions that began on their topics. A broker that was restarted knows
 nobody, and clients may go on for minutes without a word on a stream: so whatever they call for tells of them, too.
 """
 
@@ -126,7 +126,7 @@ class Clients:
     async def introduced(self, caller: Caller) -> Client:
         """A client called for something, and what its call means depends on what it told of itself.
 
-        Where the broker was started anew, some calls come before the client's new stream. To Node's this matters: see
+        Where the broker was restarted, some calls come before the client's new stream. To Node's this matters: see
         `reads_seconds_as_milliseconds`. It opens one within a second or so.
         """
         client = self.heard(caller)

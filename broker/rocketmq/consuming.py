@@ -90,7 +90,7 @@ class Consuming:
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
-        # It may have told its settings before this broker was started anew.
+        # It may have told its settings before this broker was restarted.
         kind = definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0
         client = self._clients.heard(caller.named(), kind)
         topic = name_of(request.message_queue.topic, caller.namespace)

@@ -106,8 +106,8 @@ class Catalog:
             known = await self.current_topic(name)
         if known.identity != identity:
             raise Refused(
-                f"The topic {name!r} was deleted and made anew: its offsets are those of other messages now. Begin with"
-                " the new one where that is what you want.",
+                f"The topic {name!r} was deleted and created again: its offsets are those of other messages now."
+                " Begin with the new one where that is what you want.",
                 reason="TOPIC_REPLACED",
                 field="topic_id",
             )

@@ -169,7 +169,7 @@ class RedriveProgress:
     Attributes:
         examined: Dead letters looked at so far.
         redriven: Of those, delivered again at their original place.
-        republished: Of those, appended to their topic anew.
+        republished: Of those, appended to their topic again.
         left: Of those, wanted but left: redriven before, or their original is past retention.
         total: Dead letters to look at in all.
         done: Nothing more follows.

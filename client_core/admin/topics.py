@@ -30,7 +30,7 @@ class TopicInfo:
         dedup_window: How long a dedup_key keeps other messages with it out.
         priority_levels: Number of priorities.
         created_at: When it was created (database time, UTC).
-        topic_id: Tells it from other topics of its name: one that is deleted and made anew has another one.
+        topic_id: Tells it from other topics of its name: one that is deleted and created again has another one.
     """
 
     name: str

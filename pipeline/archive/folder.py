@@ -61,7 +61,7 @@ class Folder:
             self._spark_root = f"{_OF_HADOOP.get(scheme, scheme)}://{self._root}"
 
     def __reduce__(self) -> tuple[type[Folder], tuple[str]]:
-        """Executors open it anew."""
+        """Executors open it again."""
         return type(self), (self.uri,)
 
     def spark_path(self, path: str) -> str:

@@ -118,7 +118,7 @@ class _Run:
         return begun is not None
 
     def _begin(self, topics: Iterable[str], start: Bound) -> None:
-        """Notes where topics begin that the archive did not have: the next run must not look anew."""
+        """Notes where topics begin that the archive did not have: the next run must not look again."""
         topics = list(topics)
         created = {topic: self._brokers.created_at(topic) for topic in topics}
         places = self._brokers.place(start, "startingOffsets")
@@ -128,7 +128,7 @@ class _Run:
             for queue, offset in places.items():
                 if queue[0] == topic:
                     self._folder.note(note_name("skipped", *queue, Span(0, offset)))
-            # The last one: without it the next run begins anew.
+            # The last one: without it the next run begins again.
             self._folder.note(topic_note(topic), created[topic].encode())
 
     def _missing(self, queue: Queue, bounds: QueueOffset, kept: Sequence[Span]) -> deque[QueueRange]:
@@ -191,7 +191,7 @@ class _Run:
 
 
 def _made_anew(topic: str, how: str) -> ConfigurationError:
-    msg = f"the topic {topic!r} was made anew; archive it in another folder ({how})"
+    msg = f"the topic {topic!r} was created again; archive it in another folder ({how})"
     return ConfigurationError(msg, field="folder")
 
 

@@ -1,4 +1,4 @@
-"""A name that was deleted through another broker and made anew at once means the new thing everywhere."""
+"""A name that was deleted through another broker and created again at once means the new thing everywhere."""
 
 from __future__ import annotations
 

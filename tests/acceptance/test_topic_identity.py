@@ -119,9 +119,9 @@ def test_the_sdk_keeps_it_with_offsets(brokers: Brokers) -> None:
         admin.create_topic(topic, queues=1)
         producer.send(topic, b"new")
         producer.send(topic, b"newer")
-        with pytest.raises(RequestRefused, match="was deleted and made anew") as read_refused:
+        with pytest.raises(RequestRefused, match="was deleted and created again") as read_refused:
             reader.read_queue(topic, 0, kept.next_offset, topic_id=queue.topic_id)
         assert read_refused.value.reason == "TOPIC_REPLACED"
-        with pytest.raises(RequestRefused, match="was deleted and made anew"):
+        with pytest.raises(RequestRefused, match="was deleted and created again"):
             reader.commit_offsets(topic, f"{topic}-readers", {0: 1}, topic_id=queue.topic_id)
         reader.commit_offsets(topic, f"{topic}-readers", {0: 1})

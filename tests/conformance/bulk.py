@@ -296,7 +296,7 @@ class Past:
         return sum(int(value) for _, value in self.session.fetch("SHOW SESSION STATUS LIKE 'Handler_read%'"))
 
     def _rows_locked(self) -> int:
-        # information_schema.innodb_trx may be older: the server makes it anew only when nobody has read it for a while.
+        # information_schema.innodb_trx may be older: the server renews it only when nobody has read it for a while.
         ((connection_id,),) = self.session.fetch("SELECT CONNECTION_ID()")
         ((_, _, status),) = self.session.fetch("SHOW ENGINE INNODB STATUS")
         # One that only reads and holds no lock may not be listed.

@@ -32,7 +32,7 @@ GROUPS = [
 
 
 class Rig:
-    """Begins anew for each example; the connections stay."""
+    """Begins again for each example; the connections stay."""
 
     topic: Topic
     dead: list[Topic]

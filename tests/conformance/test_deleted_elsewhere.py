@@ -1,4 +1,4 @@
-"""A topic or group that another broker deleted, or made anew, while this one remembers the old one for good."""
+"""A topic or group that another broker deleted, or created again, while this one remembers the old one for good."""
 
 from __future__ import annotations
 

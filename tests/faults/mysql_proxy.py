@@ -148,7 +148,7 @@ class MySqlProxy:
     """Listens on a free port of 127.0.0.1 while open; every connection to it is one to the server."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
-        """Takes where the server listens; it is dialled anew for every client, so it may be restarted."""
+        """Takes where the server listens; it is dialled again for every client, so it may be restarted."""
         self.target = (target_host, target_port)
         self.gate = threading.Event()
         self.gate.set()

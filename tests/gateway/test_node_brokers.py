@@ -1,4 +1,4 @@
-"""RocketMQ's clients for Node and the broker itself: started anew under them, with keys, with TLS, with namespaces."""
+"""RocketMQ's clients for Node and the broker itself: restarted under them, with keys, with TLS, with namespaces."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_nothing_is_lost_when_the_broker_is_started_anew(database: str, kill: bo
         # What was received before is acked after.
         simple.ack(held)
         assert gateway.lag(simple_group, other) == 0
-        # The same producer is asked again, on the stream that it opened anew.
+        # The same producer is asked again, on the stream that it opened again.
         last = producer.until_checked(checked + 1, "half")[-1]
         producer.answer(last, "commit")
         eventually(

@@ -183,7 +183,7 @@ async def test_a_time_out_of_bounds_is_refused_with_the_handle(
 async def test_a_push_consumer_gives_a_message_back_with_a_delay(
     raw: RawClient, native: Client, connect_raw: Connect, how: str
 ) -> None:
-    """Also one whose settings the broker never heard, or heard before it was started anew."""
+    """Also one whose settings the broker never heard, or heard before it was restarted."""
     topic, group, handles = await some(connect_raw(), native, 1, auto_renew=how == "settings")
     if how != "settings":
         assert (await raw.change(group, topic, handles[0], 0)).status.code == Code.OK

@@ -135,7 +135,7 @@ class Queries:
 
     def anew(self) -> Queries:
         """Queries that know nothing of those before."""
-        return Queries(self._spark, self._endpoint, self.checkpoint.with_name("anew"))
+        return Queries(self._spark, self._endpoint, self.checkpoint.with_name("again"))
 
     def values(self) -> list[int]:
         """The numbers that were written, sorted."""

@@ -1,4 +1,4 @@
-"""A topic that was deleted and made anew: its messages are others, at the same offsets."""
+"""A topic that was deleted and created again: its messages are others, at the same offsets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_has_as_many_messages_as_were_read_or_more(
         queries.run(**options)
         assert queries.values() == [*range(20), *range(100, 100 + count), *range(200, 210)]
     else:
-        with pytest.raises(PySparkException, match=r"was deleted and made anew.*failOnDataLoss"):
+        with pytest.raises(PySparkException, match=r"was deleted and created again.*failOnDataLoss"):
             queries.run(**options)
         assert queries.values() == list(range(20))
 
@@ -87,7 +87,7 @@ def test_between_the_plan_and_the_tasks(
     if allowed:
         assert planned.collect() == []
     else:
-        with pytest.raises(Exception, match="was deleted and made anew"):
+        with pytest.raises(Exception, match="was deleted and created again"):
             planned.collect()
 
 
@@ -109,7 +109,7 @@ def test_while_a_micro_batch_is_under_way(
         queries.run(write, **options)
         assert [each for each in read if each] == [list(range(100, 150))]
     else:
-        with pytest.raises(PySparkException, match="was deleted and made anew"):
+        with pytest.raises(PySparkException, match="was deleted and created again"):
             queries.run(write, **options)
         assert read == []
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_of_before_goes_on_and_learns(
     queries.run(**options)
     assert queries.values() == list(range(40))
     make_anew(range(100, 150))
-    with pytest.raises(PySparkException, match="was deleted and made anew"):
+    with pytest.raises(PySparkException, match="was deleted and created again"):
         queries.run(**options)
 
 

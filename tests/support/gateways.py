@@ -62,7 +62,7 @@ class Gateway:
         return self.broker.endpoint
 
     def stop(self, *, kill: bool) -> None:
-        """Ends the broker, by SIGKILL or as it is ended to be replaced; `start` starts it anew."""
+        """Ends the broker, by SIGKILL or as it is ended to be replaced; `start` starts it again."""
         if kill:
             self.broker.kill()
         self.broker.close()

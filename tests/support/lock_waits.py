@@ -1,6 +1,6 @@
 """Who waits for a lock on a database server, as it is now.
 
-Not by information_schema.innodb_trx: the server makes that anew only when nobody has read it for a while, so tests that
+Not by information_schema.innodb_trx: the server renews that only when nobody has read it for a while, so tests that
 look at it again and again at the same time see one moment for ever.
 """
 

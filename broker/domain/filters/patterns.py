@@ -1,8 +1,8 @@
 """LIKE: % stands for any text, _ for one character, and both for themselves behind the escape character.
 
 Whoever subscribes chooses the pattern, and the broker pays for it. So no pattern makes it try combinations, or begin
-anew at each character: the worst pattern of 4000 characters takes 3 ms for a value of 16 KiB, where the usual loop that
-goes back to the last % takes 10 s.
+again at each character: the worst pattern of 4000 characters takes 3 ms for a value of 16 KiB; the usual loop, which
+goes back to the last %, takes 10 s.
 """
 
 from __future__ import annotations

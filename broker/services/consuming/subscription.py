@@ -138,7 +138,7 @@ class Subscription:
         try:
             return await self._take(limit)
         except NotFound:
-            # Deleted, and perhaps made anew.
+            # Deleted, and perhaps created again.
             self._group, self._topics = await self._join(self._request)
             return await self._take(limit)
 
@@ -267,7 +267,7 @@ class Subscription:
         return self._wakeups.listen(topic_ids, group_id)
 
     def _listens(self) -> bool:
-        """Whether the wake-ups are still those of this consumer's group and topics: they may have been made anew."""
+        """Whether the wake-ups are still those of this group and these topics: they may have been created again."""
         return self._listening == (self._group.group_id, [topic.topic_id for topic in self._topics])
 
 

@@ -30,7 +30,7 @@ class Topics(Access):
         return self.directory.peek_queue(queue_id)
 
     def forget_topics(self, names: Sequence[str]) -> None:
-        """Has these topics looked up anew."""
+        """Has these topics looked up again."""
         self.directory.forget_names(names)
 
     async def find_topic(self, name: str) -> Topic | None:

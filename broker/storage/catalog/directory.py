@@ -98,7 +98,7 @@ class Directory:
                 self.forget(entry[1])
 
     def forget_names(self, names: Iterable[str]) -> None:
-        """Drops what is remembered under these names: another broker may have deleted the topics, or made them anew."""
+        """Drops what is cached under these names: another broker may have deleted the topics, or created them again."""
         for name in names:
             entry = self._by_name.get(name)
             if entry is not None:

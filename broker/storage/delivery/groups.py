@@ -239,7 +239,7 @@ def _change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> C
 
 
 def touch(session: Session, group: ConsumerGroup) -> None:
-    """Notes a change that consumers must see: brokers look at everything anew."""
+    """Notes a change that consumers must see: brokers look at everything again."""
     session.run("UPDATE consumer_group SET epoch = epoch + 1 WHERE group_id = ?", (group.group_id,))
 
 

@@ -224,7 +224,7 @@ def _deliver_again(
 
 
 def _originals(session: Session, queue_id: int, letters: Sequence[_Letter]) -> list[_Letter]:
-    """Those whose original is still there; a topic made anew has other messages at the same offsets."""
+    """Those whose original is still there; a topic created again has other messages at the same offsets."""
     offsets = sorted({letter.origin.offset for letter in letters})
     found = session.fetch(
         "SELECT log_offset, transaction_id, position FROM message"

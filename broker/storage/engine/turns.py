@@ -27,7 +27,7 @@ class _Party:
 class Turns:
     """Fair turns for parties that are known by a key; what one party has to do again and again does not hold up others.
 
-    A party that comes anew has had as much as the one that had least, so that nobody saves turns up.
+    A party that comes again has had as much as the one that had least, so that nobody saves turns up.
     """
 
     def __init__(self, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -138,7 +138,7 @@ class Brokers:
         except RequestRefused as error:
             if error.code is not grpc.StatusCode.NOT_FOUND and error.reason != "TOPIC_REPLACED":
                 raise
-            # Deleted a moment ago, and perhaps made anew: whoever reads it is told.
+            # Deleted a moment ago, and perhaps created again: whoever reads it is told.
             return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
@@ -159,7 +159,7 @@ class Brokers:
             try:
                 self._reader.commit_offsets(topic, group, offsets, topic_id=self.topic_ids.get(topic))
             except RequestRefused as error:
-                # Made anew since then: the next look at the queues says so.
+                # Created again since then: the next look at the queues says so.
                 if error.reason != "TOPIC_REPLACED":
                     raise
         self._reported = dict(done)

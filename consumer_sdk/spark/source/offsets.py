@@ -1,7 +1,7 @@
 """Offsets of a query: their JSON form, how much a micro-batch takes, and how ranges become partitions.
 
 Spark compares offsets as texts, so queues are always in the same order: by topic, then by number. The form tells which
-topics the offsets are of: a topic that was deleted and made anew has the same name, and other messages.
+topics the offsets are of: a topic that was deleted and created again has the same name, and other messages.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class BatchReader(_Reading, DataSourceReader):
                 before = brokers.topic_ids
                 end = brokers.place(self.options.end, "endingOffsets")
                 topic_ids = brokers.topic_ids
-                # One that was made anew between the two begins where it begins.
+                # One that was created again between the two begins where it begins.
                 if not replaced(before, topic_ids):
                     break
         finally:
@@ -165,7 +165,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         others = replaced(topic_ids_of(start), topic_ids)
         begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in others}
         # New queues begin at the first message that is kept: what was gone before is no loss of this query. So do
-        # those of a topic that was made anew, which end before they began.
+        # those of a topic that was created again, which end before they began.
         anew = {queue for queue, offset in until.items() if offset < begin.get(queue, offset + 1)}
         if anew:
             queues = self._queues()

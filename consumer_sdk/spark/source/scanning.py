@@ -26,14 +26,14 @@ __all__ = ["MADE_ANEW", "DataLoss", "data_lost", "scan"]
 
 _log = logging.getLogger("halfmq.spark")
 
-MADE_ANEW = "the topic was deleted and made anew"
+MADE_ANEW = "the topic was deleted and created again"
 
 _BYTES_AT_A_TIME = 4 * 1024 * 1024
 _SECONDS_AT_A_TIME = 2.0
 
 
 class DataLoss(HalfmqError):
-    """Messages that were to be read are gone: retention took them, or the topic was deleted and made anew."""
+    """Messages that were to be read are gone: retention took them, or the topic was deleted and created again."""
 
 
 def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogColumns, int]]]:

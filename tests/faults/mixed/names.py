@@ -1,4 +1,4 @@
-"""Topics that are deleted, and made anew, through one broker while another one still knows them.
+"""Topics that are deleted, and created again, through one broker while another one still knows them.
 
 Whatever was acknowledged for such a topic must be found in the end, or the topic's deletion came after it.
 """

@@ -203,7 +203,7 @@ def test_a_topic_that_was_made_anew(archived: Archived, send: Callable[..., None
     admin.delete_topic(topic)
     admin.create_topic(topic)
     send(topic, range(10))
-    with pytest.raises(ConfigurationError, match="was made anew; archive it in another folder"):
+    with pytest.raises(ConfigurationError, match="was created again; archive it in another folder"):
         archived.run()
 
 
@@ -216,7 +216,7 @@ def test_a_topic_that_was_made_anew_and_is_longer_by_now(
     admin.create_topic(topic)
     for start in range(0, 400, 50):
         send(topic, range(start, start + 50))
-    with pytest.raises(ConfigurationError, match="was made anew"):
+    with pytest.raises(ConfigurationError, match="was created again"):
         archived.run()
 
 
@@ -236,10 +236,10 @@ def test_a_topic_that_is_made_anew_between_the_plan_and_the_tasks(
         return real(*given)
 
     monkeypatch.setattr(job, "run_tasks", later)
-    with pytest.raises(Exception, match="was deleted and made anew"):
+    with pytest.raises(Exception, match="was deleted and created again"):
         archived.run()
     assert archived.files() == []
-    with pytest.raises(ConfigurationError, match="was made anew"):
+    with pytest.raises(ConfigurationError, match="was created again"):
         archived.run()
 
 

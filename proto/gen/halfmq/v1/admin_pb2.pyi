@@ -123,7 +123,7 @@ class Topic(_message.Message):
     priority_levels: _builtins.int
     """Number of priorities, up to 10; 0 when creating: 1. Each one above 0 has a queue of its own."""
     topic_id: _builtins.str
-    """Tells it from other topics of its name: one that is deleted and made anew has another one. Compare it, and read
+    """Tells it from other topics of its name: one that is deleted and created again has another one. Compare it, and read
     nothing out of it. Set by the broker.
     """
     @_builtins.property
@@ -776,7 +776,7 @@ class UpdateGroupRequest(_message.Message):
     """Whether retention spares what it has not handled."""
     fifo: _builtins.bool
     """Whether push consumers among RocketMQ's clients keep the order of message groups themselves; they notice when they
-    are started anew.
+    are restarted.
     """
     @_builtins.property
     def retry_delays(self) -> Global___RetryDelays:
@@ -1190,7 +1190,7 @@ class RedriveDeadLettersResponse(_message.Message):
     redriven: _builtins.int
     """Of those, delivered again at their original place."""
     republished: _builtins.int
-    """Of those, appended to their topic anew."""
+    """Of those, appended to their topic again."""
     left: _builtins.int
     """Of those, wanted but left: redriven before, or their original is past retention."""
     total: _builtins.int

@@ -39,7 +39,7 @@ class Epoch(_message.Message):
     number: _builtins.int
     """Number of the epoch, from 0; it grows, not necessarily by one."""
     take_over: _builtins.bool
-    """Take the sink over when it belongs to another query, and begin anew; otherwise that is refused."""
+    """Take the sink over when it belongs to another query, and begin again; otherwise that is refused."""
     def __init__(
         self,
         *,

@@ -179,7 +179,7 @@ def test_a_request_that_is_alone_is_taken() -> None:
 
 
 async def test_what_comes_while_it_is_refused_is_not_taken() -> None:
-    """Its client hears that it was refused: were it taken too, a message sent anew would be there twice."""
+    """Its client hears that it was refused: were it taken too, a message sent again would be there twice."""
     budget = Budget(4 * LARGEST)
     context = Context()
 
