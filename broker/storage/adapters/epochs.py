@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access, StoreConfig
-from broker.storage.transactions import epochs
+from broker.storage.transactions import epochs, sinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class Epochs(Access):
 
     async def find_sink(self, name: str) -> SinkState:
         """How far a sink is."""
-        return await self._read(lambda session: epochs.find(session, name))
+        return await self._read(lambda session: sinks.find(session, name))
 
     async def delete_sink(self, name: str) -> None:
         """Forgets a sink, and drops its half messages that wait."""
@@ -69,9 +69,9 @@ class Epochs(Access):
 
         def again(session: Session, _: None) -> None:
             if epochs.exists(session, name, surely=True):
-                epochs.delete(session, name, now, self.directory)
+                sinks.delete(session, name, now, self.directory)
 
-        await self._decide_epoch(lambda session: epochs.delete(session, name, now, self.directory), redo=again)
+        await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
 
     def _prepare_epochs(self, session: Session, work: Sequence[SinkWork]) -> list[bool | BrokerError]:
         return epochs.prepare(session, work, self.clock.now(), self._policy, self.directory)

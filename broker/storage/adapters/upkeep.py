@@ -8,7 +8,7 @@ from broker.storage.adapters.access import Access
 from broker.storage.delivery import delivery_events, groups
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
-from broker.storage.transactions import epochs
+from broker.storage.transactions import sinks
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -75,4 +75,4 @@ class Upkeep(Access):
     async def drop_sink_leftovers(self, kept: int) -> int:
         """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
         now = self.clock.now()
-        return await self._clean(lambda session: epochs.drop_leftovers(session, now - kept, now, self.directory))
+        return await self._clean(lambda session: sinks.drop_leftovers(session, now - kept, now, self.directory))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
-from broker.ports.epochs import EpochCommitted, SinkState
+from broker.ports.epochs import EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.engine.worker import StartOver
 from broker.storage.log import bulk_release
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DECIDED_AT_ONCE = 8
 """Transactions whose half messages are looked at together: a bound of memory, not of what is committed at once."""
 
-_SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
+SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
 _OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
 
 
@@ -59,11 +59,11 @@ def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
         Refused: it belongs to another query.
     """
     locking = session.dialect.for_update
-    row = session.fetch_one(_SINK + locking, (epoch.sink,))
+    row = session.fetch_one(SINK + locking, (epoch.sink,))
     if row is None:
         values = (epoch.sink, epoch.query_id, 0, now)
         session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
-        row = session.fetch(_SINK + locking, (epoch.sink,))[0]
+        row = session.fetch(SINK + locking, (epoch.sink,))[0]
     sink_id, query_id, generation, committed, _ = row
     if not epoch.query_id or query_id == epoch.query_id:
         return _Sink(sink_id, generation, committed)
@@ -74,6 +74,11 @@ def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
         (epoch.query_id, generation + 1, sink_id),
     )
     return _Sink(sink_id, generation + 1, None)
+
+
+def exists(session: Session, name: str, *, surely: bool = False) -> bool:
+    """Whether there is a sink of this name; `surely`: waits for whoever makes or deletes it at this time."""
+    return session.fetch_one(SINK + session.dialect.for_update if surely else SINK, (name,)) is not None
 
 
 def _taken(epoch: Epoch, query_id: str, committed: int | None) -> Refused:
@@ -132,7 +137,7 @@ def _refused(session: Session, item: SinkWork, refusal: BrokerError) -> bool | B
 
 def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
     """What can be said without a lock: an epoch that is committed stays so, and a query does not come back."""
-    row = session.fetch_one(_SINK, (epoch.sink,))
+    row = session.fetch_one(SINK, (epoch.sink,))
     if row is None:
         return None
     _, query_id, _, committed, _ = row
@@ -151,10 +156,10 @@ def _enlist(
     try:
         sink = _locked(session, item.epoch, now)
     except Refused as refusal:
-        _decide(session, waiting, now, directory, 0, None)
+        decide_some(session, waiting, now, directory, 0, None)
         return refusal
     if sink.has(item.epoch.number) or not waiting:
-        _decide(session, waiting, now, directory, 0, None)
+        decide_some(session, waiting, now, directory, 0, None)
         return True
     values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
     session.insert(
@@ -199,12 +204,12 @@ def commit(
     # done in between.
     whole = bulk_release.shapes(session, winners)
     losers = sorted(row[0] for row in written if row[1] not in attempts)
-    _decide(session, losers, now, directory, 0, None)
+    decide_some(session, losers, now, directory, 0, None)
     session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
     for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
         ready = {own: whole[own] for own in some if own in whole}
         if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
-            _decide(session, some, now, directory, own_turn, done)
+            decide_some(session, some, now, directory, own_turn, done)
     session.run(
         "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
     )
@@ -234,76 +239,9 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: 
         return True
     written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
     ids = sorted(row[0] for row in written)
-    _decide(session, ids, now, directory, turn, None)
+    decide_some(session, ids, now, directory, turn, None)
     session.delete_in("sink_transaction", "transaction_id", ids)
     return False
-
-
-def drop_leftovers(session: Session, before: int, now: int, directory: Directory) -> int:
-    """Drops some half messages that no epoch needs: of past epochs and queries, or older than `before`; how many.
-
-    Uses sink_prepared, and reads the small table `sink` with the first rows of each in sink_transaction.
-    """
-    found = session.fetch(
-        "SELECT s.name, t.transaction_id FROM sink_transaction t JOIN sink s ON s.sink_id = t.sink_id"
-        " WHERE t.prepared_at < ? ORDER BY t.prepared_at LIMIT ?",
-        (before, DECIDED_AT_ONCE),
-    ) or session.fetch(
-        "SELECT s.name, t.transaction_id FROM sink s JOIN sink_transaction t ON t.sink_id = s.sink_id"
-        " AND (t.generation < s.generation OR (t.generation = s.generation AND t.epoch <= s.committed_epoch)) LIMIT ?",
-        (DECIDED_AT_ONCE,),
-    )
-    # Whoever holds a sink's row decides about its transactions.
-    for name in sorted({row[0] for row in found}):
-        session.fetch(_SINK + session.dialect.for_update, (name,))
-    ids = sorted(row[1] for row in found)
-    left = [row[0] for row in session.fetch_in("SELECT transaction_id FROM sink_transaction WHERE transaction_id", ids)]
-    _decide(session, left, now, directory, 0, None)
-    session.delete_in("sink_transaction", "transaction_id", sorted(left))
-    return len(left)
-
-
-def delete(session: Session, name: str, now: int, directory: Directory) -> None:
-    """Forgets a sink, and drops its half messages that wait.
-
-    Raises:
-        NotFound: there is none of this name.
-    """
-    row = session.fetch_one(_SINK + session.dialect.for_update, (name,))
-    if row is None:
-        raise _missing(name)
-    written = session.fetch("SELECT transaction_id FROM sink_transaction WHERE sink_id = ?", (row[0],))
-    ids = sorted(each[0] for each in written)
-    _decide(session, ids, now, directory, 0, None)
-    session.delete_in("sink_transaction", "transaction_id", ids)
-    session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
-
-
-def exists(session: Session, name: str, *, surely: bool = False) -> bool:
-    """Whether there is a sink of this name; `surely`: waits for whoever makes or deletes it at this time."""
-    return session.fetch_one(_SINK + session.dialect.for_update if surely else _SINK, (name,)) is not None
-
-
-def _missing(name: str) -> NotFound:
-    return NotFound(
-        f"There is no sink {name!r}; it is made by the first batch that is written.",
-        reason="SINK_NOT_FOUND",
-        field="sink",
-    )
-
-
-def find(session: Session, name: str) -> SinkState:
-    """How far a sink is.
-
-    Raises:
-        NotFound: there is none of this name.
-    """
-    row = session.fetch_one(_SINK, (name,))
-    if row is None:
-        raise _missing(name)
-    sink_id, query_id, _, committed, committed_at = row
-    waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
-    return SinkState(name, query_id, committed, committed_at, int(waiting or 0))
 
 
 def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory) -> int:
@@ -328,7 +266,7 @@ def _spread(winners: Sequence[bytes], queues: int, turn: int) -> Iterator[tuple[
         yield winners[start : start + size], first + number
 
 
-def _decide(
+def decide_some(
     session: Session,
     ids: Sequence[bytes],
     now: int,
