@@ -104,7 +104,8 @@ class Broker:
             table_prefix=config.table_prefix,
         )
         for warning in warnings:
-            logger.warning("database setting: %s", warning)
+            # Whoever has a database in memory has asked for it by name.
+            logger.log(logging.INFO if self._database.volatile else logging.WARNING, "database setting: %s", warning)
         if config.migrate:
             migrate(self._database)
         elif current(self._database) != newest():

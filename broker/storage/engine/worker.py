@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from broker.errors import RowsHeld, StorageUnavailable
@@ -41,6 +42,10 @@ class StartOver(Exception):
         """Takes what runs then in the place of the whole work; None: the same work, which will find other things."""
         super().__init__("the work starts over in a new database transaction")
         self.again = again
+
+
+def _redone(redo: Redo[Outcome], before: Outcome, session: Session) -> Outcome:
+    return redo(session, before)
 
 
 def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> Outcome:
@@ -117,7 +122,8 @@ class Worker:
             try:
                 session = self._connected(began, deadline)
                 session.begin(write=write)
-                outcome = redo(session, in_doubt[0]) if redo and in_doubt else _work(session, work, write)
+                run = partial(_redone, redo, in_doubt[0]) if redo and in_doubt else work
+                outcome = _work(session, run, write)
                 answers.append(outcome)
                 session.commit()
             except Exception as error:
