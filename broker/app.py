@@ -24,7 +24,7 @@ class Broker:
     """One broker process: `await start()`, then `await stop()`."""
 
     def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER) -> None:
-        """Takes the settings, and who is told what it does; nothing is opened yet."""
+        """Takes the settings, and who observes it; nothing is opened yet."""
         self.config = config
         self._observer = observer
         self._server: Server | None = None

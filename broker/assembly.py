@@ -66,7 +66,7 @@ class Parts:
 
 
 def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER) -> Parts:
-    """Builds the parts on a database; nothing runs yet. The observer is told what they do."""
+    """Builds the parts on a database; nothing runs yet. The observer sees what they do."""
     policy = config.check_policy()
     store = Store(
         database,

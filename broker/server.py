@@ -175,7 +175,7 @@ class Server:
 
 
 def _unusable(config: BrokerConfig) -> ConfigurationError:
-    """Why gRPC does not listen as it was told to, which it does not say itself."""
+    """Why gRPC does not listen on its address, which it does not say itself."""
     host, _, port = config.listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]

@@ -17,7 +17,7 @@ class LocalTransactionState(Enum):
     ROLLBACK = "rollback"
     """It did not happen and never will: drop the messages."""
     UNKNOWN = "unknown"
-    """It cannot be told yet: ask again later."""
+    """It is not known yet: ask again later."""
 
 
 class TransactionState(IntEnum):

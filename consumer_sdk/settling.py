@@ -124,6 +124,6 @@ class Settling:
         rest = self._fifo.rest(lease)
         if rest:
             said = self._ordered.submit([rest], Nack(untried=True), wait=True)
-            # Nobody asked for it, so nobody is told of its refusal.
+            # No caller asked for it, so its refusal is not reported.
             if said is not None:
                 said.add_done_callback(lambda future: future.cancelled() or future.exception())

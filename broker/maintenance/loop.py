@@ -21,7 +21,7 @@ class Loop(ABC):
     """Calls `run_once` again and again, at most every `interval` seconds, or sooner when poked.
 
     Attributes:
-        observer: is told of every round.
+        observer: sees every round.
     """
 
     name = "loop"

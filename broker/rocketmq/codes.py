@@ -113,7 +113,7 @@ def code_of(error: errors.BrokerError) -> int:
 
 
 def status_of(error: errors.BrokerError) -> Any:
-    """An error as RocketMQ's clients are told of it. Most of them show the number of its code, so the text names it."""
+    """An error as RocketMQ's clients get it. Most of them show the number of its code only, so the text names it."""
     code = code_of(error)
     field = f"{error.field}: " if error.field else ""
     return definition_pb2.Status(code=code, message=f"{Code.Name(code)}: {field}{error.message}")

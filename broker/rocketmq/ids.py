@@ -13,7 +13,7 @@ from broker.domain.ids import ROCKETMQ_ID
 
 
 def own_id(message_id: str) -> tuple[bytes, bool]:
-    """The 16 bytes that stand for a client's name of a message, and whether the name can be told from them."""
+    """The 16 bytes that stand for a client's name of a message, and whether the name can be made from them."""
     found = ROCKETMQ_ID.fullmatch(message_id)
     if found:
         own = bytes.fromhex(found[1])

@@ -34,7 +34,7 @@ _ONE_ADDRESS_EACH = {"HTTP", "NODE_JS", "PYTHON"}
 
 
 def endpoints_of(text: str) -> list[Any]:
-    """What clients are told of addresses such as `10.0.0.1:8085,10.0.0.2:8085`.
+    """The endpoints that clients get for addresses such as `10.0.0.1:8085,10.0.0.2:8085`.
 
     All numeric addresses of a kind are one broker's. Clients refuse several names together, so each is one of its own.
 

@@ -1,4 +1,4 @@
-"""MessagingService: every call of RocketMQ's protocol, and how errors are told."""
+"""MessagingService: every call of RocketMQ's protocol, and how errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients are told to do: retries, sizes, polling."""
+"""Settings that clients get: retries, sizes, polling."""
 
 from __future__ import annotations
 

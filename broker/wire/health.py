@@ -16,7 +16,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
-    """The library's servicer; once it drains, whoever watches is told so and let go."""
+    """The library's servicer; once it drains, watchers get that state, and their streams end."""
 
     def __init__(self, services: Iterable[str]) -> None:
         """Takes the services' full names; none serves yet."""
@@ -61,7 +61,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
 
 
 class _Told:
-    """What a watcher was told last: `away` is set while that is not SERVING."""
+    """The last state that a watcher got: `away` is set while that is not SERVING."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

@@ -201,7 +201,7 @@ def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def _told(method: str, error: Exception) -> Refusal | None:
-    """How an error is told to the client; None where nobody is there to be told, or somebody else has told it."""
+    """What the client gets for an error; None where the client is gone, or has got it already."""
     if isinstance(error, BrokerError):
         refusal = refusal_of(error)
         release(error)

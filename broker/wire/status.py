@@ -62,7 +62,7 @@ class Refusal:
 
 
 def refusal_of(error: errors.BrokerError) -> Refusal:
-    """How an error is told."""
+    """The code, text and details of an error."""
     code = code_of(error)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if isinstance(error, errors.InvalidArgument) and error.position is not None:

@@ -1,4 +1,4 @@
-"""The processes of a benchmark: brokers, and clients that do what they are told."""
+"""The processes of a benchmark: brokers, and clients that follow commands."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _without_rows(session: SparkSession, endpoint: str) -> tuple[list[int], list
     """Milliseconds of micro-batches from topic to topic that have no rows, and of triggers that find nothing new."""
     with Admin(endpoint) as admin:
         admin.create_topic(FILTERED)
-    # Triggers without a micro-batch are told of as well, and no progress is forgotten.
+    # Triggers without a micro-batch are reported as well, and no progress is dropped.
     session.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
     stream = session.readStream.format("halfmq").options(endpoint=endpoint, topic=FILTERED, tagFilter="nobody-has-it")

@@ -51,7 +51,7 @@ class Archive:
             startingTimestamp for topics that the archive does not have yet, earliest otherwise; failOnDataLoss; a
             group, to report the progress to.
         messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
-        messages_per_round: About so many messages are taken before the progress is told.
+        messages_per_round: About so many messages are taken before the progress is reported.
         say: Is told the progress, a line at a time.
     """
 

@@ -43,7 +43,7 @@ def load(
     The URL begins with ``jdbc:mysql:`` for MariaDB and for its driver, too: with ``jdbc:mariadb:`` Spark puts names
     between double quotes, which the server takes for texts.
     """
-    # The driver of MariaDB takes this URL only when it is told to, from version 3 on.
+    # The driver of MariaDB takes this URL only by an option, from version 3 on.
     special = "permitMysqlScheme=true" if "mariadb" in driver else "useCursorFetch=true"
     properties = {
         "driver": driver,

@@ -224,7 +224,7 @@ class Subscription:
                             claimed = await (ahead or self.take(self._credits))
                         except (StorageUnavailable, Overloaded):
                             # The stream outlives the database's absence; what is due is delivered when it is back. Who
-                            # waited behind others for a database that stood still is told that too much waits.
+                            # waited behind others for a database that stood still gets an error that too much waits.
                             ahead = None
                             await asyncio.sleep(RETRY_PAUSE)
                             continue

@@ -99,7 +99,7 @@ class CheckSessions:
     """All check streams to this broker."""
 
     def __init__(self, observer: Observer = NO_OBSERVER) -> None:
-        """Starts with none; `observer` is told of checks that go out."""
+        """Starts with none; `observer` sees the checks that go out."""
         self._observer = observer
         self._by_group: dict[int, dict[CheckSession, bool]] = {}
         self._sent = 0

@@ -202,6 +202,6 @@ class _LookUps:
 
 
 def _is_cancelled() -> bool:
-    """Whether the task that runs was told to end."""
+    """Whether the task that runs was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -89,7 +89,7 @@ class Delivery(Access):
         await asyncio.shield(under_way)
 
     def _take_back(self, claimed: Sequence[Claimed | BrokerError]) -> None:
-        """Frees what was handed out to consumers that were told that the database does not answer."""
+        """Frees what was handed out to consumers whose call failed because the database did not answer."""
         parts = [part for each in claimed if isinstance(each, Claimed) for part in each.parts]
         work = [
             NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)

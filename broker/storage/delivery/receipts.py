@@ -128,7 +128,7 @@ def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
             second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
             # This may be in doubt as well, and then tells of a lease that is gone.
             second.held_until = max(first.held_until, second.held_until)
-        # What the first time freed is free, and nobody was told.
+        # What the first run freed is free, and no consumer was woken.
         second.frees = tuple({*first.frees, *second.frees})
         return second
     if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until:

@@ -79,7 +79,7 @@ class LaneConfig:
         max_waiting_bytes: memory that items may take while they wait, by their sizes and about a KiB for each; more
             is refused as Overloaded.
         patience: seconds to try to reach the database before items fail.
-        observer: is told of every batch.
+        observer: sees every batch.
     """
 
     max_items: int = 512

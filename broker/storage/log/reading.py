@@ -309,7 +309,7 @@ def _read(
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
-        # Retention was here meanwhile: whoever reads must be told that something is gone.
+        # Retention was here meanwhile: the reader must learn that messages are gone.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
     return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + count)

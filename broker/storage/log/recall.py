@@ -47,7 +47,7 @@ def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int |
     )
     if waiting:
         _take_back(session, waiting, now)
-        # What went into the log meanwhile is told by its op record.
+        # Of what went into the log meanwhile the op record has the place.
         standing = recorded_outcomes(session, {item.transaction_id for item in work})
     return [_outcome(item, standing) for item in work]
 

@@ -138,7 +138,7 @@ class Brokers:
         except RequestRefused as error:
             if error.code is not grpc.StatusCode.NOT_FOUND and error.reason != "TOPIC_REPLACED":
                 raise
-            # Deleted a moment ago, and perhaps created again: whoever reads it is told.
+            # Deleted a moment ago, and perhaps created again: its readers get an error.
             return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
