@@ -82,7 +82,7 @@ class Client:
 
     @property
     def reads_seconds_as_milliseconds(self) -> bool:
-        """Whether the delays that it names count for nothing: Node's client reads its settings' seconds as milliseconds."""
+        """Whether the delays that it names count for nothing: Node's client reads seconds as milliseconds."""
         return bool(self.language == _Language.NODE_JS)
 
     @property
