@@ -16,7 +16,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import Claimed, ClaimWork, JoinWork
 from broker.ports.groups import DeadLetterSearch
-from broker.storage.delivery import groups
+from broker.storage.delivery import group_views
 from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def choosy(store: Store, topic: Topic) -> ConsumerGroup:
 
 def judging_with(patch: pytest.MonkeyPatch, judged: Callable[[Subject], None]) -> None:
     """Has every filter say what it judges."""
-    real = groups.filters_of
+    real = group_views.filters_of
 
     def told(each: Filter) -> Filter:
         def matches(subject: Subject) -> bool:
@@ -55,7 +55,7 @@ def judging_with(patch: pytest.MonkeyPatch, judged: Callable[[Subject], None]) -
 
         return replace(each, matches=matches)
 
-    patch.setattr(groups, "filters_of", lambda *given: {i: told(each) for i, each in real(*given).items()})
+    patch.setattr(group_views, "filters_of", lambda *given: {i: told(each) for i, each in real(*given).items()})
 
 
 def one_at_once(patch: pytest.MonkeyPatch) -> None:
