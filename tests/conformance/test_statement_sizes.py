@@ -8,11 +8,13 @@ import pytest
 
 from broker.domain.transaction import TransactionState
 from broker.ports.transactions import PrepareWork
+from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import commit, half, new_id, ok, sending
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
+    from conformance.world import World
 
 COUNT = 1000
 BODY = "x" * 5 * 1024
@@ -20,6 +22,12 @@ BODY = "x" * 5 * 1024
 HEADERS = 16 * 1024
 
 TEXTS = pytest.mark.parametrize("letter", ["x", "\u00fc", "\u6f22", "\U0001f600", "'", '"', "\\"])
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    """A store that waits for 20 MB on a busy disk."""
+    return world.broker(lanes=LaneConfig(patience=60))
 
 
 def properties(letter: str) -> dict[str, str]:

@@ -19,7 +19,10 @@ TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_w
 
 
 class Directory:
-    """Topics by name, by id and by queue, remembered for a moment; used by every lane's thread."""
+    """Topics by name, by id and by queue, remembered for a moment; used by every lane's thread.
+
+    What was read while anything was dropped is not remembered: it may be older than the change it was dropped for.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Starts empty."""
@@ -28,6 +31,7 @@ class Directory:
         self._by_name: dict[str, tuple[float, Topic]] = {}
         self._by_id: dict[int, tuple[float, Topic]] = {}
         self._by_queue: dict[int, tuple[Topic, int]] = {}
+        self._drops = 0
 
     def peek(self, name: str) -> Topic | None:
         """A topic that was read a moment ago."""
@@ -58,15 +62,16 @@ class Directory:
 
     def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue. Queues never move, so this is remembered for good."""
-        if queue_id not in self._by_queue:
-            row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
-            if row is not None:
-                self._load(session, "topic_id", [row[0]])
-        return self._by_queue.get(queue_id)
+        if (known := self._by_queue.get(queue_id)) is not None:
+            return known
+        row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
+        found = self._load(session, "topic_id", [row[0]]) if row is not None else []
+        return next(((topic, topic.queue_ids.index(queue_id)) for topic in found if queue_id in topic.queue_ids), None)
 
     def forget(self, topic: Topic) -> None:
         """Drops what is remembered of a topic."""
         with self._lock:
+            self._drops += 1
             self._by_name.pop(topic.name, None)
             self._by_id.pop(topic.topic_id, None)
             for queue_id in topic.queue_ids:
@@ -74,14 +79,12 @@ class Directory:
 
     def forget_ids(self, topic_ids: Iterable[int]) -> None:
         """Drops what is remembered of topics, by id: they turned out to be gone."""
-        for topic_id in topic_ids:
-            entry = self._by_id.get(topic_id)
-            if entry is not None:
-                self.forget(entry[1])
+        self._forget_entries(self._by_id.get(topic_id) for topic_id in topic_ids)
 
     def clear(self) -> None:
         """Drops all that is remembered."""
         with self._lock:
+            self._drops += 1
             self._by_name.clear()
             self._by_id.clear()
             self._by_queue.clear()
@@ -99,20 +102,32 @@ class Directory:
 
     def forget_names(self, names: Iterable[str]) -> None:
         """Drops what is cached under these names: another broker may have deleted the topics, or created them again."""
-        for name in names:
-            entry = self._by_name.get(name)
+        self._forget_entries(self._by_name.get(name) for name in names)
+
+    def _forget_entries(self, entries: Iterable[tuple[float, Topic] | None]) -> None:
+        with self._lock:
+            self._drops += 1
+        for entry in entries:
             if entry is not None:
                 self.forget(entry[1])
 
     def _load(self, session: Session, column: str, keys: list[str] | list[int]) -> list[Topic]:
-        rows = session.fetch_in(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND {column}", keys)
-        return self.remember(session, rows)
+        query = f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND {column}"
+        return self.load(session, lambda: session.fetch_in(query, keys))
 
-    def remember(self, session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
-        """Topics from rows of TOPIC_COLUMNS, with their queues."""
-        topics = read_topics(session, rows)
+    def load(self, session: Session, fetch: Callable[[], Iterable[tuple[Any, ...]]]) -> list[Topic]:
+        """Topics with their queues, remembered.
+
+        Args:
+            session: where their queues are read.
+            fetch: reads the rows of TOPIC_COLUMNS.
+        """
+        drops = self._drops
+        topics = read_topics(session, fetch())
         until = self._monotonic() + REMEMBERED_FOR
         with self._lock:
+            if self._drops != drops:
+                return topics
             for topic in topics:
                 self._by_name[topic.name] = self._by_id[topic.topic_id] = (until, topic)
                 for number, queue_id in enumerate(topic.queue_ids):

@@ -112,11 +112,8 @@ def asking(topic_ids: Collection[int]) -> Statement:
 
 def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:
     """Topics by name, from behind `after` on."""
-    found = session.fetch(
-        f"SELECT {TOPIC_COLUMNS} FROM topic WHERE name > ? AND deleted_at IS NULL ORDER BY name LIMIT ?",
-        (after, limit),
-    )
-    return directory.remember(session, found)
+    query = f"SELECT {TOPIC_COLUMNS} FROM topic WHERE name > ? AND deleted_at IS NULL ORDER BY name LIMIT ?"
+    return directory.load(session, lambda: session.fetch(query, (after, limit)))
 
 
 def producer_group_id(session: Session, name: str) -> int:

@@ -1,0 +1,93 @@
+"""What a broker remembers of topics is never older than a change that it knows of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.domain.topic import Topic
+from broker.storage.catalog.directory import REMEMBERED_FOR, Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROW = (7, "orders", 100, 1, 0, 0, 2)
+QUEUES = [(7, 70, 0), (7, 71, 0)]
+
+
+class Tables:
+    """The part of a session that reads topics: one topic with two queues; `meanwhile` runs while it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def fetch_one(self, sql: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
+        return next(((topic_id,) for topic_id, queue_id, _ in QUEUES if queue_id == parameters[0]), None)
+
+    def fetch_in(self, sql: str, keys: Sequence[Any], ending: str = "") -> list[tuple[Any, ...]]:
+        if "FROM queue" in sql:
+            return [row for row in QUEUES if row[0] in keys]
+        self.reads += 1
+        self.meanwhile()
+        return [ROW] if {7, "orders"} & set(keys) else []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def directory(clock: Clock) -> Directory:
+    return Directory(clock)
+
+
+@pytest.fixture
+def tables() -> Any:
+    return Tables()
+
+
+def test_a_topic_is_read_once_in_a_while(directory: Directory, tables: Any, clock: Clock) -> None:
+    for _ in range(2):
+        assert directory.by_name(tables, "orders") == directory.peek("orders")
+        assert directory.of_queue(tables, 71) == (directory.peek_id(7), 1)
+    assert tables.reads == 1
+    clock.now += REMEMBERED_FOR
+    assert directory.peek("orders") is None
+    assert directory.by_name(tables, "orders") is not None
+    assert tables.reads == 2
+
+
+DROPS: list[Callable[[Directory, Topic], None]] = [
+    lambda directory, topic: directory.forget(topic),
+    lambda directory, topic: directory.forget_names([topic.name]),
+    lambda directory, topic: directory.forget_ids([topic.topic_id]),
+    lambda directory, topic: directory.clear(),
+]
+
+
+@pytest.mark.parametrize("drop", DROPS, ids=["forget", "forget_names", "forget_ids", "clear"])
+def test_what_was_read_before_a_change_and_came_after_it_is_not_remembered(
+    directory: Directory, tables: Any, drop: Callable[[Directory, Topic], None]
+) -> None:
+    tables.meanwhile = lambda: drop(directory, Topic(7, "orders", 100, 1, (70, 71)))
+    found = directory.by_name(tables, "orders")
+    assert found is not None
+    assert directory.of_queue(tables, 70) == (found, 0)
+    assert (directory.peek("orders"), directory.peek_id(7), directory.peek_queue(70)) == (None, None, None)
+    tables.meanwhile = lambda: None
+    assert directory.by_name(tables, "orders") == directory.peek("orders") == found
+
+
+def test_a_queue_that_is_not_there(directory: Directory, tables: Any) -> None:
+    assert directory.of_queue(tables, 99) is None
