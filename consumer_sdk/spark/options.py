@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from client_core.connection import Connection, RetryConfig, TlsConfig
 from client_core.filters import SqlFilter, TagFilter
 from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.hints import did_you_mean
+from consumer_sdk.spark.bounds import bound_of, topic_ids_of
+from consumer_sdk.spark.option_values import bytes_of, count_of, flag_of, known_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from client_core.filters import MessageFilter
+    from consumer_sdk.spark.bounds import Bound
 
-__all__ = ["EARLIEST", "LATEST", "TOPIC_IDS", "Bound", "BrokerOptions", "ReadOptions", "WriteOptions", "time_of"]
-
-EARLIEST, LATEST = -2, -1
-"""What stands for an end of a queue in JSON offsets."""
-TOPIC_IDS = "@topics"
-"""In JSON offsets, in the place of a topic: the identities of the topics."""
-
-Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
-"""Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
+__all__ = ["BrokerOptions", "ReadOptions", "WriteOptions"]
 
 _CONNECTION = ("endpoint", "tls", "tlsRootCertificates", "tlsClientCertificate", "tlsClientKey", "tlsServerName")
 _READ = (
@@ -50,11 +42,8 @@ _READ = (
     "messagesPerRequest",
 )
 _WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId", "writeNumber", "writeQuery")
-# Spark's own, which it passes on.
-_OF_SPARK = {"checkpointlocation", "queryname", "path"}
 _SINK_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,80}")
 _TOPICS = ("topic", "topics", "topicPattern")
-_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 DEFAULT_OFFSETS_PER_TRIGGER = 50_000
 DEFAULT_MESSAGES_PER_REQUEST = 8192
 LARGEST_REQUEST = 100_000
@@ -88,7 +77,7 @@ class BrokerOptions:
             ConfigurationError: An option is unknown, or cannot be; the message is one line.
         """
         given = {name: str(value) for name, value in options.items() if value is not None}
-        return _connection(_known({"endpoint": endpoint} | given, _CONNECTION))
+        return _connection(known_options({"endpoint": endpoint} | given, _CONNECTION))
 
     def connection(self, retry: RetryConfig | None = None) -> Connection:
         """The connection, with what is in the files.
@@ -151,22 +140,22 @@ class ReadOptions:
         Raises:
             ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
         """
-        given = _known(options, _READ)
+        given = known_options(options, _READ)
         topics, pattern = _topics(given)
         return cls(
             connection=_connection(given),
             topics=topics,
             topic_pattern=pattern,
-            start=_bound(given, "starting", topics),
-            end=_bound(given, "ending", topics) or "latest",
-            max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger") or DEFAULT_OFFSETS_PER_TRIGGER,
-            max_bytes_per_trigger=_bytes(given, "maxBytesPerTrigger"),
-            min_partitions=_count(given, "minPartitions"),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+            start=bound_of(given, "starting", topics),
+            end=bound_of(given, "ending", topics) or "latest",
+            max_offsets_per_trigger=count_of(given, "maxOffsetsPerTrigger") or DEFAULT_OFFSETS_PER_TRIGGER,
+            max_bytes_per_trigger=bytes_of(given, "maxBytesPerTrigger"),
+            min_partitions=count_of(given, "minPartitions"),
+            fail_on_data_loss=flag_of(given, "failOnDataLoss", default=True),
             group=given.get("group") or None,
             wanted=_filter(given),
-            messages_per_request=_count(given, "messagesPerRequest", LARGEST_REQUEST) or DEFAULT_MESSAGES_PER_REQUEST,
-            topic_ids={name: _topic_ids(given.get(name)) for name in ("startingOffsets", "endingOffsets")},
+            messages_per_request=count_of(given, "messagesPerRequest", LARGEST_REQUEST) or DEFAULT_MESSAGES_PER_REQUEST,
+            topic_ids={name: topic_ids_of(given.get(name)) for name in ("startingOffsets", "endingOffsets")},
         )
 
 
@@ -199,7 +188,7 @@ class WriteOptions:
         Raises:
             ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
         """
-        given = _known(options, _WRITE)
+        given = known_options(options, _WRITE)
         topic = given.get("topic") or None
         if streaming:
             for name in ("writeId", "writeNumber", "writeQuery"):
@@ -218,7 +207,7 @@ class WriteOptions:
             topic,
             _reset(given),
             query_id=given.get("writeQuery") or write_id,
-            number=_count(given, "writeNumber", _LAST_NUMBER, least=0) or 0,
+            number=count_of(given, "writeNumber", _LAST_NUMBER, least=0) or 0,
             repeatable=bool(given.get("writeId")),
         )
 
@@ -257,27 +246,6 @@ def _reset(given: Mapping[str, str]) -> bool:
     return word == "continue"
 
 
-def _known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their names as documented."""
-    spelled = {name.lower(): name for name in names}
-    if "provider" in options:  # Of a table, with the options as option.endpoint and so on.
-        msg = (
-            "Spark does not give a table its options back when it is read, so CREATE TABLE ... USING halfmq cannot"
-            " work; use CREATE TEMPORARY VIEW name USING halfmq OPTIONS (endpoint '...', topic '...')"
-        )
-        raise ConfigurationError(msg, field="provider")
-    given: dict[str, str] = {}
-    for option, value in options.items():
-        if option.lower() in _OF_SPARK:
-            continue
-        name = spelled.get(option.lower())
-        if name is None:
-            msg = f"halfmq has no option {option!r}; {did_you_mean(option, names, 'the options are')}"
-            raise ConfigurationError(msg, field=option)
-        given[name] = value
-    return given
-
-
 def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     named = [name for name in _TOPICS if given.get(name)]
     if len(named) != 1:
@@ -307,7 +275,7 @@ def _connection(given: Mapping[str, str]) -> BrokerOptions:
         msg = "the option endpoint is missing; name a broker, such as localhost:8085"
         raise ConfigurationError(msg, field="endpoint")
     files = {name: given.get(name) or None for name in _CONNECTION[2:]}
-    tls = _flag(given, "tls", default=any(files.values()))
+    tls = flag_of(given, "tls", default=any(files.values()))
     if not tls and any(files.values()):
         named = next(name for name, value in files.items() if value)
         msg = f"{named} is given, but tls is false; leave one of them out"
@@ -325,106 +293,6 @@ def _pem(option: str, path: str | None) -> bytes | None:
     except OSError as error:
         msg = f"{option} {path!r} cannot be read: {error.strerror}; every executor needs the file at this place"
         raise ConfigurationError(msg, field=option) from None
-
-
-def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound | None:
-    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
-    offsets, time = given.get(by_offset), given.get(by_time)
-    if offsets and time:
-        msg = f"{by_offset} and {by_time} are both given; leave one of them out"
-        raise ConfigurationError(msg, field=by_time)
-    if time:
-        return time_of(by_time, time)
-    if not offsets:
-        return None
-    word = offsets.strip().lower()
-    if word in {"earliest", "latest"}:
-        if which == "ending" and word == "earliest":
-            msg = "endingOffsets cannot be earliest: nothing would be read"
-            raise ConfigurationError(msg, field=by_offset)
-        return word
-    return _offsets(by_offset, offsets, topics)
-
-
-def time_of(option: str, text: str) -> datetime:
-    """A time, as options give it.
-
-    Raises:
-        ConfigurationError: It is none, or has no time zone.
-    """
-    try:
-        if text.strip().isdigit():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        time = datetime.fromisoformat(text.strip())
-    except (ValueError, OverflowError):
-        msg = f"{option} {text!r} is no time; give milliseconds since 1970, or one such as 2026-01-31T12:00:00+00:00"
-        raise ConfigurationError(msg, field=option) from None
-    if time.tzinfo is None:
-        msg = f"{option} {text!r} has no time zone; write one behind it, such as {text.strip()}+00:00"
-        raise ConfigurationError(msg, field=option)
-    return time
-
-
-def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int]]:
-    example = '{"orders": {"0": 17, "1": -2}}, with -2 for earliest and -1 for latest'
-    try:
-        read = {
-            topic: {int(queue): int(offset) for queue, offset in queues.items()}
-            for topic, queues in json.loads(text).items()
-            if topic != TOPIC_IDS
-        }
-    except (ValueError, TypeError, AttributeError):
-        msg = f"{option} {text!r} cannot be read; write earliest, latest, or such as {example}"
-        raise ConfigurationError(msg, field=option) from None
-    for topic, queues in read.items():
-        if topics and topic not in topics:
-            msg = f"{option} names the topic {topic!r}, which is not among those to read"
-            raise ConfigurationError(msg, field=option)
-        if wrong := [offset for queue, offset in queues.items() if offset < EARLIEST or queue < 0]:
-            msg = f"{option} has {wrong[0]} for a queue of {topic!r}; write offsets from 0 on, as in {example}"
-            raise ConfigurationError(msg, field=option)
-    return read
-
-
-def _topic_ids(offsets: str | None) -> Mapping[str, str]:
-    """Which topics offsets are of, where they come from a query's progress; what cannot be is refused elsewhere."""
-    known = json.loads(offsets).get(TOPIC_IDS) if offsets and offsets.strip().startswith("{") else None
-    return known if isinstance(known, dict) else {}
-
-
-def _count(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, least: int = 1) -> int | None:
-    text = given.get(option)
-    if text is None:
-        return None
-    try:
-        count = int(text)
-    except ValueError:
-        count = least - 1
-    if not least <= count <= most:
-        msg = f"{option} {text!r} must be a number from {least} to {most}"
-        raise ConfigurationError(msg, field=option)
-    return count
-
-
-def _bytes(given: Mapping[str, str], option: str) -> int | None:
-    text = given.get(option)
-    if text is None:
-        return None
-    found = re.fullmatch(r"0*([1-9]\d{0,12})([kmgt]?)b?", text.strip().lower())
-    if found is None:
-        msg = f"{option} {text!r} must be a number of bytes, such as 67108864 or 64m"
-        raise ConfigurationError(msg, field=option)
-    return int(found[1]) << 10 * " kmgt".index(found[2] or " ")
-
-
-def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
-    text = given.get(option)
-    if text is None:
-        return default
-    if text.lower() not in _TRUE | _FALSE:
-        msg = f"{option} {text!r} must be true or false"
-        raise ConfigurationError(msg, field=option)
-    return text.lower() in _TRUE
 
 
 def _filter(given: Mapping[str, str]) -> MessageFilter | None:

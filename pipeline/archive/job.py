@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consumer_sdk.reading import QueueOffset
-    from consumer_sdk.spark.options import Bound
+    from consumer_sdk.spark.bounds import Bound
     from consumer_sdk.spark.source.offsets import Queue
     from pipeline.archive.writing import Written
 

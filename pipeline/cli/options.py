@@ -9,7 +9,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from consumer_sdk.errors import HalfmqError
-from consumer_sdk.spark.options import time_of
+from consumer_sdk.spark.bounds import time_of
 from pipeline.failures import told_in_one_line
 from pipeline.session import open_session
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.spark.options import time_of
+from consumer_sdk.spark.bounds import time_of
 from pipeline.cli.options import (
     Conf,
     Endpoint,

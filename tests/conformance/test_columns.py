@@ -12,7 +12,7 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.ports.transactions import PrepareWork
-from broker.storage.log.reading import LARGE_AT_ONCE
+from broker.storage.log.fitting import LARGE_AT_ONCE
 from conformance.world import HOUR, START, World, commit, half, new_id, ok, sending
 from halfmq.v1.consumer_pb2 import LogColumns
 from halfmq.v1.message_pb2 import LogMessage

@@ -181,10 +181,10 @@ async def test_no_lane_waits_for_a_large_epoch_unawares(
     real = bulk_release.release
 
     def looked_at(*given: Any) -> bool:
-        seen.extend(lane._is_wary() for lane in (store._sends, store._verdicts, store._moves))
+        seen.extend(lane._runner.is_wary for lane in (store._sends, store._verdicts, store._moves))
         return real(*given)
 
     monkeypatch.setattr(bulk_release, "release", looked_at)
     assert (await store.commit_epoch(EPOCH, {attempt: 40})).messages == 40
     assert seen == [True] * 3
-    assert not any(lane._is_wary() for lane in (store._sends, store._verdicts, store._moves))
+    assert not any(lane._runner.is_wary for lane in (store._sends, store._verdicts, store._moves))

@@ -311,7 +311,7 @@ async def test_more_than_may_wait_is_refused(world: World, topic: Topic, monkeyp
 
 def _relaned(store: Store, work: Callable[..., object]) -> object:
     lane = store._sends
-    lane._work = lambda session, items: work(  # type: ignore[method-assign, return-value, assignment]
+    lane._runner._work = lambda session, items: work(  # type: ignore[method-assign, return-value, assignment]
         session, items, store.clock.now(), store.directory, 0
     )
     return lane

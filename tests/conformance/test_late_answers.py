@@ -56,7 +56,7 @@ async def test_in_a_lane(impatient: Store, topic: Topic, monkeypatch: pytest.Mon
         blocked.wait()
         return log.send(session, items, impatient.clock.now(), impatient.directory, 0)
 
-    monkeypatch.setattr(impatient._sends, "_work", work)
+    monkeypatch.setattr(impatient._sends._runner, "_work", work)
     async with asyncio.timeout(ENOUGH):
         running = asyncio.ensure_future(impatient.send([sending(topic, "runs")]))
         await asyncio.to_thread(blocked.entered.wait, ENOUGH)
@@ -83,7 +83,7 @@ async def test_too_much_waits_where_others_were_served_meanwhile(
             blocked[item.message.body].wait()
         return log.send(session, items, impatient.clock.now(), impatient.directory, 0)
 
-    monkeypatch.setattr(impatient._sends, "_work", work)
+    monkeypatch.setattr(impatient._sends._runner, "_work", work)
     monkeypatch.setattr(impatient._sends, "_config", LaneConfig(max_items=1, patience=PATIENCE))
     async with asyncio.timeout(ENOUGH):
         first, second, third = (

@@ -57,7 +57,7 @@ async def test_what_is_claimed_too_late_is_free_at_once(
         assert go_on.wait(ENOUGH)
         return outcomes
 
-    monkeypatch.setattr(store._claims, "_work", work)
+    monkeypatch.setattr(store._claims._runner, "_work", work)
     with pytest.raises(StorageUnavailable):
         await pull(store, group, topic)
     assert entered.is_set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import topics
 from broker.storage.delivery import progress
-from broker.storage.log import reading
+from broker.storage.log import offsets_by_time
 from broker.storage.retention import topic_deletion
 
 if TYPE_CHECKING:
@@ -95,4 +95,4 @@ class Topics(Access):
 
     async def offsets_at(self, topic: Topic, time: int) -> list[int]:
         """For each queue of a topic the first offset that became visible at a time or later."""
-        return await self._read(lambda session: reading.offsets_at(session, topic, time))
+        return await self._read(lambda session: offsets_by_time.offsets_at(session, topic, time))

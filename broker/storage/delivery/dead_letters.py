@@ -12,7 +12,7 @@ from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound
 from broker.storage.catalog import topics
 from broker.storage.log import republish
-from broker.storage.log.reading import pieces_of, read_offsets
+from broker.storage.log.fitting import pieces_of, read_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,10 +17,10 @@ from broker.domain.lease import NEVER, Lease
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.delivery.judged import Judged
 from broker.storage.engine.statements import Answer, Statement
-from broker.storage.log.reading import (
+from broker.storage.log.fitting import fitting
+from broker.storage.log.ranges import (
     candidates,
     candidates_in,
-    fitting,
     log_messages,
     messages_at,
     plain_messages,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from broker.domain.filters.pacing import Steps
 from broker.storage.delivery.judged import Judged, Wanted
 from broker.storage.engine.statements import Statement, marks
-from broker.storage.log.reading import EXAMINED_AT_ONCE, candidates, candidates_in
+from broker.storage.log.ranges import candidates, candidates_in
+from broker.storage.log.reading import EXAMINED_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.domain.filters import Filter

@@ -10,7 +10,7 @@ from broker.errors import NotFound, Refused
 from broker.storage.catalog.topics import holding
 from broker.storage.delivery import groups
 from broker.storage.engine.statements import marks
-from broker.storage.log.reading import offset_at
+from broker.storage.log.offsets_by_time import offset_at
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from broker.ports.queries import TimelineKind
 from broker.storage.delivery import dead_letters, leases
 from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
-from broker.storage.log.reading import pieces_of, read_fitting
+from broker.storage.log.fitting import pieces_of, read_fitting
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

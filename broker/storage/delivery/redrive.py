@@ -21,7 +21,8 @@ from broker.storage.delivery import delivery_events, groups, leases
 from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
 from broker.storage.log import republish
-from broker.storage.log.reading import candidates, candidates_in, pieces_of, read_offsets
+from broker.storage.log.fitting import pieces_of, read_offsets
+from broker.storage.log.ranges import candidates, candidates_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

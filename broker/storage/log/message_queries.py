@@ -9,7 +9,9 @@ from broker.domain.keys import key_hash
 from broker.domain.place import InLog, Recalled, Scheduled
 from broker.domain.transaction import TransactionState
 from broker.ports.queries import FoundMessage, FoundPage
-from broker.storage.log.reading import offset_at, range_of, read_offsets
+from broker.storage.log.fitting import read_offsets
+from broker.storage.log.offsets_by_time import offset_at
+from broker.storage.log.ranges import range_of
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ import grpc
 from client_core.admin import Admin
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.reading import QueueMeasure, QueueReader
-from consumer_sdk.spark.options import EARLIEST, LATEST, ReadOptions
+from consumer_sdk.spark.bounds import EARLIEST, LATEST
+from consumer_sdk.spark.options import ReadOptions
 from consumer_sdk.spark.source.offsets import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from consumer_sdk.reading import QueueOffset
-    from consumer_sdk.spark.options import Bound
+    from consumer_sdk.spark.bounds import Bound
     from consumer_sdk.spark.source.offsets import Offsets, Queue, TopicIds
 
 __all__ = ["Brokers", "require_topic"]

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from consumer_sdk.spark.options import TOPIC_IDS
+from consumer_sdk.spark.bounds import TOPIC_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

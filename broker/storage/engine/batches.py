@@ -1,0 +1,236 @@
+"""Runs a batch in one database transaction, or in several where that saves the rest from what one item waits for.
+
+What can go wrong, and what is done:
+
+* Deadlock: the batch is rolled back and run again.
+* A row stays locked by somebody else: for a while the lane is wary, which means that its work asks for locks without
+  waiting, takes another queue, and tells which items must wait (`RowsHeld`). Where that does not help, what each caller
+  handed in runs apart. What is held is tried again by the lane, until its caller's patience ends.
+* Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
+  of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
+  the same twice comes with a `Redo`, which is shown what the run in doubt had answered. That COMMIT may take effect
+  only after the next run has begun: so a `Redo` looks for its traces under a lock, which waits for whoever still holds
+  them.
+* A key that exists: somebody else stored the same at the same time, on another broker or by a COMMIT that got no answer
+  and took effect late. The batch is rolled back and run again, a few times: now it sees what was stored.
+* Anything about the work itself: the batch is rolled back and its items are run one by one, so only the item at fault
+  fails.
+* The database stays away, is read-only or full: the items fail with StorageUnavailable; nothing was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from broker.errors import BrokerError, RowsHeld, StorageRejected, StorageUnavailable
+from broker.ports.observer import NO_OBSERVER
+from broker.storage.engine.dialects import waited_in_vain
+from broker.storage.engine.worker import HELD, StartOver, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from broker.ports.observer import Observer
+    from broker.storage.engine.connection import Database
+    from broker.storage.engine.session import Session
+
+logger = logging.getLogger("halfmq.storage")
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+LOCK_WAIT = 1
+"""Seconds that a lane waits for a row that somebody else holds, before it turns to other work."""
+WARY_FOR = 10.0
+"""Seconds that a lane asks before it waits for locks, once it waited in vain."""
+APART_FOR = 3.0
+"""Seconds that a batch runs apart; what is left of it then comes again, so that others have their turn."""
+
+
+class BatchRunner(Generic[Item, Outcome]):
+    """Runs the batches of one lane, in the lane's thread, on a connection of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        database: Database,
+        work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
+        *,
+        redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]] | None,
+        wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None,
+        unheard: Callable[[Sequence[Outcome | BrokerError]], None],
+        patience: float,
+        observer: Observer,
+    ) -> None:
+        """Takes the work, as a Lane does.
+
+        Args:
+            name: the lane's, for logs and the observer.
+            database: where it takes its connection.
+            work: one outcome per item, in their order, in one database transaction.
+            redo: takes the place of `work` once a COMMIT got no answer.
+            wary: takes the place of `work` while rows are held by others for long.
+            unheard: given, in this thread, what may have taken effect though it is answered as unavailable.
+            patience: seconds to try to reach the database.
+            observer: sees every batch.
+        """
+        self._name = name
+        self._work = work
+        self._redo = redo
+        self._wary = wary
+        self._unheard = unheard
+        self._observer = observer
+        self._availability = database.availability
+        self._worker = Worker(database, patience=patience, lock_wait=LOCK_WAIT)
+        self._wary_until = 0.0
+        self._warnings = 0
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        self._worker.close()
+
+    @contextlib.contextmanager
+    def beware(self) -> Iterator[None]:
+        """Has it ask for locks before it waits for them: somebody is about to hold some for long."""
+        self._warnings += 1
+        try:
+            yield
+        finally:
+            self._warnings -= 1
+
+    @property
+    def is_wary(self) -> bool:
+        """Whether it asks for locks before it waits for them."""
+        return self._warnings > 0 or time.monotonic() < self._wary_until
+
+    def run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
+        """Runs a batch; one outcome each, in their order.
+
+        Args:
+            pieces: what each caller handed in.
+
+        Raises:
+            StorageUnavailable: the database is away; nothing was acknowledged.
+        """
+        observer = self._observer
+        if observer is NO_OBSERVER:
+            return self._run(pieces)
+        began, items = time.monotonic(), sum(map(len, pieces))
+        try:
+            outcomes = self._run(pieces)
+        except Exception as error:
+            observer.batch_ended(self._name, items, time.monotonic() - began, error)
+            raise
+        observer.batch_ended(self._name, items, time.monotonic() - began, None)
+        return outcomes
+
+    def _run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
+        items = pieces[0] if len(pieces) == 1 else [item for piece in pieces for item in piece]
+        try:
+            return self._transact(items)
+        except RowsHeld:
+            return self._run_apart(pieces)
+        except StorageUnavailable:
+            raise
+        except BrokerError as error:
+            if len(items) == 1:
+                return [error]
+        except Exception:
+            if len(items) == 1:
+                return [self._rejected(items[0])]
+            logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
+        outcomes: list[Outcome | BrokerError] = []
+        for piece in pieces:
+            before = outcomes[-1] if outcomes else None
+            if isinstance(before, StorageUnavailable) and self._availability.away:
+                outcomes += [before] * len(piece)  # One has waited for the database, for all.
+            else:
+                outcomes += self._run_in_order(piece)
+        return outcomes
+
+    def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
+        redo = self._redo
+        may_turn_wary = self._wary is not None and not self.is_wary
+        in_doubt: list[list[Outcome | BrokerError]] = []
+        try:
+            return self._worker.transact(
+                lambda session: self._work_on(session, items),
+                redo=(lambda session, before: redo(session, items, before)) if redo else None,
+                lock_waits=2 if may_turn_wary else 1,
+                in_doubt=in_doubt,
+            )
+        except Exception as error:
+            if redo is None or not in_doubt:
+                raise
+            # It may have taken effect, or may do so yet. Run once more, apart, it would answer as if it had not.
+            self._unheard(in_doubt[0])
+            raise StorageUnavailable(
+                "The database did not say whether this took effect; nothing was acknowledged, try again."
+            ) from error
+
+    def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
+        if self._wary is not None and self.is_wary:
+            return self._wary(session, items)
+        return self._noticing_waits(lambda: self._work(session, items))
+
+    def _noticing_waits(self, run: Callable[[], list[Outcome | BrokerError]]) -> list[Outcome | BrokerError]:
+        try:
+            return run()
+        except StartOver as over:
+            if (again := over.again) is None:
+                raise
+            raise StartOver(lambda session: self._noticing_waits(lambda: again(session))) from None
+        except Exception as error:
+            if waited_in_vain(error):
+                self._wary_until = time.monotonic() + WARY_FOR
+            raise
+
+    def _run_apart(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
+        """Runs what each caller handed in by itself: nobody's work fails because of what others wait for."""
+        outcomes: list[Outcome | BrokerError] = []
+        until = time.monotonic() + APART_FOR
+        for piece in pieces:
+            if len(pieces) == 1:
+                outcomes += self._run_in_order(piece, waited=True)
+            elif time.monotonic() > until:
+                outcomes += [RowsHeld(HELD) for _ in piece]
+            else:
+                try:
+                    outcomes += self._transact(piece)
+                except RowsHeld:
+                    outcomes += self._run_in_order(piece, waited=True)
+                except StorageUnavailable as error:
+                    outcomes += [error.as_outcome()] * len(piece)
+                except Exception:  # Each item has its own outcome.
+                    outcomes += self._run_in_order(piece)
+        return outcomes
+
+    def _run_in_order(self, piece: Sequence[Item], *, waited: bool = False) -> list[Outcome | BrokerError]:
+        """Runs a caller's items one by one, up to the first that is held, or finds no database: nothing may pass it.
+
+        With `waited`, all of them waited together, in vain: a lone one has had its turn.
+        """
+        outcomes: list[Outcome | BrokerError] = []
+        for item in () if waited and len(piece) == 1 else piece:
+            outcome = self._run_alone(item)
+            if isinstance(outcome, RowsHeld):
+                break
+            outcomes.append(outcome)
+            if isinstance(outcome, StorageUnavailable):
+                return outcomes + [outcome] * (len(piece) - len(outcomes))
+        return outcomes + [RowsHeld(HELD, waited=True) for _ in piece[len(outcomes) :]]
+
+    def _run_alone(self, item: Item) -> Outcome | BrokerError:
+        try:
+            return self._transact([item])[0]
+        except BrokerError as error:
+            return error
+        except Exception:  # Becomes this item's outcome.
+            return self._rejected(item)
+
+    def _rejected(self, item: Item) -> BrokerError:
+        logger.exception("the database refused an item in lane %s: %.200r", self._name, item)
+        return StorageRejected("The database refused this item; the broker's log has the details.")

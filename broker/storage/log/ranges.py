@@ -1,0 +1,107 @@
+"""Messages by their offsets: the statements that read them, and what their rows hold."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.message import Candidate
+from broker.storage.engine.statements import Statement, marks
+from broker.storage.tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from broker.domain.message import LogMessage
+
+SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
+"""Of a queue's messages those from an offset up to another. Range of the primary key."""
+_CANDIDATE_COLUMNS = (
+    "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
+)
+
+
+def sizes_of(queue_id: int, first: int, count: int) -> Statement:
+    """One row: the sum of the sizes of some messages, and how many have a message group. Range of the primary key."""
+    return Statement(f"SELECT SUM(size), COUNT(message_group) {SPAN}", (queue_id, first, first + count))
+
+
+def range_of(queue_id: int, first: int, count: int, largest: int | None = None) -> Statement:
+    """The messages at [first, first + count) that are still kept, by offset. Range of the primary key.
+
+    Bodies of more than `largest` bytes are left out.
+    """
+    columns = rows.READ_COLUMNS
+    if largest is not None:
+        columns = columns.replace("body", f"CASE WHEN size <= {largest} THEN body END")
+    return Statement(f"SELECT {columns} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def small_in(queue_id: int, first: int, count: int, largest: int) -> Statement:
+    """The messages at [first, first + count) that have at most so many bytes, by offset. Range of the primary key."""
+    size = "size + COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
+    return Statement(
+        f"SELECT {rows.READ_COLUMNS} {SPAN} AND {size} <= {largest} ORDER BY log_offset",
+        (queue_id, first, first + count),
+    )
+
+
+def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
+    """The messages at some ascending offsets that are still kept, by offset. By primary key."""
+    return chosen_at(queue_id, offsets, rows.READ_COLUMNS)
+
+
+def chosen_at(queue_id: int, offsets: Sequence[int], columns: str) -> Statement:
+    """Some columns of the messages at some ascending offsets, by offset. By primary key."""
+    if offsets[-1] - offsets[0] + 1 == len(offsets):
+        return Statement(
+            f"SELECT {columns} {SPAN} ORDER BY log_offset", (queue_id, offsets[0], offsets[0] + len(offsets))
+        )
+    return Statement(
+        f"SELECT {columns} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)}) ORDER BY log_offset",
+        (queue_id, *offsets),
+    )
+
+
+def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
+    """The messages in the rows of `range_of` and `messages_at`."""
+    return [rows.log_message(topic, queue_no, row) for row in found]
+
+
+def plain_messages(
+    topic: str, queue_no: int, found: Iterable[Sequence[Any]], max_bytes: int
+) -> list[LogMessage] | None:
+    """The messages in the rows of `range_of`; None where one has a message group, or they are too large together."""
+    messages = log_messages(topic, queue_no, found)
+    if any(message.body is None or message.message_group is not None for message in messages):
+        return None
+    return messages if sum([len(message.body) for message in messages]) <= max_bytes else None
+
+
+def candidates_in(queue_id: int, first: int, count: int) -> Statement:
+    """What is known of the messages at [first, first + count) without their bodies. Range of the primary key."""
+    return Statement(f"SELECT {_CANDIDATE_COLUMNS} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+
+
+def candidates(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[Candidate]:
+    """The rows of `candidates_in`."""
+    made = []
+    for offset, transaction_id, position, size, own, keys, group, encoded, born_at, stored_at in found:
+        properties, tag = rows.decode_properties(encoded, own)
+        made.append(
+            Candidate(
+                topic,
+                queue_no,
+                offset,
+                transaction_id,
+                position,
+                size,
+                tag,
+                json.loads(keys) if keys else (),
+                properties,
+                group,
+                born_at,
+                stored_at,
+            )
+        )
+    return made

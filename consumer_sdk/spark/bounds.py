@@ -1,0 +1,86 @@
+"""Where a reader begins and ends: options of offsets and of times."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from consumer_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EARLIEST, LATEST = -2, -1
+"""What stands for an end of a queue in JSON offsets."""
+TOPIC_IDS = "@topics"
+"""In JSON offsets, in the place of a topic: the identities of the topics."""
+
+Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
+"""Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
+
+
+def bound_of(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound | None:
+    """Where to begin or to end, as `which` says (``starting`` or ``ending``); None where it is left to the reader."""
+    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
+    offsets, time = given.get(by_offset), given.get(by_time)
+    if offsets and time:
+        msg = f"{by_offset} and {by_time} are both given; leave one of them out"
+        raise ConfigurationError(msg, field=by_time)
+    if time:
+        return time_of(by_time, time)
+    if not offsets:
+        return None
+    word = offsets.strip().lower()
+    if word in {"earliest", "latest"}:
+        if which == "ending" and word == "earliest":
+            msg = "endingOffsets cannot be earliest: nothing would be read"
+            raise ConfigurationError(msg, field=by_offset)
+        return word
+    return _offsets(by_offset, offsets, topics)
+
+
+def time_of(option: str, text: str) -> datetime:
+    """A time, as options give it.
+
+    Raises:
+        ConfigurationError: It is none, or has no time zone.
+    """
+    try:
+        if text.strip().isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        time = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        msg = f"{option} {text!r} is no time; give milliseconds since 1970, or one such as 2026-01-31T12:00:00+00:00"
+        raise ConfigurationError(msg, field=option) from None
+    if time.tzinfo is None:
+        msg = f"{option} {text!r} has no time zone; write one behind it, such as {text.strip()}+00:00"
+        raise ConfigurationError(msg, field=option)
+    return time
+
+
+def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int]]:
+    example = '{"orders": {"0": 17, "1": -2}}, with -2 for earliest and -1 for latest'
+    try:
+        read = {
+            topic: {int(queue): int(offset) for queue, offset in queues.items()}
+            for topic, queues in json.loads(text).items()
+            if topic != TOPIC_IDS
+        }
+    except (ValueError, TypeError, AttributeError):
+        msg = f"{option} {text!r} cannot be read; write earliest, latest, or such as {example}"
+        raise ConfigurationError(msg, field=option) from None
+    for topic, queues in read.items():
+        if topics and topic not in topics:
+            msg = f"{option} names the topic {topic!r}, which is not among those to read"
+            raise ConfigurationError(msg, field=option)
+        if wrong := [offset for queue, offset in queues.items() if offset < EARLIEST or queue < 0]:
+            msg = f"{option} has {wrong[0]} for a queue of {topic!r}; write offsets from 0 on, as in {example}"
+            raise ConfigurationError(msg, field=option)
+    return read
+
+
+def topic_ids_of(offsets: str | None) -> Mapping[str, str]:
+    """Which topics offsets are of, where they come from a query's progress; what cannot be is refused elsewhere."""
+    known = json.loads(offsets).get(TOPIC_IDS) if offsets and offsets.strip().startswith("{") else None
+    return known if isinstance(known, dict) else {}
