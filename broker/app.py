@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from broker.assembly import assemble, make_gateway
-from broker.config import BrokerConfig, seen_by_all
+from broker.config_sources import seen_by_all
 from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.server import Server
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
 from broker.wire.interceptor import CallInterceptor
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
 
 logger = logging.getLogger("halfmq.broker")
 

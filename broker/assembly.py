@@ -72,7 +72,7 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
         database,
         broker_id=config.name,
         policy=policy,
-        lanes=LaneConfig(patience=config.patience, observer=observer),
+        lanes=LaneConfig(reconnect_timeout=config.reconnect_timeout, observer=observer),
         keep_history=config.history_hours > 0,
     )
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)

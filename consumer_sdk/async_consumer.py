@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.reading import QueueOffset, QueueSlice
-    from consumer_sdk.receipts import Nack, Said
+    from consumer_sdk.receipts import Nack, ReceiptResults
     from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["AsyncConsumer"]
@@ -283,9 +283,9 @@ class AsyncConsumer:
         raise_refusals(handles, said)
         return dead_letters(handles, said) if wait else []
 
-    async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> Said:
+    async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> ReceiptResults:
         """Acks (``nack=None``) or nacks by receipt handle; what the broker said of them."""
-        said: Said = {}
+        said: ReceiptResults = {}
         for future in self.subscription.settle(handles, nack, wait=wait):
             said |= await future
         return said

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from client_core.positions import StartPosition
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.reading import QueueOffset, QueueSlice
-    from consumer_sdk.receipts import Nack, Said
+    from consumer_sdk.receipts import Nack, ReceiptResults
     from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["Consumer"]
@@ -321,7 +321,7 @@ class Consumer:
         # What waits already is taken in this thread: a trip to the event loop costs more than most handlers.
         return subscription.inbox.take(limit) or self._runner.run(self._core.deliveries(limit, timeout))
 
-    def _settle(self, handles: list[str], nack: Nack | None, *, wait: bool) -> Said:
+    def _settle(self, handles: list[str], nack: Nack | None, *, wait: bool) -> ReceiptResults:
         if not wait:
             if nack is not None:
                 # Here and now: the next message that this thread takes must be none that goes back, too.

@@ -12,13 +12,13 @@ from consumer_sdk.leases import LOST_REASONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumer_sdk.receipts import Said
+    from consumer_sdk.receipts import ReceiptResults
     from halfmq.v1 import consumer_pb2 as pb
 
 __all__ = ["dead_letters", "raise_refusals"]
 
 
-def raise_refusals(handles: Sequence[str], said: Said) -> None:
+def raise_refusals(handles: Sequence[str], said: ReceiptResults) -> None:
     """Raises if some of these receipts were refused.
 
     Raises:
@@ -38,7 +38,7 @@ def raise_refusals(handles: Sequence[str], said: Said) -> None:
     raise BatchReceiptsRefused(msg, refused)
 
 
-def dead_letters(handles: Sequence[str], said: Said) -> list[LogPosition | None]:
+def dead_letters(handles: Sequence[str], said: ReceiptResults) -> list[LogPosition | None]:
     """Says for each receipt where its message lies in the dead letter topic, if it went there."""
     results = [said.get(handle) for handle in handles]
     return [LogPosition.of(each.dead_letter) if each and each.HasField("dead_letter") else None for each in results]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from client_core.connection import RetryConfig
 
-__all__ = ["Nack", "ReceiptLane", "Said", "nack_of"]
+__all__ = ["Nack", "ReceiptLane", "ReceiptResults", "nack_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
-Said: TypeAlias = dict[str, pb.ReceiptResult]
+ReceiptResults: TypeAlias = dict[str, pb.ReceiptResult]
 """What the broker said of receipts, by handle. It says nothing of those that were settled as asked."""
 
 _HANDLES_PER_REQUEST = 1024
@@ -77,7 +77,7 @@ def nack_of(delay: float | None, reason: str) -> Nack:
 class _Entry:
     handles: Sequence[str]
     nack: Nack | None
-    settled: asyncio.Future[Said] | None
+    settled: asyncio.Future[ReceiptResults] | None
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class _Request:
     entries: list[_Entry]
     handles: list[str]
     open: list[str]
-    said: Said = field(default_factory=dict)
+    said: ReceiptResults = field(default_factory=dict)
     failures: int = 0
     began: float = field(default_factory=time.monotonic)
     sent_before: bool = False
@@ -102,7 +102,7 @@ class ReceiptLane:
         self,
         send: Callable[[pb.ConsumeRequest], None],
         next_id: Callable[[], int],
-        on_settled: Callable[[Sequence[str], Said, bool], None],
+        on_settled: Callable[[Sequence[str], ReceiptResults, bool], None],
         retry: RetryConfig,
     ) -> None:
         """Sends nothing yet.
@@ -124,7 +124,7 @@ class ReceiptLane:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> asyncio.Future[Said] | None:
+    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> asyncio.Future[ReceiptResults] | None:
         """Adds handles to the next request.
 
         Args:
@@ -136,7 +136,7 @@ class ReceiptLane:
             A future of what the broker says of them, or None when nobody waits.
         """
         loop = asyncio.get_running_loop()
-        settled: asyncio.Future[Said] | None = loop.create_future() if wait else None
+        settled: asyncio.Future[ReceiptResults] | None = loop.create_future() if wait else None
         self._waiting.append(_Entry(handles, nack, settled))
         self._idle.clear()
         if self._current is None and not self._scheduled:
@@ -240,7 +240,7 @@ class ReceiptLane:
             # The first time was not in vain: only its outcome was lost with the stream.
             said = {handle: each for handle, each in said.items() if each.error.reason != "RECEIPT_GONE"}
         self._on_settled(request.handles, said, request.sent_before)
-        unheard: Said = {}
+        unheard: ReceiptResults = {}
         for entry in request.entries:
             part = {handle: said[handle] for handle in entry.handles if handle in said} if said else {}
             if entry.settled is None:

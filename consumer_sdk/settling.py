@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumer_sdk.leases import LOST_REASONS, lease_of
-from consumer_sdk.receipts import Nack, ReceiptLane, Said
+from consumer_sdk.receipts import Nack, ReceiptLane, ReceiptResults
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,7 +54,7 @@ class Settling:
             ReceiptLane(send, next_id, self._note, retry) for _ in range(3)
         )
 
-    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[Said]]:
+    def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:
         """Acks (``nack=None``) or nacks, in requests of a size that brokers take.
 
         Args:
@@ -103,7 +103,7 @@ class Settling:
         for lane in self._lanes:
             lane.fail_waiters(error)
 
-    def _note(self, receipt_handles: Sequence[str], said: Said, repeated: bool) -> None:
+    def _note(self, receipt_handles: Sequence[str], said: ReceiptResults, repeated: bool) -> None:
         self._on_settled(receipt_handles)
         self._fifo.settled(receipt_handles)
         if repeated:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from client_core.connection import Broker, BrokerLink
-    from consumer_sdk.receipts import Nack, Said
+    from consumer_sdk.receipts import Nack, ReceiptResults
     from consumer_sdk.settings import ConsumerSettings
 
 __all__ = ["Subscription"]
@@ -57,7 +57,7 @@ class Subscription:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._extender: asyncio.Task[None] | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._subscribed = asyncio.Event()
         self._subscribed_before = False
         self._failure: ConsumerError | None = None
@@ -86,7 +86,7 @@ class Subscription:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = self._background(self._run())
-            self._await_patiently()
+            self._start_ack_timer()
 
     async def wait_until_subscribed(self) -> None:
         """Waits until a broker has confirmed the subscription.
@@ -139,7 +139,7 @@ class Subscription:
             await self.inbox.wait()
         return None
 
-    def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[Said]]:
+    def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:
         """Acks (``nack=None``) or nacks; see Settling.submit."""
         self.start()
         if self._failure is not None:
@@ -186,7 +186,7 @@ class Subscription:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        self._stop_waiting()
+        self._stop_ack_timer()
         try:
             async with asyncio.timeout(grace):
                 await self._give_back()
@@ -253,7 +253,7 @@ class Subscription:
         finally:
             self._duplex = None
             self._subscribed.clear()
-            self._await_patiently()
+            self._start_ack_timer()
 
     def _on_response(self, response: pb.ConsumeResponse) -> None:
         event = response.WhichOneof("event")
@@ -280,7 +280,7 @@ class Subscription:
 
     def _on_subscribed(self, subscribed: pb.Subscribed) -> None:
         _log.info("group %s reads through broker %s", self._settings.group, subscribed.broker_id)
-        self._stop_waiting()
+        self._stop_ack_timer()
         if self._duplex is not None:
             self._duplex.expect_heartbeats(agreed=subscribed.HasField("heartbeat"))
         if self._extender is not None:
@@ -298,25 +298,25 @@ class Subscription:
             await asyncio.sleep(self._lease_duration / 3)
             self._keeper.extend(self._lease_duration)
 
-    def _await_patiently(self) -> None:
+    def _start_ack_timer(self) -> None:
         """Frees those who wait for an outcome when there is no stream for longer than the retry deadline."""
         # A failed attempt to connect does not start the clock again.
-        if self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(self._link.retry.deadline, self._lose_patience)
+        if self._ack_timer is None:
+            self._ack_timer = asyncio.get_running_loop().call_later(self._link.retry.deadline, self._on_ack_timeout)
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_ack_timer(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
 
-    def _lose_patience(self) -> None:
-        self._patience = None
+    def _on_ack_timeout(self) -> None:
+        self._ack_timer = None
         msg = (
             f"no broker took acks for {self._link.retry.deadline} s; they are sent when one is back, but their "
             "messages may be delivered again; check the endpoints and the brokers"
         )
         self._settling.fail_waiters(BrokerUnavailable(msg, code=grpc.StatusCode.UNAVAILABLE))
-        self._await_patiently()
+        self._start_ack_timer()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -95,7 +95,7 @@ app = _group(
     pretty_exceptions_enable=False,
 )
 bench = _group(
-    "halfmq_cli.bench",
+    "halfmq_cli.bench.scenarios",
     {
         "transactions": ("transactions", "transactions"),
         "send": ("send", "send"),

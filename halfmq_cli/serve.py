@@ -10,17 +10,20 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from broker.app import CLOSING, Broker, warn_of_readers
-from broker.config import BrokerConfig, load
+from broker.config_sources import load_config
 from broker.errors import BrokerError
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
 from halfmq_cli import logs
 from halfmq_cli.memory import give_back_large_blocks
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
 
 BACKSTOP = 5.0
 """Seconds after the end of the drain when the process ends in any case."""
@@ -74,7 +77,10 @@ def serve(
     max_request_bytes: Annotated[int | None, typer.Option(help="Bytes of all requests under way [536870912].")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
     answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
-    patience: Annotated[float | None, typer.Option(help="Seconds to try to reach a lost database [10].")] = None,
+    reconnect_timeout: Annotated[
+        float | None,
+        typer.Option("--reconnect-timeout", "--patience", help="Seconds to try to reach a lost database [10]."),
+    ] = None,
     allow_unsafe_database: Annotated[
         bool | None, typer.Option(help="Start although the database can lose acknowledged commits [off].")
     ] = None,
@@ -108,7 +114,7 @@ def serve(
     arguments = dict(locals())
     file = arguments.pop("config_file")
     try:
-        config = load(arguments, file=file)
+        config = load_config(arguments, file=file)
         logs.set_up(config.log_format, config.log_level)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
         give_back_large_blocks()
@@ -166,7 +172,7 @@ def migrate_tables(
     """Create or upgrade the database's tables."""
     arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
     try:
-        config = load(arguments, file=config_file)
+        config = load_config(arguments, file=config_file)
         opened, _ = open_database(
             config.database,
             answer_timeout=config.answer_timeout,

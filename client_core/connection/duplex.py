@@ -43,7 +43,7 @@ class Duplex(Generic[RequestT, ResponseT]):
         self._half_closed = False
         # Looked at by counting, not by a clock that also runs while this process is stopped.
         self._quiet_for = 0
-        self._patience = round(_FIRST_ANSWER / HEARTBEAT)
+        self._missed_at_most = round(_FIRST_ANSWER / HEARTBEAT)
 
     def put(self, request: RequestT) -> None:
         """Queues a request; ignored after half_close()."""
@@ -62,7 +62,7 @@ class Duplex(Generic[RequestT, ResponseT]):
 
     def expect_heartbeats(self, *, agreed: bool) -> None:
         """Notes whether the broker sends them; one that does not may be silent for as long as it likes."""
-        self._patience = _MISSED if agreed else sys.maxsize
+        self._missed_at_most = _MISSED if agreed else sys.maxsize
 
     async def run(self, on_response: Callable[[ResponseT], None]) -> None:
         """Writes and reads until the broker ends the stream.
@@ -82,7 +82,7 @@ class Duplex(Generic[RequestT, ResponseT]):
                 on_response(response)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self._quiet_for < self._patience or (task is not None and task.cancelling()):
+            if self._quiet_for < self._missed_at_most or (task is not None and task.cancelling()):
                 raise
             # The call was cancelled by the watch.
             raise _silent() from None
@@ -94,7 +94,7 @@ class Duplex(Generic[RequestT, ResponseT]):
 
     def _look(self) -> None:
         self._quiet_for += 1
-        if self._quiet_for >= self._patience:
+        if self._quiet_for >= self._missed_at_most:
             self._call.cancel()
         else:
             self._watch = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)

@@ -15,7 +15,7 @@ from halfmq_cli.children import environment
 START_TIMEOUT = 30
 
 _HALFMQ = [sys.executable, "-m", "halfmq_cli"]
-_CLIENT = [sys.executable, "-m", "halfmq_cli.bench.client"]
+_CLIENT = [sys.executable, "-m", "halfmq_cli.bench.clients"]
 _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
 
@@ -54,7 +54,7 @@ class BrokerProcess:
 
 
 class Client:
-    """A client process; see halfmq_cli.bench.client. A context manager."""
+    """A client process; see halfmq_cli/bench/clients/__main__.py. A context manager."""
 
     def __init__(self, role: str, endpoint: str, **options: Any) -> None:
         """Takes a role, the broker, and what the role wants to know; the home may be another one."""

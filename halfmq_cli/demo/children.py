@@ -69,7 +69,7 @@ class Child:
         path = folder / f"{name}.log"
         with path.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", f"{__package__}.{module}"),
+                *(sys.executable, "-m", f"{__package__}.services.{module}"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from halfmq_cli.demo.order_service import AnswersFromTables
+from halfmq_cli.demo.services.order_service import AnswersFromTables
 from halfmq_cli.demo.tables import ORDERS, Book
 from producer_sdk import HalfMessages, LocalTransactionState, Message, TransactionListener
 from producer_sdk.listener import ListenerCaller

@@ -205,7 +205,7 @@ async def test_a_new_window_is_for_new_keys(world: World, store: Store, topic: T
 @pytest.mark.parametrize("how", ["send", "prepare", "both"])
 async def test_two_brokers_at_the_same_moment(world: World, topic: Topic, how: str) -> None:
     """Exactly one message of each key gets in."""
-    brokers = [world.broker(name, lanes=LaneConfig(patience=30)) for name in "abc"]
+    brokers = [world.broker(name, lanes=LaneConfig(reconnect_timeout=30)) for name in "abc"]
     shop = await brokers[0].producer_group_id("shop")
     for turn in range(15):
         keys = [f"{turn}.{n}" for n in range(5)]

@@ -128,7 +128,7 @@ async def test_little_is_done_while_queues_are_locked(store: Store, monkeypatch:
 async def test_others_go_on_while_an_epoch_is_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is in the log, and nobody sees it; what does not need its queues does not wait."""
     # What waits for the epoch's queues is not given up before the test lets it go.
-    patient = LaneConfig(patience=100)
+    patient = LaneConfig(reconnect_timeout=100)
     store, second = [world.broker(name, lanes=patient) for name in ("b", "c")]
     topic, other = [await store.create_topic(name, TopicSettings(2, HOUR)) for name in ("epoch", "other")]
     attempt = new_id()

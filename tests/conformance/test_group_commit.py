@@ -275,7 +275,7 @@ async def _until_waiting(world: World) -> None:
 
 @SERVERS
 async def test_trouble_that_stays_is_told(world: World, topic: Topic) -> None:
-    impatient = world.broker("b", lanes=LaneConfig(patience=0.0))
+    impatient = world.broker("b", lanes=LaneConfig(reconnect_timeout=0.0))
     foreign = world.session()
     foreign.begin()
     foreign.run("SET SESSION innodb_lock_wait_timeout = 1")

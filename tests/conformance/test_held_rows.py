@@ -124,7 +124,7 @@ async def test_an_id_that_somebody_else_inserts_holds_up_its_own_call(world: Wor
 
 @SERVERS
 async def test_what_is_held_for_too_long_fails_alone(world: World, topic: Topic) -> None:
-    store = world.broker("b", lanes=LaneConfig(patience=3.0))
+    store = world.broker("b", lanes=LaneConfig(reconnect_timeout=3.0))
     other = await store.create_topic("other", TopicSettings(1, HOUR))
     holder = holding(world, *topic.queue_ids)
     async with asyncio.timeout(ENOUGH):

@@ -45,8 +45,8 @@ class Blocked:
 def impatient(world: World, monkeypatch: pytest.MonkeyPatch) -> Store:
     for module in (group_commit, access):
         monkeypatch.setattr(module, "LATE", 0.1)
-        monkeypatch.setattr(module, "LEAST_PATIENCE", 0.1)
-    return world.broker("b", lanes=LaneConfig(patience=PATIENCE))
+        monkeypatch.setattr(module, "SHORTEST_TIMEOUT", 0.1)
+    return world.broker("b", lanes=LaneConfig(reconnect_timeout=PATIENCE))
 
 
 async def test_in_a_lane(impatient: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ async def test_too_much_waits_where_others_were_served_meanwhile(
         return log.send(session, items, impatient.clock.now(), impatient.directory, 0)
 
     monkeypatch.setattr(impatient._sends._runner, "_work", work)
-    monkeypatch.setattr(impatient._sends, "_config", LaneConfig(max_items=1, patience=PATIENCE))
+    monkeypatch.setattr(impatient._sends, "_config", LaneConfig(max_items=1, reconnect_timeout=PATIENCE))
     async with asyncio.timeout(ENOUGH):
         first, second, third = (
             asyncio.ensure_future(impatient.send([sending(topic, name)])) for name in ("first", "second", "third")

@@ -25,7 +25,8 @@ from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
 from broker.ports.delivery import Claimed, ClaimWork
 from broker.ports.transactions import TransactionOutcome, VerdictWork
-from broker.storage.delivery import claims, group_views, groups, leases, progress, receipts, redrive
+from broker.storage.delivery import claims, group_views, leases, receipts, redrive, settlement
+from broker.storage.groups import groups, progress
 from broker.storage.log import release
 from broker.storage.transactions import verdicts
 from conformance.model.machine import Model
@@ -73,8 +74,9 @@ def test_the_storage_behaves_as_its_model(kind: AnyKind, rig: Rig) -> None:
 
 
 def _never_refuses(patch: pytest.MonkeyPatch) -> None:
-    real = receipts._refusal
-    patch.setattr(receipts, "_refusal", lambda lease, receipt: real(lease, receipt) if lease is None else None)
+    real = settlement.refusal_of
+    for module in (receipts, settlement):
+        patch.setattr(module, "refusal_of", lambda lease, receipt: real(lease, receipt) if lease is None else None)
 
 
 def _skips_an_offset(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +133,7 @@ def _forgets_whose_turn_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gives_back_one_of_a_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(receipts._Settling, "_give_back_ordered", receipts._Settling._give_back_loose)
+    patch.setattr(settlement.Settlement, "_give_back_ordered", settlement.Settlement._give_back_loose)
 
 
 def _counts_attempts_of_those_behind(patch: pytest.MonkeyPatch) -> None:

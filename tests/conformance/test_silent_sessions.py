@@ -62,7 +62,7 @@ async def test_nobody_notices_that_a_session_was_idle(
     world: World, limited: Database, caplog: pytest.LogCaptureFixture, reading: bool
 ) -> None:
     caplog.set_level(logging.INFO)
-    worker = Worker(limited, patience=ENOUGH, reading=reading)
+    worker = Worker(limited, reconnect_timeout=ENOUGH, reading=reading)
     first = worker.transact(own_id, write=not reading)
     other = world.session()
     if limited.idle_limit(reading=reading) < ENOUGH:

@@ -27,7 +27,7 @@ TEXTS = pytest.mark.parametrize("letter", ["x", "\u00fc", "\u6f22", "\U0001f600"
 @pytest.fixture
 def store(world: World) -> Store:
     """A store that waits for 20 MB on a busy disk."""
-    return world.broker(lanes=LaneConfig(patience=60))
+    return world.broker(lanes=LaneConfig(reconnect_timeout=60))
 
 
 def properties(letter: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from broker.errors import BrokerError, StorageUnavailable
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.storage.adapters import access
 from broker.storage.engine import group_commit
-from broker.storage.engine.group_commit import Lane, LaneConfig
+from broker.storage.engine.batches import BatchRunner
+from broker.storage.engine.group_commit import LaneConfig
 from conformance.interleaving import LateCommit
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
@@ -45,11 +46,11 @@ async def test_what_is_claimed_too_late_is_free_at_once(
 ) -> None:
     for module in (group_commit, access):
         monkeypatch.setattr(module, "LATE", 0.1)
-        monkeypatch.setattr(module, "LEAST_PATIENCE", 0.1)
-    store = world.broker("b", lanes=LaneConfig(patience=0.2))
+        monkeypatch.setattr(module, "SHORTEST_TIMEOUT", 0.1)
+    store = world.broker("b", lanes=LaneConfig(reconnect_timeout=0.2))
     ok(await store.send([sending(topic, body, message_group=message_group) for body in ("a", "b")]))
     entered, go_on = threading.Event(), threading.Event()
-    real = store._claims._work
+    real = store._claims._runner._work
 
     def work(session: Session, items: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         outcomes = real(session, items)
@@ -73,7 +74,7 @@ async def test_what_was_claimed_when_the_connection_was_lost_for_good_is_free_at
     if world.kind == "sqlite":
         arrives = "at once"  # It lets nobody in before.
     late = LateCommit(world, monkeypatch)
-    store = world.broker("b", lanes=LaneConfig(patience=0.0))
+    store = world.broker("b", lanes=LaneConfig(reconnect_timeout=0.0))
     group = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
     await store.join(JoinWork(group, [topic], "consumer", {}))
     ok(await store.send([sending(topic, "a")]))
@@ -92,7 +93,7 @@ async def test_an_ack_is_not_refused_because_its_own_commit_came_later_than_its_
     world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its items then ran by themselves, and knew nothing of the COMMIT in doubt."""
-    store = world.broker("b", lanes=LaneConfig(patience=3.0))
+    store = world.broker("b", lanes=LaneConfig(reconnect_timeout=3.0))
     group = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
     await store.join(JoinWork(group, [topic], "consumer", {}))
     ok(await store.send([sending(topic, "a", message_group="g"), sending(topic, "b", message_group="h")]))
@@ -100,13 +101,13 @@ async def test_an_ack_is_not_refused_because_its_own_commit_came_later_than_its_
     assert len(work) == 2
     late = LateCommit(world, monkeypatch)
     alone = threading.Event()
-    real = Lane._run_alone
+    real = BatchRunner._run_alone
 
-    def run_alone(lane: Lane[object, object], *rest: object) -> object:
+    def run_alone(runner: BatchRunner[object, object], *rest: object) -> object:
         alone.set()
-        return real(lane, *rest)
+        return real(runner, *rest)
 
-    monkeypatch.setattr(Lane, "_run_alone", run_alone)
+    monkeypatch.setattr(BatchRunner, "_run_alone", run_alone)
     late._armed = True
     settling = asyncio.ensure_future(store.settle(work))
     async with asyncio.timeout(ENOUGH):

@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def broker(server: PrivateServer) -> Iterator[BrokerProcess]:
-    with BrokerProcess(create_database(server.url), patience=3, drain=2) as started:
+    with BrokerProcess(create_database(server.url), reconnect_timeout=3, drain=2) as started:
         try:
             yield started
         finally:

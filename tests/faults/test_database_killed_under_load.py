@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_nothing_acknowledged_is_lost(server: PrivateServer) -> None:
     database = create_database(server.url)
     # Little patience: some calls must fail while the server is away, instead of waiting for it.
-    with BrokerProcess(database, patience=0.1, **CHECKS) as broker:
+    with BrokerProcess(database, reconnect_timeout=0.1, **CHECKS) as broker:
         with Load([broker.endpoint], checked=True) as load:
             kills = 0
             # A kill may hit no call.

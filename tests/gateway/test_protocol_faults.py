@@ -74,7 +74,7 @@ class Outage:
 @pytest.fixture(scope="module")
 def outage() -> Iterator[Outage]:
     database = create_database(server_url("mariadb"))
-    settings = {"rocketmq": True, "auto_create": True, "queue_count": 1, "patience": 0.2, "drain": 2}
+    settings = {"rocketmq": True, "auto_create": True, "queue_count": 1, "reconnect_timeout": 0.2, "drain": 2}
     with MySqlProxy.to(database) as proxy, BrokerProcess(proxy.url(database), **settings, **TIMES) as broker:
         yield Outage(proxy, broker)
     drop_database(database)

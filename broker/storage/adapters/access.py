@@ -15,7 +15,7 @@ from broker.storage.catalog.directory import Directory
 from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.group_commit import LATE, Lane, LaneConfig
 from broker.storage.engine.turns import Turns
-from broker.storage.engine.worker import LEAST_PATIENCE, RETRIES_AFTER_ROLLBACK, Redo, Worker
+from broker.storage.engine.worker import RETRIES_AFTER_ROLLBACK, SHORTEST_TIMEOUT, Redo, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -65,19 +65,19 @@ class Access:
         self._lanes = config.lanes
         self._open_lanes: list[Lane[Any, Any]] = []
         self._turns = itertools.count()
-        self._look_ups = _LookUps(database, self._lanes.patience, LOOK_UP_THREADS)
+        self._look_ups = _LookUps(database, self._lanes.reconnect_timeout, LOOK_UP_THREADS)
         # A change may wait for a row that somebody holds; look-ups go on meanwhile.
-        self._changes = _LookUps(database, self._lanes.patience, CHANGE_THREADS)
+        self._changes = _LookUps(database, self._lanes.reconnect_timeout, CHANGE_THREADS)
         # What wakes those who wait must not wait behind a slow look-up.
-        self._watches = _LookUps(database, self._lanes.patience, 1)
+        self._watches = _LookUps(database, self._lanes.reconnect_timeout, 1)
         # Filters judge there: one that is slow holds up others of its kind, and nobody else.
-        self._judgements = _LookUps(database, self._lanes.patience, JUDGING_THREADS)
+        self._judgements = _LookUps(database, self._lanes.reconnect_timeout, JUDGING_THREADS)
         # Nor do cheap ones wait for many slow ones: who had least of those threads is next.
         self._turns_to_judge = Turns(JUDGING_THREADS)
         # A large epoch takes minutes; a second thread lets small ones pass.
-        self._epochs = _LookUps(database, self._lanes.patience, EPOCH_THREADS, impatient=False)
+        self._epochs = _LookUps(database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False)
         # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
-        self._chores = _LookUps(database, self._lanes.patience, 1, impatient=False, lock_wait=1, lock_waits=1)
+        self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
     def _lane(
         self,
@@ -111,7 +111,7 @@ class Access:
         """
         async with AsyncExitStack() as during:
             try:
-                async with asyncio.timeout(max(self._lanes.patience + LATE, LEAST_PATIENCE)):
+                async with asyncio.timeout(max(self._lanes.reconnect_timeout + LATE, SHORTEST_TIMEOUT)):
                     await during.enter_async_context(self._turns_to_judge.turn(who))
             except TimeoutError:
                 raise StorageUnavailable("Too many filters are at work; nothing was changed, try again.") from None
@@ -143,16 +143,16 @@ class _LookUps:
     def __init__(
         self,
         database: Database,
-        patience: float,
+        reconnect_timeout: float,
         threads: int,
         *,
-        impatient: bool = True,
+        awaited: bool = True,
         lock_wait: int | None = None,
         lock_waits: int = RETRIES_AFTER_ROLLBACK,
     ) -> None:
         self._database = database
-        self._patience = patience
-        self._impatient = impatient
+        self._reconnect_timeout = reconnect_timeout
+        self._awaited = awaited
         self._lock_wait = lock_wait
         self._lock_waits = lock_waits
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
@@ -161,10 +161,10 @@ class _LookUps:
     async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
         loop = asyncio.get_running_loop()
         waiting = self._executor.submit(self._transact, work, write, redo)
-        if not self._impatient:
+        if not self._awaited:
             return await asyncio.wrap_future(waiting, loop=loop)
-        # Behind others that wait for the database its patience ends as well. What runs ends by itself.
-        timer = loop.call_later(max(self._patience + LATE, LEAST_PATIENCE), waiting.cancel)
+        # Behind others that wait for the database its time ends as well. What runs ends by itself.
+        timer = loop.call_later(max(self._reconnect_timeout + LATE, SHORTEST_TIMEOUT), waiting.cancel)
         answer = asyncio.wrap_future(waiting, loop=loop)
         try:
             return await answer
@@ -194,9 +194,9 @@ class _LookUps:
     def _worker(self, *, reading: bool) -> Worker:
         return Worker(
             self._database,
-            patience=self._patience,
+            reconnect_timeout=self._reconnect_timeout,
             reading=reading,
-            impatient=self._impatient,
+            awaited=self._awaited,
             lock_wait=self._lock_wait,
         )
 

@@ -11,9 +11,10 @@ from broker.domain.lease import Receipt
 from broker.errors import BrokerError, Overloaded, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
-from broker.storage.delivery import claims, joining, judging, receipts
+from broker.storage.delivery import claims, judging, receipts
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.group_commit import Lane
+from broker.storage.groups import joining
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

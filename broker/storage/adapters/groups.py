@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.adapters.access import Access
-from broker.storage.delivery import groups, progress, redrive
+from broker.storage.delivery import redrive
+from broker.storage.groups import filters, groups, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,13 +50,13 @@ class Groups(Access):
 
     async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
         """Sets or takes away the group's filter of a topic."""
-        return await self._write(lambda session: groups.set_filter(session, group, topic, wanted))
+        return await self._write(lambda session: filters.set_filter(session, group, topic, wanted))
 
     async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
         """The filters of a group, by the name of the topic."""
 
         def read(session: Session) -> list[tuple[str, Filter]]:
-            found = groups.filters_of(session, group)
+            found = filters.filters_of(session, group)
             topics = self.directory.by_ids(session, found)
             return sorted((topics[i].name, each) for i, each in found.items() if i in topics)
 

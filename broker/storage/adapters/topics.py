@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import topics
-from broker.storage.delivery import progress
+from broker.storage.groups import progress
 from broker.storage.log import offsets_by_time
 from broker.storage.retention import topic_deletion
 

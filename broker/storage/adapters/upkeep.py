@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access
-from broker.storage.delivery import delivery_events, groups
+from broker.storage.delivery import delivery_events, leases
+from broker.storage.groups import groups
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
 from broker.storage.transactions import sinks
@@ -67,7 +68,7 @@ class Upkeep(Access):
         before = self.clock.now() - unseen
 
         def forget(session: Session) -> int:
-            groups.drop_orphans(session)
+            leases.drop_orphans(session)
             return groups.forget_members(session, before, limit)
 
         return await self._clean(forget)

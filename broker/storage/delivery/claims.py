@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from broker.errors import BrokerError, NotFound
 from broker.ports.delivery import Claimed, ClaimWork, GroupNews
 from broker.storage.delivery import delivery_events
-from broker.storage.delivery.dispatch import Backlog, dispatch
-from broker.storage.delivery.groups import epochs
+from broker.storage.delivery.backlog import Backlog
+from broker.storage.delivery.dispatch import dispatch
 from broker.storage.delivery.handout import Budget, Handout
-from broker.storage.delivery.progress import join
 from broker.storage.delivery.redelivery import redeliver
 from broker.storage.engine.statements import Statement, marks
+from broker.storage.groups.groups import epochs
+from broker.storage.groups.progress import join
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -9,54 +9,31 @@ out the same way; what the filter does not want is passed over.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import NEVER, Lease
+from broker.domain.lease import Lease
 from broker.storage.delivery import delivery_events, leases
+from broker.storage.delivery.backlog import Backlog, look, progressing, skip_expired
 from broker.storage.delivery.judged import Judged
-from broker.storage.engine.statements import Answer, Statement
+from broker.storage.delivery.plan import carry_out, plan_dispatch
 from broker.storage.log.fitting import fitting
 from broker.storage.log.ranges import (
     candidates,
     candidates_in,
     log_messages,
-    messages_at,
     plain_messages,
     range_of,
     sizes_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from broker.domain.message import Candidate
     from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.handout import Budget, Handout
-    from broker.storage.delivery.judged import Wanted
+    from broker.storage.engine.statements import Statement
 
 LARGEST_RANGE = 1024
 _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
-_NOTHING = Answer((), 0, 0)
-
-
-@dataclass(slots=True)
-class Backlog:
-    """A queue with messages that were never handed out: from `first` (as far as is known) up to `head`."""
-
-    queue_id: int
-    priority: int
-    first: int
-    head: int
-    min_offset: int
-    locked: bool = False
-    busy: bool = False
-
-    @property
-    def left(self) -> bool:
-        """Whether there is more to hand out, here or by the broker that is at it."""
-        return self.head > max(self.first, self.min_offset)
 
 
 def dispatch(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> None:
@@ -86,7 +63,7 @@ def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget
     if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
         claimed.unjudged = True
         return False
-    _look(handout, backlog)
+    look(handout, backlog)
     if backlog.busy:
         return False
     wanted = judged.since(max(backlog.first, backlog.min_offset))
@@ -95,8 +72,8 @@ def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget
         return False
     # What goes out under one lease is a bitmap.
     end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
-    plan = _plan(handout, item, backlog, budget, [each for each in wanted if each.offset < end], end)
-    _carry_out(handout, item, backlog, budget, claimed, plan)
+    plan = plan_dispatch(handout, item, backlog, budget, [each for each in wanted if each.offset < end], end)
+    carry_out(handout, item, backlog, budget, claimed, plan)
     left = [each for each in wanted if each.offset >= plan.following]
     handout.view.judged[backlog.queue_id] = Judged(plan.following, judged.end, left)
     if plan.following < end:
@@ -110,14 +87,14 @@ def _hand_out_some(
     """Hands out some of the next `span` messages; whether it makes sense to go on."""
     first = max(backlog.first, backlog.min_offset)
     most = min(backlog.head - first, LARGEST_RANGE, span)
-    found = _look(handout, backlog, sizes_of(backlog.queue_id, first, most))
+    found = look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
         return True  # Another broker handed some out in the meantime; look again from there.
     size, with_group = found.rows[0]
     if size is None:
-        return _skip_expired(handout, backlog)
+        return skip_expired(handout, backlog)
     if not with_group:
         most = min(most, budget.messages)
         fits = most if size <= budget.size else fitting(handout.session, backlog.queue_id, first, most, budget.size)
@@ -131,53 +108,12 @@ def _hand_out_some(
     topic, queue_no = handout.places[backlog.queue_id]
     examined = candidates(topic.name, queue_no, found.rows)
     if not examined:
-        return _skip_expired(handout, backlog)
-    plan = _plan(handout, item, backlog, budget, examined, first + most)
-    _carry_out(handout, item, backlog, budget, claimed, plan)
+        return skip_expired(handout, backlog)
+    plan = plan_dispatch(handout, item, backlog, budget, examined, first + most)
+    carry_out(handout, item, backlog, budget, claimed, plan)
     if plan.following < first + most:
         budget.close()
     return True
-
-
-def _look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
-    """Locks the group's progress, the first time, and looks at messages, if at any."""
-    if backlog.locked:
-        return handout.session.execute_all([looking])[0] if looking else _NOTHING
-    locked, *others = handout.session.execute_all(
-        [
-            Statement(
-                "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
-                + handout.session.dialect.skip_locked,
-                (handout.view.group.group_id, backlog.queue_id),
-            ),
-            *([looking] if looking else []),
-        ]
-    )
-    found = others[0] if others else _NOTHING
-    if not locked.rows:
-        backlog.busy = True  # Another broker hands out this queue at the moment.
-        return found
-    backlog.locked = True
-    backlog.first = locked.rows[0][0]
-    return found
-
-
-def _skip_expired(handout: Handout, backlog: Backlog) -> bool:
-    """Notes that retention was here since the look at the backlog; whether anything is left."""
-    row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
-    if row is None or row[0] <= max(backlog.first, backlog.min_offset):
-        backlog.head = backlog.first
-        return False
-    backlog.min_offset = row[0]
-    return True
-
-
-def _progressing(handout: Handout, backlog: Backlog, following: int) -> Statement:
-    backlog.first = following
-    return Statement(
-        "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
-        (following, handout.view.group.group_id, backlog.queue_id),
-    )
 
 
 def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
@@ -187,13 +123,13 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
     """
     first = max(backlog.first, backlog.min_offset)
     count = min(backlog.head - first, LARGEST_RANGE, budget.messages)
-    found = _look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
+    found = look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
         return True  # Another broker handed some out in the meantime; look again from there.
     if not found.rows:
-        return _skip_expired(handout, backlog)
+        return skip_expired(handout, backlog)
     topic, queue_no = handout.places[backlog.queue_id]
     messages = plain_messages(topic.name, queue_no, found.rows, budget.size)
     if messages is None:
@@ -222,8 +158,8 @@ def _leasing_range(
     )
     # Nobody can ask for the history of one that retention took in the meantime.
     events = handout.deliveries(lease, range(first, first + count)) if handout.keeps_history else []
-    progressing = _progressing(handout, backlog, first + count)
-    return lease, [leases.insertion(lease), progressing, *delivery_events.recording(handout.session, events)]
+    moved_on = progressing(handout, backlog, first + count)
+    return lease, [leases.insertion(lease), moved_on, *delivery_events.recording(handout.session, events)]
 
 
 def _hand_out_range(
@@ -238,108 +174,3 @@ def _hand_out_range(
         handout.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
     handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Which of the messages looked at go out.
-
-    Attributes:
-        following: the first offset that was not decided on.
-        loose: offsets without a message group.
-        grouped: offsets by message group, of groups whose turn it is.
-        waiting: offsets by message group, of groups that have a lease already.
-    """
-
-    following: int
-    loose: list[int] = field(default_factory=list)
-    grouped: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    waiting: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-
-
-def _plan(
-    handout: Handout,
-    item: ClaimWork,
-    backlog: Backlog,
-    budget: Budget,
-    passed: Sequence[Candidate | Wanted],
-    end: int,
-) -> _Plan:
-    named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
-    group_id = handout.view.group.group_id
-    taken = leases.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
-    plan = _Plan(end)
-    messages, size = 0, 0
-    for candidate in passed:
-        group = candidate.message_group
-        if group in taken:
-            plan.waiting[group].append(candidate.offset)
-            continue
-        if messages == budget.messages or (messages and size + candidate.size > budget.size):
-            plan.following = candidate.offset
-            break
-        messages += 1
-        size += candidate.size
-        if group is None:
-            plan.loose.append(candidate.offset)
-            continue
-        plan.grouped[group].append(candidate.offset)
-        if item.one_by_one:
-            taken.add(group)
-    return plan
-
-
-def _carry_out(
-    handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, plan: _Plan
-) -> None:
-    group_id, queue_id = handout.view.group.group_id, backlog.queue_id
-    until = handout.now + item.lease_time
-    going = [(None, plan.loose)] if plan.loose else []
-    held = [
-        Lease.of_offsets(
-            group_id,
-            queue_id,
-            offsets,
-            token=leases.new_token(handout.now),
-            attempt=1,
-            available_at=until,
-            owner=item.owner,
-            message_group=group,
-        )
-        for group, offsets in [*going, *plan.grouped.items()]
-    ]
-    waiting = [
-        Lease.of_offsets(
-            group_id,
-            queue_id,
-            offsets,
-            token=leases.new_token(handout.now),
-            attempt=0,
-            available_at=NEVER,
-            message_group=group,
-        )
-        for group, offsets in plan.waiting.items()
-    ]
-    session = handout.session
-    statements = [_progressing(handout, backlog, plan.following)]
-    if waiting:
-        statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
-    before = len(statements)
-    statements += [leases.insertion(lease) for lease in held]
-    offsets = sorted(offset for lease in held for offset in lease.open_offsets())
-    if offsets:
-        statements.append(messages_at(queue_id, offsets))
-    answers = session.execute_all(statements)
-    if not offsets:
-        return
-    topic, queue_no = handout.places[queue_id]
-    found = {message.offset: message for message in log_messages(topic.name, queue_no, answers[-1].rows)}
-    emptied = []
-    for lease, made in zip(held, answers[before:-1], strict=True):
-        messages = [found[offset] for offset in lease.open_offsets() if offset in found]
-        if messages:
-            handout.deliver(replace(lease, lease_id=made.last_id), messages, budget, claimed)
-        else:
-            # Retention was here since the look at the messages.
-            emptied.append(made.last_id)
-    session.delete_in("lease", "lease_id", emptied)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.storage.delivery.groups import MOST_REMEMBERED, SEEN_EVERY, SELECT_GROUP, filters_of, from_row
 from broker.storage.engine.statements import Statement
+from broker.storage.groups.filters import filters_of
+from broker.storage.groups.groups import MOST_REMEMBERED, SEEN_EVERY, SELECT_GROUP, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

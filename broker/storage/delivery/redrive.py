@@ -17,9 +17,10 @@ from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import delivery_events, groups, leases
+from broker.storage.delivery import delivery_events, leases
 from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
+from broker.storage.groups import groups
 from broker.storage.log import republish
 from broker.storage.log.fitting import pieces_of, read_offsets
 from broker.storage.log.ranges import candidates, candidates_in

@@ -5,7 +5,7 @@ What can go wrong, and what is done:
 * Deadlock: the batch is rolled back and run again.
 * A row stays locked by somebody else: for a while the lane is wary, which means that its work asks for locks without
   waiting, takes another queue, and tells which items must wait (`RowsHeld`). Where that does not help, what each caller
-  handed in runs apart. What is held is tried again by the lane, until its caller's patience ends.
+  handed in runs apart. What is held is tried again by the lane, until its caller's time is up.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
   of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
   the same twice comes with a `Redo`, which is shown what the run in doubt had answered. That COMMIT may take effect
@@ -62,7 +62,7 @@ class BatchRunner(Generic[Item, Outcome]):
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]] | None,
         wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None,
         unheard: Callable[[Sequence[Outcome | BrokerError]], None],
-        patience: float,
+        reconnect_timeout: float,
         observer: Observer,
     ) -> None:
         """Takes the work, as a Lane does.
@@ -74,7 +74,7 @@ class BatchRunner(Generic[Item, Outcome]):
             redo: takes the place of `work` once a COMMIT got no answer.
             wary: takes the place of `work` while rows are held by others for long.
             unheard: given, in this thread, what may have taken effect though it is answered as unavailable.
-            patience: seconds to try to reach the database.
+            reconnect_timeout: seconds to try to reach the database.
             observer: sees every batch.
         """
         self._name = name
@@ -84,7 +84,7 @@ class BatchRunner(Generic[Item, Outcome]):
         self._unheard = unheard
         self._observer = observer
         self._availability = database.availability
-        self._worker = Worker(database, patience=patience, lock_wait=LOCK_WAIT)
+        self._worker = Worker(database, reconnect_timeout=reconnect_timeout, lock_wait=LOCK_WAIT)
         self._wary_until = 0.0
         self._warnings = 0
 

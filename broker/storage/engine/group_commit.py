@@ -6,10 +6,10 @@ callers are answered after COMMIT returned. So a lone item goes at once, and und
 shared by hundreds of items.
 
 What can go wrong in a batch, and what is done, stands at `batches`. What waits for rows that others hold is tried again
-until its patience ends, while others go on.
+until its time is up, while others go on.
 
-A caller waits for `patience` and about a second more, wherever its items are then: with a server that answers nothing,
-behind others in the lane, or behind a lock.
+A caller waits for `reconnect_timeout` and about a second more, wherever its items are then: with a server that answers
+nothing, behind others in the lane, or behind a lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from broker.errors import BrokerError, Overloaded, RowsHeld, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.storage.engine.batches import BatchRunner
-from broker.storage.engine.worker import LEAST_PATIENCE
+from broker.storage.engine.worker import SHORTEST_TIMEOUT
 
 if TYPE_CHECKING:
     import contextlib
@@ -40,7 +40,7 @@ PAUSE_IF_HELD = 0.05
 PAUSE_IF_WAITED = 0.5
 """Seconds until what had to wait for a lock in vain is tried again; the rest of the lane has them for itself."""
 LATE = 1.0
-"""Seconds after the end of a caller's patience when it gets its answer in any case."""
+"""Seconds after the end of a caller's time when it gets its answer in any case."""
 ITEM_MEMORY = 1024
 """Bytes that an item takes in this process, about, besides what it carries."""
 
@@ -54,14 +54,14 @@ class LaneConfig:
         max_bytes: sum of the items' sizes in one database transaction.
         max_waiting_bytes: memory that items may take while they wait, by their sizes and about a KiB for each; more
             is refused as Overloaded.
-        patience: seconds to try to reach the database before items fail.
+        reconnect_timeout: seconds to try to reach the database before items fail.
         observer: sees every batch.
     """
 
     max_items: int = 512
     max_bytes: int = 4 * 1024 * 1024
     max_waiting_bytes: int = 64 * 1024 * 1024
-    patience: float = 10.0
+    reconnect_timeout: float = 10.0
     observer: Observer = NO_OBSERVER
 
 
@@ -128,11 +128,11 @@ class Lane(Generic[Item, Outcome]):
             redo=redo,
             wary=wary,
             unheard=self._tell_unheard,
-            patience=self._config.patience,
+            reconnect_timeout=self._config.reconnect_timeout,
             observer=self._config.observer,
         )
         self._availability = database.availability
-        self._grace = max(LATE, LEAST_PATIENCE - self._config.patience)
+        self._grace = max(LATE, SHORTEST_TIMEOUT - self._config.reconnect_timeout)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"halfmq-{name}")
         self._waiting: deque[_Waiting[Item, Outcome]] = deque()
         self._waiting_bytes = 0
@@ -160,7 +160,7 @@ class Lane(Generic[Item, Outcome]):
             raise Overloaded(f"Too much waits for the database ({self._name}); send less, or later.", retry_after=0.5)
         loop = self._loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Outcome | BrokerError]] = loop.create_future()
-        until = loop.time() + self._config.patience
+        until = loop.time() + self._config.reconnect_timeout
         self._waiting.append(_Waiting(items, size, memory, answer, until))
         self._waiting_bytes += memory
         if self._timer is None:
@@ -268,7 +268,7 @@ class Lane(Generic[Item, Outcome]):
             self._start_batch()
 
     def _answer_late_ones(self) -> None:
-        """Answers those whose patience has ended, wherever their items are; their work may still take effect."""
+        """Answers those whose time is up, wherever their items are; their work may still take effect."""
         loop = asyncio.get_running_loop()
         now, following = loop.time(), None
         begun = len(self._running) + len(self._held) + len(self._apart)
@@ -282,7 +282,7 @@ class Lane(Generic[Item, Outcome]):
                 f"The database does not answer in time ({self._name}); nothing was acknowledged, try again."
             )
             # What was done since it came tells a busy database from one that does not answer.
-            came = entry.until - self._config.patience
+            came = entry.until - self._config.reconnect_timeout
             if number >= begun and self._done_at > came and not self._availability.away:
                 error = Overloaded(
                     f"Too much waited for the database ({self._name}); send less, or later.", retry_after=0.5

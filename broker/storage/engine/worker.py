@@ -25,8 +25,8 @@ Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
 
 RETRIES_AFTER_ROLLBACK = 20
 RETRIES_AFTER_DUPLICATE = 5
-LEAST_PATIENCE = 5.0
-"""Seconds that one attempt may take, however little patience there is."""
+SHORTEST_TIMEOUT = 5.0
+"""Seconds that one attempt may take, however short the timeout is."""
 MOST_STARTS = 20
 
 HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
@@ -67,24 +67,24 @@ class Worker:
         self,
         database: Database,
         *,
-        patience: float,
+        reconnect_timeout: float,
         reading: bool = False,
-        impatient: bool = True,
+        awaited: bool = True,
         lock_wait: int | None = None,
     ) -> None:
         """Connects when first used.
 
         Args:
             database: where it works.
-            patience: seconds to try to reach the database.
+            reconnect_timeout: seconds to try to reach the database.
             reading: for work that only reads, statement by statement.
-            impatient: whether somebody waits, so that a statement may take no longer than the patience.
+            awaited: whether a caller waits for it, so that a statement may take no longer than the timeout.
             lock_wait: seconds to wait for a row that somebody else holds.
         """
         self._database = database
-        self._patience = patience
+        self._reconnect_timeout = reconnect_timeout
         self._reading = reading
-        self._answer_timeout = max(patience, LEAST_PATIENCE) if impatient else None
+        self._answer_timeout = max(reconnect_timeout, SHORTEST_TIMEOUT) if awaited else None
         self._lock_wait = lock_wait
         self._session: Session | None = None
         self._used_at = 0.0
@@ -109,10 +109,10 @@ class Worker:
 
         Raises:
             RowsHeld: somebody else holds rows that are needed.
-            StorageUnavailable: the database could not be reached or written within the patience.
+            StorageUnavailable: the database could not be reached or written within the timeout.
             Exception: whatever `work` raised, after a rollback.
         """
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._reconnect_timeout
         attempt = duplicates = waited = 0
         in_doubt = [] if in_doubt is None else in_doubt
         while True:

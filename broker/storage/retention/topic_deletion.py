@@ -106,7 +106,7 @@ def sweep(session: Session, topic_id: int) -> bool:
 
 def sweep_all(database: Database) -> None:
     """Removes all that deleted topics left, where no broker does so any more."""
-    worker = Worker(database, patience=PATIENCE, impatient=False)
+    worker = Worker(database, reconnect_timeout=PATIENCE, awaited=False)
     try:
         while worker.transact(_sweep_one):
             pass

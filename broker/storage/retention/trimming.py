@@ -6,9 +6,9 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.storage.delivery.progress import first_unread
 from broker.storage.engine.statements import Statement
 from broker.storage.engine.worker import StartOver
+from broker.storage.groups.progress import first_unread
 from broker.storage.log import keys
 
 if TYPE_CHECKING:

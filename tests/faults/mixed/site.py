@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 # Little, so that clients see what happens.
-BROKER = {**CHECKS, "patience": 2, "answer_timeout": 8}
+BROKER = {**CHECKS, "reconnect_timeout": 2, "answer_timeout": 8}
 DISK_MEGABYTES = 1536
 USER, PASSWORD = "shop", "of its own"
 _FAKE_TIME = Path("/usr/lib")

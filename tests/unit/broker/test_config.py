@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.config import BrokerConfig, load
+from broker.config import BrokerConfig
+from broker.config_sources import OLD_NAMES, load_config
 from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "max_request_bytes": (1 << 26, 1 << 27, 1 << 28),
     "drain": (1.5, 2.5, 3.5),
     "answer_timeout": (1.5, 2.5, 3.5),
-    "patience": (1.5, 2.5, 3.5),
+    "reconnect_timeout": (1.5, 2.5, 3.5),
     "allow_unsafe_database": (True, True, True),
     "migrate": (False, False, False),
     "tls_certificate": ("file.pem", "environment.pem", "argument.pem"),
@@ -82,15 +83,15 @@ def test_the_table_here_has_every_setting_and_no_default() -> None:
 
 
 def test_nothing_said_means_the_defaults() -> None:
-    assert load({}, environment=NOTHING) == BrokerConfig()
-    assert load(dict.fromkeys(VALUES), environment={"HOME": "/root", "LEASE": "7"}) == BrokerConfig()
+    assert load_config({}, environment=NOTHING) == BrokerConfig()
+    assert load_config(dict.fromkeys(VALUES), environment={"HOME": "/root", "LEASE": "7"}) == BrokerConfig()
 
 
 def test_each_source_alone_sets_everything(tmp_path: Path) -> None:
-    from_file = load({}, environment=NOTHING, file=written(tmp_path, FROM_FILE))
+    from_file = load_config({}, environment=NOTHING, file=written(tmp_path, FROM_FILE))
     assert vars(from_file) == FROM_FILE | APART
-    assert vars(load({}, environment=in_environment(FROM_ENVIRONMENT))) == FROM_ENVIRONMENT | APART
-    assert vars(load(FROM_ARGUMENTS, environment=NOTHING)) == FROM_ARGUMENTS | APART
+    assert vars(load_config({}, environment=in_environment(FROM_ENVIRONMENT))) == FROM_ENVIRONMENT | APART
+    assert vars(load_config(FROM_ARGUMENTS, environment=NOTHING)) == FROM_ARGUMENTS | APART
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -99,25 +100,25 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
     of_file, of_environment, of_argument = VALUES[name]
     environment = in_environment({name: of_environment})
     expected = FROM_FILE | APART
-    assert vars(load({}, environment=environment, file=file)) == {**expected, name: of_environment}
-    assert vars(load({name: of_argument}, environment=environment, file=file)) == {**expected, name: of_argument}
-    assert vars(load({name: of_argument}, environment=NOTHING, file=file)) == {**expected, name: of_argument}
-    assert vars(load({name: None}, environment=NOTHING, file=file)) == {**expected, name: of_file}
+    assert vars(load_config({}, environment=environment, file=file)) == {**expected, name: of_environment}
+    assert vars(load_config({name: of_argument}, environment=environment, file=file)) == {**expected, name: of_argument}
+    assert vars(load_config({name: of_argument}, environment=NOTHING, file=file)) == {**expected, name: of_argument}
+    assert vars(load_config({name: None}, environment=NOTHING, file=file)) == {**expected, name: of_file}
 
 
 def test_tls_is_not_optional_where_clients_must_show_certificates(tmp_path: Path) -> None:
     needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "tls_optional": True}
     for source in (
-        load(needed, environment=NOTHING),
-        load({}, environment=in_environment(needed)),
-        load({}, environment=NOTHING, file=written(tmp_path, needed)),
+        load_config(needed, environment=NOTHING),
+        load_config({}, environment=in_environment(needed)),
+        load_config({}, environment=NOTHING, file=written(tmp_path, needed)),
     ):
         assert source.tls_optional
     with pytest.raises(ConfigurationError, match="leave one of them out") as refused:
-        load({**needed, "tls_client_ca": "ca.pem"}, environment=NOTHING)
+        load_config({**needed, "tls_client_ca": "ca.pem"}, environment=NOTHING)
     assert refused.value.field == "tls_optional"
     with pytest.raises(ConfigurationError, match="needs tls_certificate and tls_key") as refused:
-        load({"tls_optional": True}, environment=NOTHING)
+        load_config({"tls_optional": True}, environment=NOTHING)
     assert refused.value.field == "tls_optional"
 
 
@@ -128,13 +129,13 @@ def test_the_database_may_be_named_by_a_file_in_each_source(tmp_path: Path) -> N
     named, other = {"database_file": str(secret)}, {"database": "sqlite:///other.db"}
     url = "mysql://me:secret@db/halfmq"
     file = written(tmp_path, named)
-    assert load({}, environment=NOTHING, file=file).database == url
-    assert load({}, environment=in_environment(other), file=file).database == other["database"]
-    assert load(named, environment=in_environment(other)).database == url
-    assert load(other, environment=in_environment(named)).database == other["database"]
+    assert load_config({}, environment=NOTHING, file=file).database == url
+    assert load_config({}, environment=in_environment(other), file=file).database == other["database"]
+    assert load_config(named, environment=in_environment(other)).database == url
+    assert load_config(other, environment=in_environment(named)).database == other["database"]
     for both in ({**named, **other},):
         with pytest.raises(ConfigurationError, match="both set") as refused:
-            load(both, environment=NOTHING)
+            load_config(both, environment=NOTHING)
         assert refused.value.field == "database"
 
 
@@ -143,11 +144,11 @@ def test_a_file_that_holds_no_url_is_refused_without_showing_it(tmp_path: Path, 
     file = tmp_path / "url"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigurationError, match="must hold one line") as refused:
-        load({"database_file": str(file)}, environment=NOTHING)
+        load_config({"database_file": str(file)}, environment=NOTHING)
     assert refused.value.field == "database_file"
     assert "sqlite" not in refused.value.message
     with pytest.raises(ConfigurationError, match="No such file"):
-        load({"database_file": str(tmp_path / "nowhere")}, environment=NOTHING)
+        load_config({"database_file": str(tmp_path / "nowhere")}, environment=NOTHING)
 
 
 def test_groups_are_made_with_topics_and_for_rocketmqs_clients_unless_told_otherwise() -> None:
@@ -179,8 +180,8 @@ def test_what_cannot_be_a_prefix_of_tables_is_refused(prefix: str) -> None:
 def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bool) -> None:
     loser = not winner
     file = written(tmp_path, {name: loser})
-    assert getattr(load({}, environment=in_environment({name: winner}), file=file), name) is winner
-    assert getattr(load({name: winner}, environment=in_environment({name: loser}), file=file), name) is winner
+    assert getattr(load_config({}, environment=in_environment({name: winner}), file=file), name) is winner
+    assert getattr(load_config({name: winner}, environment=in_environment({name: loser}), file=file), name) is winner
 
 
 @pytest.mark.parametrize(
@@ -189,16 +190,16 @@ def test_a_switch_that_is_off_wins_as_well(tmp_path: Path, name: str, winner: bo
     + [(text, False) for text in ("0", "false", "FALSE", "no", "off")],
 )
 def test_what_a_switch_takes(text: str, value: bool) -> None:
-    assert load({}, environment={"HALFMQ_AUTO_CREATE": text}).auto_create is value
+    assert load_config({}, environment={"HALFMQ_AUTO_CREATE": text}).auto_create is value
 
 
 def test_the_processs_own_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALFMQ_LEASE", "7")
-    assert load({}).lease == 7.0
+    assert load_config({}).lease == 7.0
 
 
 def test_a_whole_number_is_a_time_too(tmp_path: Path) -> None:
-    lease = load({}, environment=NOTHING, file=written(tmp_path, {"lease": 7})).lease
+    lease = load_config({}, environment=NOTHING, file=written(tmp_path, {"lease": 7})).lease
     assert (lease, type(lease)) == (7.0, float)
 
 
@@ -206,14 +207,14 @@ def test_a_file_may_say_nothing(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     for content in ("", "[broker]\n"):
         file.write_text(content)
-        assert load({}, environment=NOTHING, file=file) == BrokerConfig()
+        assert load_config({}, environment=NOTHING, file=file) == BrokerConfig()
 
 
 def test_settings_are_checked_together_wherever_they_come_from(tmp_path: Path) -> None:
     file = written(tmp_path, {"tls_certificate": "chain.pem"})
-    assert load({"tls_key": "key.pem"}, environment=NOTHING, file=file).tls_key == "key.pem"
+    assert load_config({"tls_key": "key.pem"}, environment=NOTHING, file=file).tls_key == "key.pem"
     with pytest.raises(ConfigurationError) as refused:
-        load({}, environment=NOTHING, file=file)
+        load_config({}, environment=NOTHING, file=file)
     assert refused.value.field == "tls_key"
 
 
@@ -234,14 +235,14 @@ def test_a_setting_that_makes_no_sense_alone_names_what_it_needs(tmp_path: Path,
         ({}, NOTHING, written(tmp_path, alone)),
     ):
         with pytest.raises(ConfigurationError) as refused:
-            load(settings, environment=environment, file=file)
+            load_config(settings, environment=environment, file=file)
         assert refused.value.field == name
         assert NEEDS[name] in refused.value.message
     needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "rocketmq": True, "rocketmq_keys": "keys"}
     needed = {each: value for each, value in needed.items() if each != name}
-    assert getattr(load({**needed, **alone}, environment=NOTHING), name) == VALUES[name][0]
+    assert getattr(load_config({**needed, **alone}, environment=NOTHING), name) == VALUES[name][0]
     # What it needs may come from another source.
-    assert getattr(load(needed, environment=in_environment(alone)), name) == VALUES[name][0]
+    assert getattr(load_config(needed, environment=in_environment(alone)), name) == VALUES[name][0]
 
 
 def between(least: float, most: float) -> tuple[list[Any], list[Any]]:
@@ -268,7 +269,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_request_bytes": ([1 << 26, 1 << 40], [0, -1, (1 << 26) - 1, (1 << 40) + 1]),
     "drain": between(0.0, 3600.0),
     "answer_timeout": between(0.1, 3600.0),
-    "patience": between(0.01, 3600.0),
+    "reconnect_timeout": between(0.01, 3600.0),
     "rocketmq_signature_window": between(0.0, 86_400.0),
     "rocketmq_min_invisible": between(0.1, 3600.0),
     "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
@@ -289,10 +290,10 @@ def test_bounds(name: str) -> None:
     right, wrong = BOUNDS[name]
     needed = {"rocketmq": True, "rocketmq_keys": "keys"} if name in NEEDS else {}
     for value in right:
-        assert getattr(load({**needed, name: value}, environment=NOTHING), name) == value
+        assert getattr(load_config({**needed, name: value}, environment=NOTHING), name) == value
     for value in wrong:
         with pytest.raises(ConfigurationError) as refused:
-            load({**needed, name: value}, environment=NOTHING)
+            load_config({**needed, name: value}, environment=NOTHING)
         assert refused.value.field == name, value
         assert name in refused.value.message
 
@@ -301,7 +302,7 @@ def test_bounds(name: str) -> None:
 @pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
 def test_a_time_is_a_finite_number(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        load({}, environment=in_environment({name: text}))
+        load_config({}, environment=in_environment({name: text}))
     assert refused.value.field == name
     assert "finite" in refused.value.message
 
@@ -319,7 +320,7 @@ def test_a_value_of_the_wrong_kind_in_the_file(tmp_path: Path, name: str, value:
     file = tmp_path / "broker.toml"
     file.write_text(f"[broker]\n{name} = {value}\n")
     with pytest.raises(ConfigurationError, match=f"must be {wanted}") as refused:
-        load({}, environment=NOTHING, file=file)
+        load_config({}, environment=NOTHING, file=file)
     assert refused.value.field == name
 
 
@@ -338,3 +339,17 @@ def test_what_is_made_of_the_settings() -> None:
 def test_settings_stay_as_they_are() -> None:
     with pytest.raises(FrozenInstanceError):
         BrokerConfig().lease = 7.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+def test_an_old_name_is_taken_with_a_warning_wherever_it_stands(tmp_path: Path, old: str, new: str) -> None:
+    for arguments, environment, file in (
+        ({old: 7.0}, {}, None),
+        ({}, {f"HALFMQ_{old.upper()}": "7"}, None),
+        ({}, {}, written(tmp_path, {old: 7})),
+    ):
+        with pytest.warns(FutureWarning, match=f"{old} is called {new}"):
+            config = load_config(arguments, environment=environment, file=file)
+        assert getattr(config, new) == 7.0
+    with pytest.raises(ConfigurationError, match=f"{old} is the old name of {new}"):
+        load_config({old: 7.0, new: 8.0}, environment={})

@@ -28,7 +28,7 @@ def database() -> Iterator[Database]:
 
 @pytest.fixture
 def worker(database: Database) -> Iterator[Worker]:
-    made = Worker(database, patience=1.0)
+    made = Worker(database, reconnect_timeout=1.0)
     yield made
     made.close()
 

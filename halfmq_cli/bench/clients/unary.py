@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
-from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import answer, next_request
+from halfmq_cli.bench.clients.producers import loops
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
-from halfmq_cli.bench.producers import loops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -119,7 +119,7 @@ async def official(endpoint: str, *, threads: int, size: int) -> None:
 
     A request is what to do (`send`, `transaction` or `receive`) and for how many seconds.
     """
-    from halfmq_cli.bench.official_client import Official  # noqa: PLC0415 - of an extra
+    from halfmq_cli.bench.clients.official_client import Official  # noqa: PLC0415 - of an extra
 
     loop = asyncio.get_running_loop()
     client = await loop.run_in_executor(None, Official, endpoint, threads, size)

@@ -11,7 +11,7 @@ import grpc
 
 from halfmq.v1 import consumer_pb2 as pb
 from halfmq.v1 import consumer_pb2_grpc
-from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC
 from producer_sdk import AsyncProducer
 

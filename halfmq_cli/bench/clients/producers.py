@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
 from producer_sdk import AsyncProducer, AsyncTransactionProducer, Message
 

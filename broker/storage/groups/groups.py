@@ -7,18 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.domain.retry import dead_letter_topic
 from broker.errors import AlreadyExists, NotFound, Refused
-from broker.storage.catalog.topics import create_topic, holding
-from broker.storage.delivery.leases import drop_of_groups
+from broker.storage.catalog.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.domain.filters import Filter
-    from broker.domain.topic import Topic, TopicSettings
+    from broker.domain.topic import TopicSettings
     from broker.storage.engine.session import Session
 
 # A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
@@ -28,7 +25,6 @@ SELECT_GROUP = (
     " FROM consumer_group m JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
 )
 _INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at, keep_unread, fifo"
-_FILTERS = "SELECT topic_id, kind, expression FROM group_filter WHERE group_id = ?"
 SEEN_EVERY = 3600 * 1_000_000
 MOST_REMEMBERED = 10_000
 
@@ -154,7 +150,7 @@ def update_group(session: Session, group: ConsumerGroup, changes: dict[str, Any]
     values = dict(changes)
     if "retry_delays" in values:
         values["retry_delays"] = _encode_delays(values["retry_delays"])
-    return _change(session, group, values)
+    return change(session, group, values)
 
 
 def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, reason: str | None) -> ConsumerGroup:
@@ -168,68 +164,15 @@ def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, r
     before = _must_find(session, group.name)
     if paused_at is not None and before.paused_at is not None:
         paused_at, reason = before.paused_at, reason or before.pause_reason
-    return _change(session, group, {"paused_at": paused_at, "pause_reason": reason})
+    return change(session, group, {"paused_at": paused_at, "pause_reason": reason})
 
 
-def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
-    """Sets or takes away the group's filter of a topic.
-
-    Raises:
-        NotFound: the group or the topic was deleted.
-    """
-    changed = _change(session, group, {})
-    if not session.execute_all([holding(session, [topic.topic_id])])[0].rows:
-        raise NotFound(
-            f"The topic {topic.name!r} was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="filter.topic"
-        )
-    session.run("DELETE FROM group_filter WHERE group_id = ? AND topic_id = ?", (group.group_id, topic.topic_id))
-    if wanted is not None:
-        values = (group.group_id, topic.topic_id, int(wanted.kind), wanted.expression)
-        session.insert("group_filter", "group_id, topic_id, kind, expression", [values])
-    return changed
-
-
-def agree_on_filters(
-    session: Session, group: ConsumerGroup, wanted: dict[Topic, Filter], *, replace_others: bool, fresh: set[int]
-) -> None:
-    """Gives a group the filters that a consumer names.
-
-    Args:
-        session: a transaction.
-        group: the group (of a member, the one it belongs to).
-        wanted: filter by topic.
-        replace_others: also in the place of another filter.
-        fresh: ids of the topics that the group did not read before: they may get a filter.
+def change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
+    """Changes columns of a group, which consumers must see; how it is then.
 
     Raises:
-        Refused: the group has another filter, or wanted all messages so far.
+        NotFound: the group was deleted.
     """
-    known = {row[0]: (row[1], row[2]) for row in session.fetch(_FILTERS, (group.group_id,))}
-    for topic, each in wanted.items():
-        before = known.get(topic.topic_id)
-        if before == (each.kind, each.expression):
-            continue
-        if not replace_others and (before is not None or topic.topic_id not in fresh):
-            reads = f"reads {topic.name!r} with the filter {before[1]!r}" if before else f"wants all of {topic.name!r}"
-            raise Refused(
-                f"The group {group.name!r} {reads}; set replace_filters, or change it with SetFilter: a filter is the"
-                " group's, what it passes over counts as handled.",
-                reason="FILTER_CONFLICT",
-                field="filters",
-            )
-        set_filter(session, group, topic, each)
-
-
-def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
-    """The filters of a group (of a member, of the group it belongs to) by topic id."""
-    found = session.fetch(_FILTERS, (group.parent_id or group.group_id,))
-    # Whatever they cost: it is looked at when they are named, and an older broker may have taken them.
-    return {
-        topic_id: compile_filter(FilterKind(kind), expression, max_cost=None) for topic_id, kind, expression in found
-    }
-
-
-def _change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
     names = "".join(f"{name} = ?, " for name in values)
     query = f"UPDATE consumer_group SET {names}epoch = epoch + 1 WHERE group_id = ?"
     if not session.run(query, (*values.values(), group.group_id)):
@@ -291,17 +234,6 @@ def forget_members(session: Session, before: int, limit: int) -> int:
     for (group_id,) in found:
         _delete(session, group_id)
     return len(found)
-
-
-def drop_orphans(session: Session) -> int:
-    """Deletes leases whose group is gone; how many. Brokers of earlier versions left some.
-
-    Reads the first entry of each group in an index of the leases.
-    """
-    leased = {row[0] for row in session.fetch("SELECT DISTINCT group_id FROM lease")}
-    known = session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased))
-    # A number is never given to another group: whoever is gone stays so.
-    return drop_of_groups(session, leased - {row[0] for row in known})
 
 
 def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, bool]]:

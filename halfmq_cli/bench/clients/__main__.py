@@ -1,4 +1,4 @@
-"""One client process of a benchmark: `python -m halfmq_cli.bench.client ROLE ENDPOINT OPTIONS`, options as JSON.
+"""One client process of a benchmark: `python -m halfmq_cli.bench.clients ROLE ENDPOINT OPTIONS`, options as JSON.
 
 It says when it is ready and then answers requests, a line of JSON each; what they mean is written at the roles.
 """
@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from halfmq_cli.bench import consumers, idle_streams, producers, unary
+from halfmq_cli.bench.clients import consumers, idle_streams, producers, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -8,8 +8,8 @@ from broker.domain.group import EARLIEST, LATEST, ConsumerGroup, GroupMode
 from broker.domain.topic import QueueState, Topic
 from broker.errors import NotFound, Refused
 from broker.storage.catalog.topics import holding
-from broker.storage.delivery import groups
 from broker.storage.engine.statements import marks
+from broker.storage.groups import groups
 from broker.storage.log.offsets_by_time import offset_at
 from broker.storage.tables import rows
 

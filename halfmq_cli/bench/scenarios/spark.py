@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.errors import BrokerError, ConfigurationError
-from halfmq_cli.bench.consume import fill
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
 from halfmq_cli.bench.floor import InsertFloor, RangeFloor
 from halfmq_cli.bench.load import TOPIC
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess
 from halfmq_cli.bench.report import micros_each, print_figures
+from halfmq_cli.bench.scenarios.consume import fill
 from halfmq_cli.serve import fail
 from producer_sdk import Admin, Producer
 

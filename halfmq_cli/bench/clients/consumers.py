@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack
 
 from consumer_sdk import AsyncConsumer
-from halfmq_cli.bench.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, mark_of
 
 RECEIVE = 512

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.group import ConsumerGroup, GroupMode
-from broker.storage.delivery import groups, progress
+from broker.storage.groups import filters, groups, progress
 
 if TYPE_CHECKING:
     from broker.ports.delivery import JoinWork
@@ -28,5 +28,5 @@ def join_group(session: Session, work: JoinWork, now: int) -> ConsumerGroup:
         if member is not group and len(groups.members(session, group)) > 1:
             fresh = set()
         wanted = {topic: work.filters[topic.topic_id] for topic in work.topics if topic.topic_id in work.filters}
-        groups.agree_on_filters(session, group, wanted, replace_others=work.replace_filters, fresh=fresh)
+        filters.agree_on_filters(session, group, wanted, replace_others=work.replace_filters, fresh=fresh)
     return member

@@ -1,0 +1,73 @@
+"""What of a queue a group was never handed out, and how far that goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.storage.engine.statements import Answer, Statement
+
+if TYPE_CHECKING:
+    from broker.storage.delivery.handout import Handout
+
+_NOTHING = Answer((), 0, 0)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """A queue with messages that were never handed out: from `first` (as far as is known) up to `head`."""
+
+    queue_id: int
+    priority: int
+    first: int
+    head: int
+    min_offset: int
+    locked: bool = False
+    busy: bool = False
+
+    @property
+    def left(self) -> bool:
+        """Whether there is more to hand out, here or by the broker that is at it."""
+        return self.head > max(self.first, self.min_offset)
+
+
+def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
+    """Locks the group's progress, the first time, and looks at messages, if at any."""
+    if backlog.locked:
+        return handout.session.execute_all([looking])[0] if looking else _NOTHING
+    locked, *others = handout.session.execute_all(
+        [
+            Statement(
+                "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?"
+                + handout.session.dialect.skip_locked,
+                (handout.view.group.group_id, backlog.queue_id),
+            ),
+            *([looking] if looking else []),
+        ]
+    )
+    found = others[0] if others else _NOTHING
+    if not locked.rows:
+        backlog.busy = True  # Another broker hands out this queue at the moment.
+        return found
+    backlog.locked = True
+    backlog.first = locked.rows[0][0]
+    return found
+
+
+def skip_expired(handout: Handout, backlog: Backlog) -> bool:
+    """Notes that retention was here since the look at the backlog; whether anything is left."""
+    row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
+    if row is None or row[0] <= max(backlog.first, backlog.min_offset):
+        backlog.head = backlog.first
+        return False
+    backlog.min_offset = row[0]
+    return True
+
+
+def progressing(handout: Handout, backlog: Backlog, following: int) -> Statement:
+    """Moves the group's progress on."""
+    backlog.first = following
+    return Statement(
+        "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+        (following, handout.view.group.group_id, backlog.queue_id),
+    )

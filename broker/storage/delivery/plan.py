@@ -1,0 +1,131 @@
+"""Which of the messages that were looked at are handed out, and the leases that they get."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from broker.domain.lease import NEVER, Lease
+from broker.storage.delivery import leases
+from broker.storage.delivery.backlog import progressing
+from broker.storage.log.ranges import (
+    log_messages,
+    messages_at,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.message import Candidate
+    from broker.ports.delivery import Claimed, ClaimWork
+    from broker.storage.delivery.backlog import Backlog
+    from broker.storage.delivery.handout import Budget, Handout
+    from broker.storage.delivery.judged import Wanted
+
+
+@dataclass(slots=True)
+class Plan:
+    """Which of the messages looked at go out.
+
+    Attributes:
+        following: the first offset that was not decided on.
+        loose: offsets without a message group.
+        grouped: offsets by message group, of groups whose turn it is.
+        waiting: offsets by message group, of groups that have a lease already.
+    """
+
+    following: int
+    loose: list[int] = field(default_factory=list)
+    grouped: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    waiting: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def plan_dispatch(
+    handout: Handout,
+    item: ClaimWork,
+    backlog: Backlog,
+    budget: Budget,
+    passed: Sequence[Candidate | Wanted],
+    end: int,
+) -> Plan:
+    """Decides which of the messages up to `end` go out, as far as there is room."""
+    named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
+    group_id = handout.view.group.group_id
+    taken = leases.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
+    plan = Plan(end)
+    messages, size = 0, 0
+    for candidate in passed:
+        group = candidate.message_group
+        if group in taken:
+            plan.waiting[group].append(candidate.offset)
+            continue
+        if messages == budget.messages or (messages and size + candidate.size > budget.size):
+            plan.following = candidate.offset
+            break
+        messages += 1
+        size += candidate.size
+        if group is None:
+            plan.loose.append(candidate.offset)
+            continue
+        plan.grouped[group].append(candidate.offset)
+        if item.one_by_one:
+            taken.add(group)
+    return plan
+
+
+def carry_out(
+    handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, plan: Plan
+) -> None:
+    """Makes the leases of a plan, and hands their messages over."""
+    group_id, queue_id = handout.view.group.group_id, backlog.queue_id
+    until = handout.now + item.lease_time
+    going = [(None, plan.loose)] if plan.loose else []
+    held = [
+        Lease.of_offsets(
+            group_id,
+            queue_id,
+            offsets,
+            token=leases.new_token(handout.now),
+            attempt=1,
+            available_at=until,
+            owner=item.owner,
+            message_group=group,
+        )
+        for group, offsets in [*going, *plan.grouped.items()]
+    ]
+    waiting = [
+        Lease.of_offsets(
+            group_id,
+            queue_id,
+            offsets,
+            token=leases.new_token(handout.now),
+            attempt=0,
+            available_at=NEVER,
+            message_group=group,
+        )
+        for group, offsets in plan.waiting.items()
+    ]
+    session = handout.session
+    statements = [progressing(handout, backlog, plan.following)]
+    if waiting:
+        statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
+    before = len(statements)
+    statements += [leases.insertion(lease) for lease in held]
+    offsets = sorted(offset for lease in held for offset in lease.open_offsets())
+    if offsets:
+        statements.append(messages_at(queue_id, offsets))
+    answers = session.execute_all(statements)
+    if not offsets:
+        return
+    topic, queue_no = handout.places[queue_id]
+    found = {message.offset: message for message in log_messages(topic.name, queue_no, answers[-1].rows)}
+    emptied = []
+    for lease, made in zip(held, answers[before:-1], strict=True):
+        messages = [found[offset] for offset in lease.open_offsets() if offset in found]
+        if messages:
+            handout.deliver(replace(lease, lease_id=made.last_id), messages, budget, claimed)
+        else:
+            # Retention was here since the look at the messages.
+            emptied.append(made.last_id)
+    session.delete_in("lease", "lease_id", emptied)

@@ -1,0 +1,1 @@
+"""The clients of a benchmark, each a process of its own."""
