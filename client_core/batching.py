@@ -139,11 +139,11 @@ class Batcher(Generic[ItemT, ResultT]):
         return future
 
     def is_in_front(self, future: asyncio.Future[ResultT], order: Hashable) -> bool:
-        """Whether others of its order wait until `settled` is called for the item of this future."""
+        """Whether others of its order wait until `finished` is called for the item of this future."""
         line = self._lines.get(order)
         return line is not None and line.front is future
 
-    def settled(self, future: asyncio.Future[ResultT], order: Hashable, *, in_vain: bool) -> None:
+    def finished(self, future: asyncio.Future[ResultT], order: Hashable, *, in_vain: bool) -> None:
         """Has those go on that wait behind an item; nothing to do where none can.
 
         Args:
@@ -176,7 +176,7 @@ class Batcher(Generic[ItemT, ResultT]):
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Waits until everything submitted so far has its result."""
         while self._workers or self._lines:
             if self._workers:
@@ -297,7 +297,7 @@ async def ask(
         raise
     finally:
         if order is not None:
-            batcher.settled(first, order, in_vain=in_vain)
+            batcher.finished(first, order, in_vain=in_vain)
     return result
 
 

@@ -145,7 +145,7 @@ class ReceiptLane:
             loop.call_soon(self._begin)
         return settled
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Waits until every handle submitted so far has its outcome."""
         await self._idle.wait()
 

@@ -93,10 +93,10 @@ class Settling:
         for lane in self._lanes:
             lane.resend()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Waits until everything submitted so far has its outcome."""
         for lane in self._lanes:
-            await lane.settle()
+            await lane.drain()
 
     def fail_waiters(self, error: Exception) -> None:
         """Lets nobody wait any longer; see ReceiptLane.fail_waiters."""

@@ -175,7 +175,7 @@ class Subscription:
             async with asyncio.timeout(grace):
                 # After a failure there is no stream that could confirm anything.
                 if self._failure is None:
-                    await self._settling.settle()
+                    await self._settling.drain()
         except TimeoutError:
             _log.warning("closing with acks or nacks that no broker has confirmed; their messages come again")
         self._finished = True

@@ -93,7 +93,7 @@ class AsyncProducer:
         self._link.bind()
         self._closed = True
         try:
-            await asyncio.wait_for(self._settle(), self._close_grace)
+            await asyncio.wait_for(self._drain(), self._close_grace)
         except TimeoutError:
             _log.warning("closing with requests under way; what they carried is unconfirmed")
         finally:
@@ -229,10 +229,10 @@ class AsyncProducer:
             msg = f"this {type(self).__name__} is closed; make a new one"
             raise ClientClosed(msg)
 
-    async def _settle(self) -> None:
-        await self._sends.settle()
-        await self._ordered_sends.settle()
-        await self._recalls.settle()
+    async def _drain(self) -> None:
+        await self._sends.drain()
+        await self._ordered_sends.drain()
+        await self._recalls.drain()
 
     async def _place_of(
         self, message: message_pb2.Message, sends: Batcher[message_pb2.Message, producer_pb2.SendResult]

@@ -160,7 +160,7 @@ class AsyncTransaction:
             await self._commit()
             return
         try:
-            await self._settle(reason_of(error))
+            await self._conclude(reason_of(error))
         except HalfmqError as failure:
             # The application's own exception is on its way and tells more; a check settles the rest.
             _log.warning("%s", failure)
@@ -202,7 +202,7 @@ class AsyncTransaction:
     async def _commit_all(self) -> None:
         self.result = await self._calls.commit(self.transaction_id)
 
-    async def _settle(self, reason: str) -> None:
+    async def _conclude(self, reason: str) -> None:
         if self._own_check is None or not self._messages:
             await self._roll_back(reason)
             return

@@ -247,9 +247,9 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._checks is not None:
             self._checks.start()
 
-    async def _settle(self) -> None:
-        await super()._settle()
-        await self._calls.settle()
+    async def _drain(self) -> None:
+        await super()._drain()
+        await self._calls.drain()
 
     async def close(self) -> None:
         """Finishes checks and requests under way, then closes the connections. Safe to repeat."""

@@ -134,12 +134,12 @@ class TransactionCalls:
 
     async def settle_prepares(self) -> None:
         """Waits until every prepare that is on its way has arrived, or failed to."""
-        await self._prepares.settle()
+        await self._prepares.drain()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Waits until everything submitted has its result."""
         for batcher in (self._prepares, self._commits, self._rollbacks):
-            await batcher.settle()
+            await batcher.drain()
 
     async def _send_prepares(self, halves: list[pb.HalfTransaction], _: str) -> Sequence[pb.TransactionResult]:
         request = pb.PrepareRequest(producer_group=self._group, transactions=halves)

@@ -120,21 +120,21 @@ class Topic:
         """The queue number that a message group always goes to."""
         return queue_for_group(message_group, self.group_queues or self.queue_count)
 
-    def choose_queue(self, queue_no: int | None, priority: int, turn: int) -> int:
+    def choose_queue(self, queue_no: int | None, priority: int, rotation: int) -> int:
         """The database's number of the queue for a message: the given one, or one of its priority, by turns."""
         if queue_no is not None:
             return self.queue_ids[queue_no]
         if not self.priorities:
-            return self.queue_ids[turn % len(self.queue_ids)]
+            return self.queue_ids[rotation % len(self.queue_ids)]
         fitting = self._of_priority(priority)
-        return fitting[turn % len(fitting)]
+        return fitting[rotation % len(fitting)]
 
-    def fitting_queues(self, queue_no: int | None, priority: int, turn: int) -> Sequence[int]:
+    def fitting_queues(self, queue_no: int | None, priority: int, rotation: int) -> Sequence[int]:
         """All queues that a message may go to; `choose_queue`'s is the first."""
         if queue_no is not None:
             return [self.queue_ids[queue_no]]
         fitting = self._of_priority(priority) if self.priorities else self.queue_ids
-        first = turn % len(fitting)
+        first = rotation % len(fitting)
         return [*fitting[first:], *fitting[:first]]
 
     def _of_priority(self, priority: int) -> list[int]:

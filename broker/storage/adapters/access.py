@@ -64,7 +64,7 @@ class Access:
         self._broker_id = config.broker_id
         self._lanes = config.lanes
         self._open_lanes: list[Lane[Any, Any]] = []
-        self._turns = itertools.count()
+        self._rotations = itertools.count()
         self._look_ups = _LookUps(database, self._lanes.reconnect_timeout, LOOK_UP_THREADS)
         # A change may wait for a row that somebody holds; look-ups go on meanwhile.
         self._changes = _LookUps(database, self._lanes.reconnect_timeout, CHANGE_THREADS)

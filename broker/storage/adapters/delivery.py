@@ -82,9 +82,11 @@ class Delivery(Access):
         key = (item.group.group_id, frozenset([topic.topic_id for topic in item.topics]))
         under_way = self._judging.get(key)
         if under_way is None:
-            turn = next(self._turns)
+            rotation = next(self._rotations)
             under_way = self._judging[key] = asyncio.ensure_future(
-                self._judged(lambda session: judging.judge(session, item, self.directory, self.groups, turn), key[0])
+                self._judged(
+                    lambda session: judging.judge(session, item, self.directory, self.groups, rotation), key[0]
+                )
             )
             under_way.add_done_callback(lambda _: self._judging.pop(key))
         await asyncio.shield(under_way)
@@ -151,7 +153,7 @@ class Delivery(Access):
             self.clock.now(),
             self.directory,
             self.groups,
-            next(self._turns),
+            next(self._rotations),
             keep_history=self._keep_history,
         )
 

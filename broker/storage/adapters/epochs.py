@@ -39,10 +39,10 @@ class Epochs(Access):
 
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
         """Releases what attempts wrote, so many messages each, and drops what others did."""
-        now, turn = self.clock.now(), next(self._turns)
+        now, rotation = self.clock.now(), next(self._rotations)
 
         def commit(session: Session) -> EpochCommitted:
-            return epochs.commit(session, epoch, attempts, now, self.directory, turn)
+            return epochs.commit(session, epoch, attempts, now, self.directory, rotation)
 
         def again(session: Session, before: EpochCommitted) -> EpochCommitted:
             return before if epochs.was_committed(session, epoch, now) else commit(session)
@@ -56,8 +56,8 @@ class Epochs(Access):
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; whether it is committed, and was left alone."""
-        now, turn = self.clock.now(), next(self._turns)
-        return await self._decide_epoch(lambda session: epochs.abort(session, epoch, now, self.directory, turn))
+        now, rotation = self.clock.now(), next(self._rotations)
+        return await self._decide_epoch(lambda session: epochs.abort(session, epoch, now, self.directory, rotation))
 
     async def find_sink(self, name: str) -> SinkState:
         """How far a sink is."""

@@ -79,7 +79,7 @@ class Log(Access):
         return heads
 
     def _send(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
-        return log.send(session, work, self.clock.now(), self.directory, next(self._turns))
+        return log.send(session, work, self.clock.now(), self.directory, next(self._rotations))
 
     def _send_what_is_free(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
-        return log.send(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))
+        return log.send(session, work, self.clock.now(), self.directory, next(self._rotations), FreeQueues(session))

@@ -76,7 +76,7 @@ class Schedule(Access):
             session,
             self.clock.now(),
             self.directory,
-            next(self._turns),
+            next(self._rotations),
             only=topic_id,
             without=self._set_apart.topics(),
             free=free,

@@ -82,9 +82,11 @@ class Transactions(Access):
         return halves.prepare(session, work, self.clock.now(), self._policy, self.directory)
 
     def _decide(self, session: Session, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
-        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns))
+        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._rotations))
 
     def _decide_what_is_free(
         self, session: Session, work: Sequence[VerdictWork]
     ) -> list[TransactionOutcome | BrokerError]:
-        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._turns), FreeQueues(session))
+        return verdicts.decide(
+            session, work, self.clock.now(), self.directory, next(self._rotations), FreeQueues(session)
+        )

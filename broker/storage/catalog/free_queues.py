@@ -25,9 +25,9 @@ class FreeQueues:
         self._locked: set[int] = set()
         self._held: set[int] = set()
 
-    def choose(self, topic: Topic, queue_no: int | None, priority: int, turn: int) -> int | None:
+    def choose(self, topic: Topic, queue_no: int | None, priority: int, rotation: int) -> int | None:
         """The database's number of a queue for a message, as `Topic.choose_queue`; None when all that fit are held."""
-        for queue_id in topic.fitting_queues(queue_no, priority, turn):
+        for queue_id in topic.fitting_queues(queue_no, priority, rotation):
             if self._is_free(queue_id):
                 return queue_id
         return None

@@ -49,7 +49,7 @@ def claim(
     now: int,
     directory: Directory,
     groups: GroupMemory,
-    turn: int,
+    rotation: int,
     *,
     keep_history: bool = True,
 ) -> list[Claimed | BrokerError]:
@@ -79,7 +79,7 @@ def claim(
         if counter is None:
             try:
                 counter = _open_counter(
-                    session, group_id, wishes[group_id], now, directory, groups, turn, keep_history=keep_history
+                    session, group_id, wishes[group_id], now, directory, groups, rotation, keep_history=keep_history
                 )
             except NotFound as error:
                 counter = error
@@ -197,7 +197,7 @@ def _open_counter(
     now: int,
     directory: Directory,
     groups: GroupMemory,
-    turn: int,
+    rotation: int,
     *,
     keep_history: bool,
 ) -> _Counter:
@@ -235,11 +235,11 @@ def _open_counter(
     for each, found in zip(lists.values(), due, strict=True):
         leases.update(found.rows)
         each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
-    return _Counter(handout, lists, leases, _behind(session, view, behind.rows, turn, list(known.values())))
+    return _Counter(handout, lists, leases, _behind(session, view, behind.rows, rotation, list(known.values())))
 
 
 def _behind(
-    session: Session, view: GroupView, found: Sequence[Sequence[int]], turn: int, topics: Sequence[Topic]
+    session: Session, view: GroupView, found: Sequence[Sequence[int]], rotation: int, topics: Sequence[Topic]
 ) -> list[Backlog]:
     if any(row[2] is None for row in found):
         join(session, view.group, topics)
@@ -247,7 +247,7 @@ def _behind(
         Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
     ]
     # By turns, so that no queue starves; but the higher priority first.
-    start = turn % len(backlogs) if backlogs else 0
+    start = rotation % len(backlogs) if backlogs else 0
     return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
 
 

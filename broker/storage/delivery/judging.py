@@ -30,7 +30,7 @@ _BACKLOG = (
 )
 
 
-def judge(session: Session, item: ClaimWork, directory: Directory, groups: GroupMemory, turn: int) -> None:
+def judge(session: Session, item: ClaimWork, directory: Directory, groups: GroupMemory, rotation: int) -> None:
     """Judges what comes next in the queues of a consumer, where its group has filters, as far as it makes sense."""
     known = directory.by_ids(session, [topic.topic_id for topic in item.topics])
     places = {queue_id: (topic, n) for topic in known.values() for n, queue_id in enumerate(topic.queue_ids)}
@@ -44,7 +44,7 @@ def judge(session: Session, item: ClaimWork, directory: Directory, groups: Group
     if view is None or view.group.paused_at is not None:
         return
     backlogs = [row for row in behind.rows if places[row[0]][0].topic_id in view.filters]
-    start = turn % len(backlogs) if backlogs else 0
+    start = rotation % len(backlogs) if backlogs else 0
     steps = Steps()
     for queue_id, _, following, head, low in sorted(
         [*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog[1]

@@ -233,10 +233,10 @@ class Lane(Generic[Item, Outcome]):
             elif error is not None:
                 entry.answer.set_exception(error)
             else:
-                self._settle(entry, done.result()[start:end])
+                self._answer_or_hold(entry, done.result()[start:end])
             start = end
 
-    def _settle(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
+    def _answer_or_hold(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
         """Answers an entry, unless some of its items are held: those are tried again."""
         held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsHeld)]
         if not held and entry.outcomes is None:

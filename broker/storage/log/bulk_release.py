@@ -78,7 +78,7 @@ def release(
     transactions: Mapping[bytes, Shape],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     done: EpochCommitted,
 ) -> bool:
     """Releases transactions in their order, which nobody else can decide now; whether their topics are still there.
@@ -88,7 +88,7 @@ def release(
     topics = directory.by_ids(session, {shape.topic_id for shape in transactions.values()})
     if any(shape.topic_id not in topics for shape in transactions.values()):
         return False
-    queue_of = {topic_id: topic.choose_queue(None, 0, turn) for topic_id, topic in topics.items()}
+    queue_of = {topic_id: topic.choose_queue(None, 0, rotation) for topic_id, topic in topics.items()}
     wanted: dict[int, tuple[int, int]] = {}
     for shape in transactions.values():
         messages, size = wanted.get(queue_of[shape.topic_id], (0, 0))

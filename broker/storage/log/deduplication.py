@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[int, bytes]
 _ATTEMPTS = 20
 
 
-class Claim(NamedTuple):
+class Reservation(NamedTuple):
     """A message that wants to own a key."""
 
     topic_id: int
@@ -67,55 +67,59 @@ class _Owners:
     owners: dict[Key, _Owner]
     outcomes: dict[bytes, RecordedOutcome]
 
-    def is_stale(self, claim: Claim, now: int) -> bool:
+    def is_stale(self, reservation: Reservation, now: int) -> bool:
         """Whether the key is free although it has an owner."""
-        owner = self.owners.get(claim.key)
+        owner = self.owners.get(reservation.key)
         if owner is None:
             return False
-        if owner.expires_at <= now or owner.transaction_id == claim.transaction_id:
+        if owner.expires_at <= now or owner.transaction_id == reservation.transaction_id:
             return owner.expires_at <= now
         # As a repetition of Prepare leaves it that was overtaken by the verdict.
         standing = self.outcomes.get(owner.transaction_id, UNKNOWN)
         place = standing.place(owner.position)
         return standing.state is TransactionState.ROLLED_BACK or isinstance(place, Recalled)
 
-    def taking_over(self, claim: Claim) -> Statement:
+    def taking_over(self, reservation: Reservation) -> Statement:
         """Gives a stale key to another message."""
-        before = self.owners[claim.key]
+        before = self.owners[reservation.key]
         return Statement(
             "UPDATE dedup_key SET transaction_id = ?, position = ?, expires_at = ?"
             " WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?",
-            (*claim[2:], *claim.key, before.transaction_id),
+            (*reservation[2:], *reservation.key, before.transaction_id),
         )
 
 
-def _claim(session: Session, wanted: Sequence[Claim], now: int) -> _Owners:
+def _reserve(session: Session, wanted: Sequence[Reservation], now: int) -> _Owners:
     """Tries to own keys; who owns them then."""
     wanted = sorted(wanted)
     for _ in range(_ATTEMPTS):
         found = _Owners(_owners(session, wanted), {})
         others = {
             owner.transaction_id
-            for claim in wanted
-            if (owner := found.owners.get(claim.key)) and owner.transaction_id != claim.transaction_id
+            for reservation in wanted
+            if (owner := found.owners.get(reservation.key)) and owner.transaction_id != reservation.transaction_id
         }
         found.outcomes = recorded_outcomes(session, others) if others else {}
-        free = [claim for claim in wanted if claim.key not in found.owners]
-        stale = [claim for claim in wanted if found.is_stale(claim, now)]
+        free = [reservation for reservation in wanted if reservation.key not in found.owners]
+        stale = [reservation for reservation in wanted if found.is_stale(reservation, now)]
         if not free and not stale:
             return found
-        new = session.insertion("dedup_key", ", ".join(Claim._fields), free, keep_existing="topic_id") if free else []
-        answers = session.execute_all([*new, *[found.taking_over(claim) for claim in stale]])
+        new = (
+            session.insertion("dedup_key", ", ".join(Reservation._fields), free, keep_existing="topic_id")
+            if free
+            else []
+        )
+        answers = session.execute_all([*new, *[found.taking_over(reservation) for reservation in stale]])
         if sum(answer.changed for answer in answers) == len(free) + len(stale):
-            found.owners |= {claim.key: _Owner(*claim[2:]) for claim in (*free, *stale)}
+            found.owners |= {reservation.key: _Owner(*reservation[2:]) for reservation in (*free, *stale)}
             return found
     raise RuntimeError("dedup keys change hands faster than they can be looked at")
 
 
-def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
+def _owners(session: Session, wanted: Iterable[Reservation]) -> dict[Key, _Owner]:
     hashes: dict[int, list[bytes]] = defaultdict(list)
-    for claim in wanted:
-        hashes[claim.topic_id].append(claim.dedup_hash)
+    for reservation in wanted:
+        hashes[reservation.topic_id].append(reservation.dedup_hash)
     # By primary key, a range for each topic.
     statements = [
         statement
@@ -129,7 +133,7 @@ def _owners(session: Session, wanted: Iterable[Claim]) -> dict[Key, _Owner]:
     return {(row[0], row[1]): _Owner(*row[2:]) for row in rows_of(session.execute_all(statements))}
 
 
-def claim_for_send(
+def reserve_for_send(
     session: Session, work: Collection[SendWork], now: int, windows: Mapping[int, int]
 ) -> tuple[dict[bytes, Duplicate | BrokerError], dict[bytes, bytes], list[bytes]]:
     """Takes the keys of ordinary messages, as far as they are free.
@@ -138,24 +142,24 @@ def claim_for_send(
         Answers to the messages whose key another one owns; for those whose key an earlier one of this batch has, the
         id of that one; and the ids of those that had their key before.
     """
-    wanted: dict[Key, Claim] = {}
+    wanted: dict[Key, Reservation] = {}
     later: dict[bytes, bytes] = {}
     for item in work:
         if item.message.dedup_key:
             own = dedup_hash(item.message.dedup_key)
-            claim = Claim(item.topic_id, own, item.message_id, 0, now + windows[item.topic_id])
-            first = wanted.setdefault(claim.key, claim)
-            if first is not claim:
+            reservation = Reservation(item.topic_id, own, item.message_id, 0, now + windows[item.topic_id])
+            first = wanted.setdefault(reservation.key, reservation)
+            if first is not reservation:
                 later[item.message_id] = first.transaction_id
-    claims = _claim(session, list(wanted.values()), now)
+    found = _reserve(session, list(wanted.values()), now)
     answers: dict[bytes, Duplicate | BrokerError] = {}
     own_before = []
-    for claim in wanted.values():
-        owner = claims.owners[claim.key]
-        if owner.transaction_id != claim.transaction_id:
-            answers[claim.transaction_id] = _duplicate(owner, claims.outcomes.get(owner.transaction_id))
-        elif owner.expires_at != claim.expires_at:
-            own_before.append(claim.transaction_id)
+    for reservation in wanted.values():
+        owner = found.owners[reservation.key]
+        if owner.transaction_id != reservation.transaction_id:
+            answers[reservation.transaction_id] = _duplicate(owner, found.outcomes.get(owner.transaction_id))
+        elif owner.expires_at != reservation.expires_at:
+            own_before.append(reservation.transaction_id)
     return answers, later, own_before
 
 
@@ -171,9 +175,9 @@ def _duplicate(owner: _Owner, standing: RecordedOutcome | None) -> Duplicate | B
     return Duplicate(owner.transaction_id, owner.position, standing.place(owner.position))
 
 
-def claim_for_prepare(
+def reserve_for_prepare(
     session: Session, halves: Iterable[tuple[bytes, int, Half]], now: int, windows: Mapping[int, int]
-) -> tuple[dict[bytes, BrokerError], list[Claim]]:
+) -> tuple[dict[bytes, BrokerError], list[Reservation]]:
     """Takes the keys of half messages; a transaction that cannot have all of its keys gets none.
 
     Args:
@@ -186,33 +190,35 @@ def claim_for_prepare(
         Refusals by transaction, and the claims of the others, for `give_back`.
     """
     wanted = [
-        Claim(half.topic_id, dedup_hash(half.message.dedup_key), transaction_id, position, now + windows[half.topic_id])
+        Reservation(
+            half.topic_id, dedup_hash(half.message.dedup_key), transaction_id, position, now + windows[half.topic_id]
+        )
         for transaction_id, position, half in halves
         if half.message.dedup_key and half.topic_id in windows
     ]
-    claims = _claim(session, wanted, now)
+    found = _reserve(session, wanted, now)
     refused: dict[bytes, BrokerError] = {}
-    for claim in wanted:
-        owner = claims.owners[claim.key]
-        field = f"messages[{claim.position}].dedup_key"
-        if owner.transaction_id != claim.transaction_id:
-            state = claims.outcomes.get(owner.transaction_id, UNKNOWN).state
-            refused[claim.transaction_id] = AlreadyExists(
+    for reservation in wanted:
+        owner = found.owners[reservation.key]
+        field = f"messages[{reservation.position}].dedup_key"
+        if owner.transaction_id != reservation.transaction_id:
+            state = found.outcomes.get(owner.transaction_id, UNKNOWN).state
+            refused[reservation.transaction_id] = AlreadyExists(
                 f"Transaction {format_id(owner.transaction_id)} ({state.name if state else 'past retention'}) has a"
                 " message with this dedup_key; nothing of this transaction was stored.",
                 reason="DEDUP_KEY_TAKEN",
                 field=field,
             )
-        elif owner.position != claim.position:
-            refused[claim.transaction_id] = same_key_twice(field)
-    give_back(session, [claim for claim in wanted if claim.transaction_id in refused])
-    return refused, [claim for claim in wanted if claim.transaction_id not in refused]
+        elif owner.position != reservation.position:
+            refused[reservation.transaction_id] = same_key_twice(field)
+    give_back(session, [reservation for reservation in wanted if reservation.transaction_id in refused])
+    return refused, [reservation for reservation in wanted if reservation.transaction_id not in refused]
 
 
-def give_back(session: Session, claims: Sequence[Claim]) -> None:
+def give_back(session: Session, reservations: Sequence[Reservation]) -> None:
     """Undoes what was taken at this moment; keys that the transactions had before stay theirs."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ? AND expires_at = ?"
-    session.execute_all([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(claims)])
+    session.execute_all([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(reservations)])
 
 
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:

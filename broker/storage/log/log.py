@@ -55,7 +55,7 @@ def send(
     work: Sequence[SendWork],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues | None = None,
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends ordinary messages, or puts them among the scheduled ones; where each is.
@@ -82,13 +82,13 @@ def send(
             first = new.setdefault(item.message_id, item)
             if first is not item and not duplicates.same_message(item.message, first.message):
                 others.add(index)
-    queues, waiting = _choose_queues(new.values(), known, now, turn, free)
+    queues, waiting = _choose_queues(new.values(), known, now, rotation, free)
     answers.update(waiting)
     new = {i: item for i, item in new.items() if i not in waiting} if waiting else new
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
-        refused, owners, own = deduplication.claim_for_send(session, new.values(), now, windows)
+        refused, owners, own = deduplication.reserve_for_send(session, new.values(), now, windows)
         answers.update(refused)
         if own:
             found, others_of_own = _stored_meanwhile(session, work, own, directory)
@@ -112,7 +112,7 @@ def send(
 
 
 def _choose_queues(
-    work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, turn: int, free: FreeQueues | None
+    work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, rotation: int, free: FreeQueues | None
 ) -> tuple[dict[bytes, int], dict[bytes, RowsHeld]]:
     """Queues of the messages that go into the log at once; and which of them all fitting queues are held for."""
     queues: dict[bytes, int] = {}
@@ -120,7 +120,7 @@ def _choose_queues(
     for item in work:
         if item.message.deliver_at is not None and item.message.deliver_at > now:
             continue
-        which = (item.queue_no, item.message.priority, turn)
+        which = (item.queue_no, item.message.priority, rotation)
         topic = topics[item.topic_id]
         queue_id = free.choose(topic, *which) if free else topic.choose_queue(*which)
         if queue_id is None:

@@ -103,7 +103,7 @@ def take_places(
     halves: Mapping[bytes, Sequence[HalfRow]],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues | None = None,
 ) -> Release:
     """Takes the offsets of all half messages of these transactions whose time has come.
@@ -120,7 +120,7 @@ def take_places(
             queue_id = queue_ids.get(half[:3])
             if queue_id is None:
                 topic = known[half.topic_id]
-                which = (half.queue_no, half.priority or 0, turn)
+                which = (half.queue_no, half.priority or 0, rotation)
                 chosen = free.choose(topic, *which) if free else topic.choose_queue(*which)
                 if chosen is None:
                     raise held(topic)

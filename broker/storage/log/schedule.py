@@ -97,7 +97,7 @@ def move_due(
     session: Session,
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     *,
     at_once: int = AT_ONCE,
     bytes_at_once: int = BYTES_AT_ONCE,
@@ -111,7 +111,7 @@ def move_due(
         session: in whose transaction.
         now: the database's time.
         directory: the topics.
-        turn: chooses among queues.
+        rotation: chooses among queues.
         at_once: the most messages.
         bytes_at_once: the most bytes of bodies, if it is more than one message.
         only: moves those of this topic.
@@ -125,7 +125,7 @@ def move_due(
         due = _due(session, now, at_once, bytes_at_once, only, left, skip=free is not None)
         if free is None or not due:
             break
-        held = _held(session, due, directory, turn, free)
+        held = _held(session, due, directory, rotation, free)
         if not held:
             break
         left |= held
@@ -135,7 +135,7 @@ def move_due(
             following = now + LATER  # What is due had to be left.
         return Moved(next_due=following)
     try:
-        return _move(session, due, now, directory, turn, free)
+        return _move(session, due, now, directory, rotation, free)
     except NotFound:
         # A topic was deleted that is still cached here.
         directory.clear()
@@ -158,11 +158,11 @@ def due_topics(session: Session, now: int) -> list[int]:
     return sorted(row[0] for row in session.fetch(query, (now,)))
 
 
-def _held(session: Session, due: Sequence[_Due], directory: Directory, turn: int, free: FreeQueues) -> set[int]:
+def _held(session: Session, due: Sequence[_Due], directory: Directory, rotation: int, free: FreeQueues) -> set[int]:
     """The topics that have a message whose queues are all held by others."""
     topics = directory.by_ids(session, {message.topic_id for message in due})
     wanted = {(message.topic_id, message.queue_no, message.priority) for message in due if message.topic_id in topics}
-    return {which[0] for which in wanted if free.choose(topics[which[0]], *which[1:], turn) is None}
+    return {which[0] for which in wanted if free.choose(topics[which[0]], *which[1:], rotation) is None}
 
 
 def _due(
@@ -197,11 +197,11 @@ def _due(
 
 
 def _move(
-    session: Session, due: Sequence[_Due], now: int, directory: Directory, turn: int, free: FreeQueues | None
+    session: Session, due: Sequence[_Due], now: int, directory: Directory, rotation: int, free: FreeQueues | None
 ) -> Moved:
     topics = directory.by_ids(session, {message.topic_id for message in due})
     kept = [message for message in due if message.topic_id in topics]
-    placed = _place(session, kept, topics, turn, free)
+    placed = _place(session, kept, topics, rotation, free)
     lone = _lone(kept, placed)
     recorded = session.update_each(
         "op_record", "transaction_id", "released", sorted(lone.items()), where="half_count = 1"
@@ -242,7 +242,7 @@ def _move(
 
 
 def _place(
-    session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], turn: int, free: FreeQueues | None
+    session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], rotation: int, free: FreeQueues | None
 ) -> list[InLog]:
     """Chooses queues, one for each topic and priority, and takes offsets; the places."""
     queue_ids: list[int] = []
@@ -253,7 +253,7 @@ def _place(
         queue_id = chosen.get(which)
         if queue_id is None:
             topic = topics[message.topic_id]
-            found = free.choose(topic, *which[1:], turn) if free else topic.choose_queue(*which[1:], turn)
+            found = free.choose(topic, *which[1:], rotation) if free else topic.choose_queue(*which[1:], rotation)
             if found is None:
                 raise free_queues.held(topic)
             queue_id = chosen[which] = found

@@ -172,7 +172,7 @@ def _enlist(
 
 
 def commit(
-    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, turn: int
+    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, rotation: int
 ) -> EpochCommitted:
     """Releases what these attempts wrote, drops what others did, and notes the epoch as committed.
 
@@ -206,7 +206,7 @@ def commit(
     losers = sorted(row[0] for row in written if row[1] not in attempts)
     decide_some(session, losers, now, directory, 0, None)
     session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
-    for some, own_turn in _spread(winners, _queues_of(session, winners, directory), turn):
+    for some, own_turn in _spread(winners, _queues_of(session, winners, directory), rotation):
         ready = {own: whole[own] for own in some if own in whole}
         if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
             decide_some(session, some, now, directory, own_turn, done)
@@ -225,7 +225,7 @@ def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
     return _locked(session, epoch, now).has(epoch.number)
 
 
-def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: int) -> bool:
+def abort(session: Session, epoch: Epoch, now: int, directory: Directory, rotation: int) -> bool:
     """Drops the half messages of an epoch; whether it is committed, and was left alone.
 
     Raises:
@@ -239,7 +239,7 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, turn: 
         return True
     written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
     ids = sorted(row[0] for row in written)
-    decide_some(session, ids, now, directory, turn, None)
+    decide_some(session, ids, now, directory, rotation, None)
     session.delete_in("sink_transaction", "transaction_id", ids)
     return False
 
@@ -253,7 +253,7 @@ def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory)
     return max((len(topic.queue_ids) for topic in found.values()), default=1)
 
 
-def _spread(winners: Sequence[bytes], queues: int, turn: int) -> Iterator[tuple[Sequence[bytes], int]]:
+def _spread(winners: Sequence[bytes], queues: int, rotation: int) -> Iterator[tuple[Sequence[bytes], int]]:
     """The transactions in their order, some at a time, and which queue's turn it is.
 
     All queues get something where there is enough for them. What comes first goes to lower queues, so that two epochs
@@ -261,7 +261,7 @@ def _spread(winners: Sequence[bytes], queues: int, turn: int) -> Iterator[tuple[
     """
     size = max(1, min(DECIDED_AT_ONCE, -(-len(winners) // queues)))
     starts = range(0, len(winners), size)
-    first = turn % (queues - len(starts) + 1) if len(starts) < queues else 0
+    first = rotation % (queues - len(starts) + 1) if len(starts) < queues else 0
     for number, start in enumerate(starts):
         yield winners[start : start + size], first + number
 
@@ -271,7 +271,7 @@ def decide_some(
     ids: Sequence[bytes],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     done: EpochCommitted | None,
 ) -> None:
     """Commits transactions, counting in `done`, or rolls them back where that is None."""
@@ -280,7 +280,7 @@ def decide_some(
             VerdictWork(transaction_id, done is not None, VerdictSource.SINK)
             for transaction_id in ids[start : start + DECIDED_AT_ONCE]
         ]
-        for outcome in decide_all(session, work, now, directory, turn):
+        for outcome in decide_all(session, work, now, directory, rotation):
             if isinstance(outcome, TransactionOutcome):
                 if done is not None:
                     _count(outcome, done, directory, session)

@@ -79,7 +79,7 @@ def prepare(
         and not one_by_one
         and len({(half.topic_id, half.message.dedup_key) for _, _, half in keyed}) == len(keyed)
     ):
-        refused, claims = deduplication.claim_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
+        refused, claims = deduplication.reserve_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
         stored = _prepare_all(session, fresh, now, policy, claims, directory)
         if stored is not None:
@@ -97,7 +97,7 @@ def _prepare_all(
     work: Sequence[PrepareWork],
     now: int,
     policy: CheckPolicy,
-    claims: Sequence[deduplication.Claim],
+    claims: Sequence[deduplication.Reservation],
     directory: Directory,
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
     """Stores transactions that nobody has seen; None when one of them is there already, or a topic is gone."""
@@ -219,7 +219,7 @@ def _prepare_one(
         return new
     keyed = [(item.transaction_id, position, half) for position, half in new.items() if half.message.dedup_key]
     if keyed:
-        refused, _ = deduplication.claim_for_prepare(session, keyed, now, windows)
+        refused, _ = deduplication.reserve_for_prepare(session, keyed, now, windows)
         if refused:
             return refused[item.transaction_id]
     if new:

@@ -52,7 +52,7 @@ def decide(
     work: Sequence[VerdictWork],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues | None = None,
     *,
     look_up_all: bool = False,
@@ -67,7 +67,7 @@ def decide(
         work: the verdicts.
         now: the database's time.
         directory: the topics.
-        turn: chooses among queues.
+        rotation: chooses among queues.
         free: queues that are not held by others.
         look_up_all: looks for the op records of all transactions, also of those with half messages.
 
@@ -79,12 +79,14 @@ def decide(
     taken = set(ids[:count])
     some = work if count == len(ids) else [item for item in work if item.transaction_id in taken]
     looked_up = ids[:count] if look_up_all else [i for i in ids[:count] if i not in pending]
-    outcomes = _decide(session, some, pending, looked_up, now, directory, turn, free)
+    outcomes = _decide(session, some, pending, looked_up, now, directory, rotation, free)
     if outcomes is None:
         if look_up_all:
             raise RuntimeError(_CAME_MEANWHILE)
         raise StartOver(
-            lambda session: decide(session, work, now, directory, turn, free and FreeQueues(session), look_up_all=True)
+            lambda session: decide(
+                session, work, now, directory, rotation, free and FreeQueues(session), look_up_all=True
+            )
         )
     if some is work:
         return outcomes
@@ -93,11 +95,11 @@ def decide(
 
 
 def decide_all(
-    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, turn: int
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, rotation: int
 ) -> list[TransactionOutcome | BrokerError]:
     """As `decide`, however much it is, and never starting over: it is part of a larger database transaction."""
     ids = sorted({item.transaction_id for item in work})
-    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, turn)
+    outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, rotation)
     if outcomes is None:
         raise RuntimeError(_CAME_MEANWHILE)
     return outcomes
@@ -117,13 +119,13 @@ def _decide(
     looked_up: Sequence[bytes],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues | None = None,
 ) -> list[TransactionOutcome | BrokerError] | None:
     """One outcome per item; None when a transaction that was not looked up has an op record already."""
     recorded = _recorded(session, looked_up) if looked_up else {}
     homeless = _without_topic(session, work, pending, directory)
-    waiting = _without_queue(session, work, pending, now, directory, turn, free) if free else {}
+    waiting = _without_queue(session, work, pending, now, directory, rotation, free) if free else {}
     decided: dict[bytes, VerdictWork] = {}
     outcomes: list[TransactionOutcome | BrokerError] = []
     for item in work:
@@ -142,7 +144,7 @@ def _decide(
                 recorded[item.transaction_id] = outcome
                 decided[item.transaction_id] = item
         outcomes.append(outcome)
-    if decided and not _apply(session, decided, pending, recorded, now, directory, turn, free):
+    if decided and not _apply(session, decided, pending, recorded, now, directory, rotation, free):
         return None
     return outcomes
 
@@ -223,12 +225,12 @@ def _apply(
     outcomes: dict[bytes, TransactionOutcome],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues | None = None,
 ) -> bool:
     """Writes verdicts; whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
-    release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, turn, free)
+    release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, rotation, free)
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]
@@ -292,7 +294,7 @@ def _without_queue(
     pending: dict[bytes, _Open],
     now: int,
     directory: Directory,
-    turn: int,
+    rotation: int,
     free: FreeQueues,
 ) -> dict[bytes, RowsHeld]:
     """Transactions to be committed that have a message whose queues are all held by others."""
@@ -304,7 +306,7 @@ def _without_queue(
             topic = topics.get(half.topic_id)
             if topic is None or (half.deliver_at is not None and half.deliver_at > now):
                 continue
-            if free.choose(topic, half.queue_no, half.priority or 0, turn) is None:
+            if free.choose(topic, half.queue_no, half.priority or 0, rotation) is None:
                 waiting[transaction_id] = held(topic)
                 break
     return waiting

@@ -56,7 +56,7 @@ async def test_items_of_one_moment_share_the_first_request() -> None:
         sink.batcher.submit(item, 1)
     assert await sink.request(0) == ["a", "b", "c"]
     sink.answers[0].set_result(None)
-    await sink.batcher.settle()
+    await sink.batcher.drain()
 
 
 async def test_requests_end_at_the_limits() -> None:
@@ -70,7 +70,7 @@ async def test_requests_end_at_the_limits() -> None:
         answer.set_result(None)
     assert await sink.request(4) == ["g"]
     sink.answers[4].set_result(None)
-    await sink.batcher.settle()
+    await sink.batcher.drain()
 
 
 async def test_items_with_different_reasons_do_not_share_a_request() -> None:
@@ -81,7 +81,7 @@ async def test_items_with_different_reasons_do_not_share_a_request() -> None:
     assert sink.requests == [(["a", "b"], "x"), (["c"], "y")]
     for answer in sink.answers:
         answer.set_result(None)
-    await sink.batcher.settle()
+    await sink.batcher.drain()
 
 
 async def test_an_item_whose_caller_gave_up_is_not_sent() -> None:
