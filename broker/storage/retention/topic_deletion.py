@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
 
-PATIENCE = 10.0
+RECONNECT_TIMEOUT = 10.0
 """Seconds to try to reach the database, where no broker does this."""
 
 
@@ -106,7 +106,7 @@ def sweep(session: Session, topic_id: int) -> bool:
 
 def sweep_all(database: Database) -> None:
     """Removes all that deleted topics left, where no broker does so any more."""
-    worker = Worker(database, reconnect_timeout=PATIENCE, awaited=False)
+    worker = Worker(database, reconnect_timeout=RECONNECT_TIMEOUT, awaited=False)
     try:
         while worker.transact(_sweep_one):
             pass
