@@ -64,7 +64,7 @@ class Rig:
         for store in self.stores:
             store.directory = Directory()
             # Which queue comes first depends on it, and an example must run the same way again.
-            store._turns = itertools.count()
+            store._rotations = itertools.count()
         self.run(self._make())
 
     async def _make(self) -> None:

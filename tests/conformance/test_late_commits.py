@@ -79,8 +79,8 @@ class TestOneIdAtTwoBrokers:
         """They do not even wait for each other's queue."""
         wide = await store.create_topic("wide", TopicSettings(2, HOUR))
         work = sending(wide, queue_no=None)
-        next(store._turns)
-        while (await store.find_topic("wide")).choose_queue(None, 0, next(store._turns)) == wide.queue_ids[1]:  # type: ignore[union-attr]
+        next(store._rotations)
+        while (await store.find_topic("wide")).choose_queue(None, 0, next(store._rotations)) == wide.queue_ids[1]:  # type: ignore[union-attr]
             pass
         assert await self._both(world, store, work, work) == (wide.queue_ids[0], 0)
         assert [len(await log_of(store, wide, number)) for number in range(2)] == [1, 0]

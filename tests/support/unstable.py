@@ -54,9 +54,13 @@ class Failures:
         if report.failed:
             before = self._failed.get(report.nodeid, "")
             self._failed[report.nodeid] = before + f"({report.when})\n{output_of(report)}"
+            self._write()
 
     def pytest_sessionfinish(self) -> None:
-        """Writes the file."""
+        """Writes the file, also when nothing failed."""
+        self._write()
+
+    def _write(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps(self._failed))
 
