@@ -75,6 +75,8 @@ TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], TransactionState] =
     (_S.ROLLED_BACK, _E.OPERATOR_ROLLBACK): _S.ROLLED_BACK,
 }
 
+DECIDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
+
 
 def advance(state: TransactionState, event: TransactionEvent) -> TransactionState:
     """The state after an event.

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from broker.domain.transaction import (
+    DECIDED,
     TRANSITIONS,
     TransactionEvent,
     TransactionState,
@@ -19,8 +20,6 @@ from broker.errors import VerdictConflict
 S, E = TransactionState, TransactionEvent
 COMMITS, ROLLBACKS = {E.COMMIT, E.OPERATOR_COMMIT}, {E.ROLLBACK, E.OPERATOR_ROLLBACK}
 OPERATORS = {E.OPERATOR_COMMIT, E.OPERATOR_ROLLBACK, E.OPERATOR_CHECK_AGAIN}
-
-DECIDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
 def expected(state: S, event: E) -> S | None:
