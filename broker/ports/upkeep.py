@@ -17,14 +17,14 @@ class Moved:
     Attributes:
         count: how many.
         dropped: how many were dropped, for their topic was deleted.
-        heads: where the queues end now that they went to.
+        end_offsets: where the queues end now that they went to.
         next_due: when the next one is due; None: none waits.
         busy: another broker is at it.
     """
 
     count: int = 0
     dropped: int = 0
-    heads: dict[Queue, int] = field(default_factory=dict)
+    end_offsets: dict[Queue, int] = field(default_factory=dict)
     next_due: int | None = None
     busy: bool = False
 
@@ -40,7 +40,7 @@ class ScheduleStore(Protocol):
 class RetentionStore(Protocol):
     """What the sweeper asks of the storage."""
 
-    async def take_turn(self, task: str, hold: int) -> bool:
+    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
         """Whether this broker may do a task now."""
         ...
 

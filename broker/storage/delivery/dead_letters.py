@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.dead_letter import Origin
+from broker.domain.dead_letter import Origin, dead_letter_topic
 from broker.domain.ids import message_id
-from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound
 from broker.storage.catalog import topics

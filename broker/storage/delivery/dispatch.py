@@ -86,7 +86,7 @@ def _hand_out_some(
 ) -> bool:
     """Hands out some of the next `span` messages; whether it makes sense to go on."""
     first = max(backlog.first, backlog.min_offset)
-    most = min(backlog.head - first, LARGEST_RANGE, span)
+    most = min(backlog.end - first, LARGEST_RANGE, span)
     found = look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
@@ -122,7 +122,7 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
     Bodies that are large for the room are not read, so that it never costs more than twice of what there is room for.
     """
     first = max(backlog.first, backlog.min_offset)
-    count = min(backlog.head - first, LARGEST_RANGE, budget.messages)
+    count = min(backlog.end - first, LARGEST_RANGE, budget.messages)
     found = look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
     if backlog.busy:
         return False

@@ -6,7 +6,7 @@ from broker.errors import Overloaded
 from broker.wire.budget import RETRY_AFTER
 
 
-class Load:
+class ConcurrencyLimit:
     """Counts what is under way, and refuses what is too much."""
 
     def __init__(self, what: str, most: int) -> None:

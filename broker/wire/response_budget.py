@@ -22,7 +22,7 @@ _CONNECTIONS = 4
 """So many connections with unread answers make it full."""
 
 
-class Answers:
+class ResponseBudget:
     """Bytes of answers that their clients have not read."""
 
     def __init__(self, most: int) -> None:

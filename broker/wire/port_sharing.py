@@ -41,7 +41,7 @@ class Ports:
     plain: int
 
 
-class Front:
+class SharedPort:
     """Listens on the broker's address, in a thread with a loop of its own: bytes pass while the broker works."""
 
     def __init__(self, host: str, port: int, ports: Ports) -> None:

@@ -32,7 +32,7 @@ class _Arrival:
     ended: BrokerError | None = None
 
 
-class Arrivals:
+class RequestReceiver:
     """Requests that are not here as a whole."""
 
     def __init__(

@@ -24,7 +24,7 @@ class _Party:
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
-class Turns:
+class FairSemaphore:
     """Fair turns for parties that are known by a key; what one party has to do again and again does not hold up others.
 
     A party that comes again has had as much as the one that had least, so that nobody saves turns up.

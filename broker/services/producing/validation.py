@@ -31,7 +31,7 @@ class HalfTransaction:
     first_check_delay: int = 0
 
 
-class Intake:
+class MessageValidator:
     """Checks messages, and finds where they go."""
 
     def __init__(self, catalog: Catalog, clock: Clock, limits: Limits | None = None) -> None:

@@ -52,7 +52,7 @@ def _small(kind: Descriptor) -> bool:
     return bool(kind.GetOptions().map_entry) or kind.file.package == _WELL_KNOWN
 
 
-def weight(raw: bytes, kind: Descriptor) -> int:
+def decoded_size(raw: bytes, kind: Descriptor) -> int:
     """Bytes that a request's fields will take in this process, about, besides what they contain.
 
     Messages inside that have no others inside are looked into in large requests only. What is no request is for the
