@@ -37,6 +37,8 @@ def embedded_broker(
 ) -> Iterator[EmbeddedBroker]:
     """Runs a broker in this process, on SQLite in memory: it starts within some ten milliseconds, and leaves nothing.
 
+    SQLite keeps at most 1 GiB in memory; a test with more messages gives a ``data_dir``.
+
     Other topics and groups are made when they are first named; ``auto_create=False`` refuses them, as a broker does
     that was started with its defaults.
 

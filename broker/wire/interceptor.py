@@ -32,7 +32,12 @@ _of_clients = ThrottledLog(logger)
 
 # Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
 # large: they have a bound of their own.
-BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
+BOUNDED = (
+    "/halfmq.v1.TransactionService/",
+    "/halfmq.v1.ProducerService/",
+    "/halfmq.v1.ConsumerService/",
+    "/halfmq.v1.SinkService/",
+)
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"

@@ -193,7 +193,10 @@ def _gives_up_what_is_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def _mixes_up_retry_delays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RetryPolicy, "delay_after", lambda policy, attempt: policy.delays[0])
+    def first(policy: RetryPolicy, attempt: int, requested: int | None = None) -> int:
+        return policy.delays[0] if requested is None else requested
+
+    patch.setattr(RetryPolicy, "delay_after", first)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
