@@ -10,6 +10,8 @@ HalfmqError
 │   ├── TransactionRefused  the broker refused because of where the transaction stands
 │   ├── DuplicateKey        another message has the dedup_key
 │   └── RecallRefused       a message could not be taken back: it is in the log already, or was never committed
+├── LocalTransactionRefused a check was answered before the local transaction; it cannot happen any more
+├── LocalTransactionEnded   the local transaction was ended inside of its block
 ├── BatchRefused            some messages of send_many were refused; says which
 ├── BatchRecallRefused      some messages of one recall could not be taken back; says which
 ├── PrepareUnconfirmed      nobody knows whether the half messages were stored
@@ -42,6 +44,8 @@ __all__ = [
     "DuplicateKey",
     "HalfmqError",
     "ListenerRequired",
+    "LocalTransactionEnded",
+    "LocalTransactionRefused",
     "PrepareUnconfirmed",
     "RecallRefused",
     "RequestRefused",
@@ -99,6 +103,17 @@ class ClientClosed(HalfmqError):
 
 class ListenerRequired(HalfmqError):
     """The call runs a TransactionListener and the producer was made without one."""
+
+
+class LocalTransactionRefused(HalfmqError):
+    """A check was answered with ROLLBACK before the local transaction came; it cannot happen any more. Begin anew."""
+
+
+class LocalTransactionEnded(HalfmqError):
+    """The local transaction was committed or rolled back inside of its block, which was to do so itself.
+
+    What its own row says became of the messages too: they are committed or rolled back as that transaction was.
+    """
 
 
 class BrokerUnavailable(HalfmqError):
