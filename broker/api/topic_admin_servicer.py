@@ -1,4 +1,4 @@
-"""AdminService, as far as topics go."""
+"""AdminService: the part for topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """What operators need for topics."""
+    """Administration of topics."""
 
     _topics: TopicService
 
@@ -43,7 +43,7 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeTopic(
         self, request: admin_pb2.DescribeTopicRequest, context: _Context
     ) -> admin_pb2.DescribeTopicResponse:
-        """Tells a topic's settings and queues."""
+        """Returns a topic's settings and queues."""
         topic = await self._topics.topic(request.topic)
         response = admin_pb2.DescribeTopicResponse(topic=topics.topic(topic))
         for state in await self._topics.queue_states(request.topic):

@@ -1,9 +1,13 @@
-"""What the broker reports of its own work: metrics, traces and logs of slow work hang on it."""
+"""Hooks for observing the broker: for metrics, traces and slow logs."""
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("halfmq.observer")
 
@@ -12,7 +16,7 @@ LOG_EVERY = 60.0
 
 
 class Observer:
-    """Is called on every event loop and thread of the broker; each method does nothing unless it is overridden.
+    """Called on every event loop and thread of the broker; methods that are not overridden do nothing.
 
     A method must not wait. What it raises is logged and has no further effect. Times are seconds.
     """
@@ -24,8 +28,8 @@ class Observer:
 
         Args:
             method: full name of the method, such as ``/halfmq.v1.ProducerService/Send``.
-            code: name of the gRPC code that the client got; CANCELLED where it went away.
-            seconds: since the call came in; of a stream, how long it was open.
+            code: name of the gRPC code that the client got; CANCELLED if it disconnected.
+            seconds: since the call arrived; of a stream, how long it was open.
         """
 
     def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
@@ -33,8 +37,8 @@ class Observer:
 
         Args:
             lane: name of the lane.
-            items: pieces of work in the batch.
-            seconds: from its begin to the answer of the database's COMMIT.
+            items: items in the batch.
+            seconds: from its start to the answer of the database's COMMIT.
             error: why the batch failed as a whole.
         """
 
@@ -42,7 +46,7 @@ class Observer:
         """A maintenance loop ended a round."""
 
     def check_sent(self, group_id: int, client_id: str | None) -> None:
-        """A check went out to a producer; `client_id` None: no producer took it, and it is not counted."""
+        """A check was sent to a producer; `client_id` None: no producer accepted it, and it is not counted."""
 
     def check_answered(self, verdict: str) -> None:
         """A producer answered a check with this verdict."""
@@ -62,46 +66,25 @@ class GuardedObserver(Observer):
         self._inner = inner
         self._logged_at = float("-inf")
 
-    def call_ended(self, method: str, code: str, seconds: float) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.call_ended(method, code, seconds)
-        except Exception:
-            self._failed()
-
-    def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.batch_ended(lane, items, seconds, error)
-        except Exception:
-            self._failed()
-
-    def round_ended(self, loop: str, seconds: float, error: Exception | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.round_ended(loop, seconds, error)
-        except Exception:
-            self._failed()
-
-    def check_sent(self, group_id: int, client_id: str | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.check_sent(group_id, client_id)
-        except Exception:
-            self._failed()
-
-    def check_answered(self, verdict: str) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.check_answered(verdict)
-        except Exception:
-            self._failed()
-
     def _failed(self) -> None:
         now = time.monotonic()
         if now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
             logger.exception("an observer of the broker failed; the broker goes on, its figures may be incomplete")
+
+
+def _guarded(name: str) -> Callable[..., None]:
+    def call(self: GuardedObserver, *values: Any) -> None:
+        try:
+            getattr(self._inner, name)(*values)
+        except Exception:
+            self._failed()
+
+    return call
+
+
+for _name in [name for name in vars(Observer) if not name.startswith("_")]:
+    setattr(GuardedObserver, _name, _guarded(_name))
 
 
 def guarded(observer: Observer) -> Observer:

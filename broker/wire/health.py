@@ -1,4 +1,4 @@
-"""grpc.health.v1, whose watchers do not hold up a drain."""
+"""grpc.health.v1, whose watchers do not delay a drain."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
         self._draining = asyncio.Event()
 
     async def serve(self) -> None:
-        """Says that all services can be used."""
+        """Sets all services to SERVING."""
         for service in self._services:
             await self.set(service, _SERVING)
 
     async def drain(self) -> None:
-        """Says that no service can be used any more, and ends all watching."""
+        """Sets all services to NOT_SERVING, and ends all watches."""
         for service in self._services:
             await self.set(service, _NOT_SERVING)
         self._draining.set()
 
     async def List(self, request: health_pb2.HealthListRequest, context: Any) -> health_pb2.HealthListResponse:
-        """Tells the states of all services."""
+        """Returns the states of all services."""
         state = _NOT_SERVING if self._draining.is_set() else _SERVING
         statuses = {service: health_pb2.HealthCheckResponse(status=state) for service in self._services}
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        """Tells the state of a service whenever it changes."""
+        """Returns the state of a service whenever it changes."""
         told = _Told(context)
         watching = asyncio.ensure_future(super().Watch(request, told))
         ending = asyncio.ensure_future(self._drained(told))
@@ -61,7 +61,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
 
 
 class _Told:
-    """The last state that a watcher got: `away` is set while that is not SERVING."""
+    """The last state sent to a watcher: `away` is set while it is not SERVING."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

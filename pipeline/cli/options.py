@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Master: TypeAlias = Annotated[
     str | None, typer.Option(help="Where Spark runs; otherwise as spark-submit says, or on this machine.")
 ]
 Folder: TypeAlias = Annotated[
-    str, typer.Option(help="Where the archive lies: a path, or a URI such as s3://bucket/archive.", metavar="PATH")
+    str, typer.Option(help="Folder of the archive: a path, or a URI such as s3://bucket/archive.", metavar="PATH")
 ]
 Conf: TypeAlias = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")]
 
 
 def connection_options(endpoint: str, root_certificates: str | None) -> dict[str, str]:
-    """How the data source reaches the brokers."""
+    """The data source's connection options."""
     options = {"endpoint": endpoint}
     if root_certificates:
         options["tlsRootCertificates"] = root_certificates
@@ -44,16 +44,16 @@ def connection_options(endpoint: str, root_certificates: str | None) -> dict[str
 
 
 def moment(option: str, text: str | None) -> datetime | None:
-    """A time that may be left out.
+    """An optional time.
 
     Raises:
-        ConfigurationError: It is none, or has no time zone.
+        ConfigurationError: It is malformed, or has no time zone.
     """
     return None if text is None else time_of(option, text)
 
 
 def say(line: str) -> None:
-    """Tells how far a job is; on standard error, so that results can be piped."""
+    """Prints a job's progress on standard error, so that results can be piped."""
     typer.echo(line, err=True)
 
 
@@ -61,7 +61,7 @@ def say(line: str) -> None:
 def running(name: str, master: str | None, settings: list[str] | None) -> Iterator[SparkSession]:
     """A Spark session for a command; errors of halfmq end it with one line and status 1.
 
-    A session that was there before stays.
+    An existing session is kept.
     """
     try:
         before = SparkSession.getActiveSession()

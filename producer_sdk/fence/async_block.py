@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.states import LocalTransactionState
 from producer_sdk.async_transaction import AsyncTransaction
@@ -12,11 +12,25 @@ from producer_sdk.fence.block import ended_inside, is_whole, never_ended
 
 if TYPE_CHECKING:
     from client_core.local_database import AsyncLocalTransaction
-    from producer_sdk.fence.async_fence import AsyncTransactionFence
+    from producer_sdk.fence.rows import FenceRows
 
 __all__ = ["AsyncFencedTransaction"]
 
 _log = logging.getLogger("halfmq.producer")
+
+
+class AsyncFence(Protocol):
+    """What a block requires of its fence."""
+
+    rows: FenceRows
+
+    async def begin(self, joined: AsyncLocalTransaction, transaction_id: str) -> None:
+        """Begins or joins the local transaction, and writes its row."""
+        ...
+
+    def decided(self, transaction_id: str) -> None:
+        """The row can be deleted."""
+        ...
 
 
 class AsyncFencedTransaction(AsyncTransaction):
@@ -27,7 +41,7 @@ class AsyncFencedTransaction(AsyncTransaction):
     transaction to it.
     """
 
-    def __init__(self, core: AsyncTransaction, fence: AsyncTransactionFence, joined: AsyncLocalTransaction) -> None:
+    def __init__(self, core: AsyncTransaction, fence: AsyncFence, joined: AsyncLocalTransaction) -> None:
         """Takes the local transaction; nothing is begun yet."""
         super().__init__(core._calls, core._begin, core._own_check)
         self._fence = fence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.errors import HalfmqError, LocalTransactionEnded
 from client_core.local_database import Ending
@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from client_core.connection import BackgroundRunner
     from client_core.local_database import LocalTransaction
     from producer_sdk.async_transaction import AsyncTransaction
-    from producer_sdk.fence.fence import TransactionFence
     from producer_sdk.fence.rows import FenceRows
 
 __all__ = ["FencedTransaction", "ended_inside", "is_whole", "never_ended"]
 
 _log = logging.getLogger("halfmq.producer")
+
+
+class Fence(Protocol):
+    """What a block requires of its fence."""
+
+    rows: FenceRows
+
+    def begin(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Begins or joins the local transaction, and writes its row."""
+        ...
+
+    def decided(self, transaction_id: str) -> None:
+        """The row can be deleted."""
+        ...
 
 
 class FencedTransaction(Transaction):
@@ -32,9 +45,7 @@ class FencedTransaction(Transaction):
     releases the messages; an exception rolls both back. Leave commit and rollback of the local transaction to it.
     """
 
-    def __init__(
-        self, core: AsyncTransaction, runner: BackgroundRunner, fence: TransactionFence, local: LocalTransaction
-    ) -> None:
+    def __init__(self, core: AsyncTransaction, runner: BackgroundRunner, fence: Fence, local: LocalTransaction) -> None:
         """Takes the local transaction; nothing is begun yet."""
         super().__init__(core, runner)
         self._fence = fence

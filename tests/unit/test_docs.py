@@ -141,9 +141,12 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.split("#")[0]).exists(), target
 
 
+TOP_FOLDERS = "broker|client_core|consumer_sdk|halfmq_cli|pipeline|producer_sdk|proto|scripts|tests|docs|examples"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_files_that_are_named_exist(page: Path) -> None:
-    for name in re.findall(r"`((?:broker|proto|scripts|tests|docs|examples|producer_sdk)/[\w./-]+)`", page.read_text()):
+    for name in re.findall(rf"`((?:{TOP_FOLDERS})/[\w./-]+)`", page.read_text()):
         assert (CHECKOUT / name).exists(), name
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PlacedOutcome:
-    """Where a transaction stands, and where its messages lie when it is committed."""
+    """State of a transaction, and its messages' positions when it is committed."""
 
     transaction_id: bytes
     state: TransactionState
@@ -33,7 +33,7 @@ class PlacedOutcome:
 
 
 class TransactionService:
-    """Takes in half messages and verdicts."""
+    """Stores half messages, and applies verdicts."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TransactionService:
         positions: Positions,
         wakeups: Wakeups,
     ) -> None:
-        """Takes where transactions are stored, what messages must pass, and who is notified of releases."""
+        """Takes the port of transactions, the validator, and the wake-ups."""
         self._store = store
         self._catalog = catalog
         self._validator = validator
@@ -52,7 +52,7 @@ class TransactionService:
 
     @property
     def limits(self) -> Limits:
-        """Of messages and requests."""
+        """Limits of messages and requests."""
         return self._validator.limits
 
     async def prepare(

@@ -1,8 +1,8 @@
-"""Choosing queues while somebody holds some of them: no wait for a row that may stay locked.
+"""Chooses queues while another session holds some of them, without waiting for a row that may stay locked.
 
-A broker that is stopped or cut off in the middle of a database transaction keeps its locks until the database ends its
-session. Whoever has waited for such a lock once asks first, with SKIP LOCKED, and takes another queue, or leaves what
-must go to the held one for later.
+A broker that is stopped or disconnected in the middle of a database transaction keeps its locks until the database ends
+its session. A lane that has waited for such a lock once uses SKIP LOCKED, and takes another queue, or defers messages
+that must go to the locked one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class FreeQueues:
     """Queues whose rows one database transaction locked without waiting."""
 
     def __init__(self, session: Session) -> None:
-        """Takes the session whose transaction it is."""
+        """Takes the session of the transaction."""
         self._session = session
         self._locked: set[int] = set()
         self._held: set[int] = set()
 
     def choose(self, topic: Topic, queue_no: int | None, priority: int, rotation: int) -> int | None:
-        """The database's number of a queue for a message, as `Topic.choose_queue`; None when all that fit are held."""
+        """The database's number of a queue for a message, as `Topic.choose_queue`; None if all candidates are held."""
         for queue_id in topic.fitting_queues(queue_no, priority, rotation):
             if self._is_free(queue_id):
                 return queue_id
@@ -44,8 +44,8 @@ class FreeQueues:
 
 
 def held(topic: Topic) -> RowsLocked:
-    """The outcome of a message that all queues are held for."""
+    """The outcome of a message whose suitable queues are all locked."""
     return RowsLocked(
-        f"The queues of topic {topic.name!r} are held by somebody else at the moment; nothing was acknowledged, try"
+        f"The queues of topic {topic.name!r} are locked by another session at the moment; nothing was acknowledged, try"
         " again."
     )

@@ -1,6 +1,6 @@
 """Leases as rows.
 
-A lease that is made of returned or held messages, or ends earlier than before, needs its group: see `holding_groups`.
+Creating a lease from nacked or held messages, or shortening one, requires its group's lock: see `holding_groups`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _random = random.SystemRandom()
 
 
 def new_token(now: int) -> int:
-    """A fencing token of a delivery that begins now; it cannot be guessed."""
+    """An unguessable fencing token of a delivery that begins now."""
     return token_of(now, _random.getrandbits(62))
 
 
@@ -50,19 +50,19 @@ def values(lease: Lease) -> tuple[object, ...]:
 
 
 def insertion(lease: Lease) -> Statement:
-    """Inserts a lease; the answer has its number."""
+    """Statement that inserts a lease; its result has the number."""
     return insertion_of_one("lease", INSERT_COLUMNS, values(lease))
 
 
 def holding_groups(session: Session, moved: Iterable[Lease]) -> Statement:
-    """Asks which groups of some leases exist, and keeps those from being deleted or moved until the transaction ends.
+    """Statement for the existing groups of some leases; locks them against deletion and moves.
 
-    Whoever takes leases away by group (a deletion, a seek) scans them in the order of their times, waits at one that is
-    locked, and would miss what is made, or moved there, for an earlier time. A lease of what was never handed out needs
-    no such care: who makes one holds the group's progress. Nor does one that is taken over: it lies ahead then.
+    A deletion or a seek scans a group's leases in the order of their times, waits at a locked one, and would miss
+    leases that are created, or moved, before that position. Leases of first deliveries are safe: their creation locks
+    the group's progress. So are leases that are taken over: they are moved ahead.
     """
     wanted = sorted({lease.group_id for lease in moved})
-    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    # Ordered by the primary key, which MariaDB uses only then: see Dialect.by_index.
     query = (
         f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id IN ({marks(wanted)})"
         " ORDER BY group_id"
@@ -71,18 +71,18 @@ def holding_groups(session: Session, moved: Iterable[Lease]) -> Statement:
 
 
 def drop_of_groups(session: Session, group_ids: Iterable[int]) -> int:
-    """Deletes all leases of groups that are gone; how many."""
+    """Deletes all leases of deleted groups; returns how many."""
     return sum(session.run("DELETE FROM lease WHERE group_id = ?", (group_id,)) for group_id in sorted(group_ids))
 
 
 def drop_orphans(session: Session) -> int:
-    """Deletes leases whose group is gone; how many. Brokers of earlier versions left some.
+    """Deletes orphaned leases of deleted groups; returns how many. Brokers of earlier versions left some.
 
     Reads the first entry of each group in an index of the leases.
     """
     leased = {row[0] for row in session.fetch("SELECT DISTINCT group_id FROM lease")}
     known = session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased))
-    # A number is never given to another group: whoever is gone stays so.
+    # Group numbers are never reused.
     return drop_of_groups(session, leased - {row[0] for row in known})
 
 
@@ -96,7 +96,7 @@ def storing(lease: Lease) -> Statement:
 
 
 def lock(session: Session, lease_ids: Iterable[int]) -> dict[int, Lease]:
-    """Leases by number, locked; those that are gone are left out. By primary key."""
+    """Leases by number, locked; missing ones are omitted. By primary key."""
     found = session.fetch_in(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id",
         sorted(lease_ids),
