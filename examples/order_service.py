@@ -1,10 +1,10 @@
-"""An order service: an order in its database and its message happen both, or neither.
+"""An order service: the order in its database and its message both happen, or neither does.
 
-    python examples/order_service.py                    with a broker inside this process
+    python examples/order_service.py                    with an in-process broker
     python examples/order_service.py localhost:8085     with a running one: halfmq serve --auto-create
 
 Three orders are placed. The first one is paid for; the second is refused by the payment; with the third the service
-"forgets" the verdict, as if it had crashed after its local commit, and is asked by the broker.
+does not send the verdict, as if it had crashed after its local commit, and the broker checks it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class PaymentRefused(Exception):
 
 
 class Orders(TransactionListener):
-    """The service's own database, and its answers to the broker's checks."""
+    """The service's database, and its answers to the broker's checks."""
 
     def __init__(self, url: str) -> None:
-        """Makes the tables, on MySQL, MariaDB or SQLite.
+        """Creates the tables, on MySQL, MariaDB or SQLite.
 
-        Checks have connections of their own, which do not wait long for a local transaction that still runs: the broker
-        will ask again.
+        Checks use their own connections with a short lock timeout: when a local transaction is still running, the
+        broker will check again.
         """
         server = not url.startswith("sqlite")
         patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
@@ -54,25 +54,25 @@ class Orders(TransactionListener):
                 connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
 
     def write(self, connection: sqlalchemy.Connection, number: int, item: str, transaction_id: str) -> None:
-        """Notes the transaction, and writes its order. It fails where a check has refused the transaction before."""
+        """Records the transaction and writes its order. Fails if a check has refused the transaction before."""
         connection.execute(NOTE, {"id": transaction_id, "status": "done"})
         connection.execute(ORDER, {"number": number, "item": item})
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Is not used here: the local transaction is run inside `with producer.transaction()`."""
+        """Not used: the local transaction runs inside `with producer.transaction()`."""
         raise NotImplementedError
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Takes the transaction's key, so that it cannot happen any more; where that is taken, looks by whom.
+        """Inserts the transaction's key, so that it can no longer commit; if the key exists, reads its status.
 
-        While the local transaction runs, the key is locked: this ends with an exception, which counts as UNKNOWN.
+        While the local transaction runs, the key is locked: this raises an exception, which counts as UNKNOWN.
         """
         own = {"id": messages.transaction_id}
         try:
             with self.checking.begin() as connection:
                 connection.execute(NOTE, {**own, "status": "refused"})
         except IntegrityError:
-            # In a transaction of its own: it sees what was committed until now.
+            # In a separate transaction, which sees everything committed so far.
             with self.checking.begin() as connection:
                 status = connection.execute(FIND, own).scalar_one()
             if status != "done":
@@ -88,7 +88,7 @@ class Orders(TransactionListener):
 
 
 def place_orders(producer: TransactionProducer, orders: Orders) -> None:
-    """Places three orders, each of which ends in another way."""
+    """Places three orders with three different outcomes."""
     with producer.transaction() as tx:
         tx.send("orders", json.dumps({"number": 1, "item": "lamp"}))
         with orders.database.begin() as connection:
@@ -112,7 +112,7 @@ def place_orders(producer: TransactionProducer, orders: Orders) -> None:
 
 
 def main() -> None:
-    """Places the orders and receives what consumers may see of them."""
+    """Places the orders and receives the messages that become visible."""
     with contextlib.ExitStack() as stack:
         endpoint = sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(embedded_broker(first_check=2.0)).endpoint
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

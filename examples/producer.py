@@ -1,4 +1,4 @@
-"""Places an order and tells about it: both happen, or neither. Usage: producer.py ENDPOINT ORDER [DATABASE]."""
+"""Places an order and publishes it: both happen, or neither. Usage: producer.py ENDPOINT ORDER [DATABASE]."""
 
 import sys
 
@@ -12,10 +12,10 @@ FIND = sqlalchemy.text("SELECT status FROM local_transactions WHERE transaction_
 
 
 class Orders(TransactionListener):
-    """The local transaction, and how to find out later what became of it."""
+    """The local transaction, and the check that finds out its outcome later."""
 
     def __init__(self, url: str) -> None:
-        """Makes the tables. A check does not wait long for a local transaction that still runs: it will come again."""
+        """Creates the tables. A check waits 2 s at most for a running local transaction; the broker checks again."""
         server = not url.startswith("sqlite")
         patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
         self.shop = sqlalchemy.create_engine(url)
@@ -29,14 +29,14 @@ class Orders(TransactionListener):
                 database.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
 
     def execute_local_transaction(self, messages: HalfMessages, order: str) -> LocalTransactionState:
-        """Writes the order, and in the same transaction that it is done."""
+        """Writes the order and, in the same transaction, the transaction's id with status done."""
         with self.shop.begin() as database:
             database.execute(NOTE, {"id": messages.transaction_id, "status": "done"})
             database.execute(sqlalchemy.text("INSERT INTO orders (content) VALUES (:order)"), {"order": order})
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Refuses the transaction for good if its key is free; otherwise looks whose it is. An exception is UNKNOWN."""
+        """Claims the key to block the transaction for good; if taken, reads the status. An exception is UNKNOWN."""
         own = {"id": messages.transaction_id}
         try:
             with self.checking.begin() as database:

@@ -11,7 +11,7 @@ SHARED, COPIED, NEWCOMER = "how-to-workers", "how-to-caches", "how-to-newcomer"
 
 admin = Admin(ENDPOINT)
 for group in (SHARED, COPIED, NEWCOMER):
-    admin.delete_group(group, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(group, missing_ok=True)  # Left over from an earlier run.
 admin.delete_topic(TOPIC, missing_ok=True)
 admin.create_topic(TOPIC, queues=1)
 admin.create_group(SHARED)
@@ -37,12 +37,12 @@ with Producer(ENDPOINT) as producer:
     with Consumer(ENDPOINT, SHARED, TOPIC) as one, Consumer(ENDPOINT, SHARED, TOPIC) as other:
         print("shared:", take(4, one, other))
 
-    # Broadcasting: every message goes to both. Each keeps its place under its client_id.
+    # Broadcasting: every message goes to both. Each has its own progress, stored under its client_id.
     for client_id in ("cache-1", "cache-2"):
         with Consumer(ENDPOINT, COPIED, TOPIC, client_id=client_id) as consumer:
             print(f"{client_id}:", take(4, consumer))
 
-    # Begins at the next message to come.
+    # Starts at the next message.
     with Consumer(ENDPOINT, NEWCOMER, TOPIC) as consumer:
         consumer.wait_until_subscribed()
         producer.send(TOPIC, "news 4")

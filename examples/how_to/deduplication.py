@@ -9,7 +9,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-invoices", "how-to-billing"
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=1, dedup_window=3600)
     admin.create_group(GROUP)
@@ -29,7 +29,7 @@ with TransactionProducer(ENDPOINT, "how-to-accounts") as accounts:
     except DuplicateKey as taken:
         print("half message:", taken.reason, "owner is the first:", taken.owner == first.message_id)
 
-    # While a half message waits for its verdict, nobody knows who will have the key.
+    # While a half message has no verdict, the owner of the key is not yet decided.
     with accounts.transaction() as tx:
         tx.send(TOPIC, "invoice 8", dedup_key="invoice-8")
         try:
@@ -38,7 +38,7 @@ with TransactionProducer(ENDPOINT, "how-to-accounts") as accounts:
             print("ordinary message:", pending.reason)
         tx.rollback("the customer changed her mind")
 
-    # The rollback gave the key back.
+    # The rollback released the key.
     print("after the rollback: duplicate", accounts.send(TOPIC, "invoice 8", dedup_key="invoice-8").duplicate)
 
 with Consumer(ENDPOINT, GROUP, TOPIC) as consumer:

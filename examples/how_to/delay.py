@@ -1,4 +1,4 @@
-"""Messages that come later: after a delay, at a time, out of a transaction, and one that is taken back before."""
+"""Delayed messages: after a delay, at a time, from a transaction, and one that is recalled before delivery."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-reminders", "how-to-mailer"
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=1)
     admin.create_group(GROUP)

@@ -11,7 +11,7 @@ ACCOUNTING, AUDIT, ARCHIVE = "how-to-accounting", "how-to-audit", "how-to-archiv
 
 with Admin(ENDPOINT) as admin:
     for group in (ACCOUNTING, AUDIT, ARCHIVE):
-        admin.delete_group(group, missing_ok=True)  # What an earlier run left behind.
+        admin.delete_group(group, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=1)
     for group in (ACCOUNTING, AUDIT, ARCHIVE):

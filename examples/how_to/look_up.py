@@ -1,4 +1,4 @@
-"""Where is the message about order 7, and what became of it?"""
+"""Finds the message about order 7 and shows its timeline."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-orders", "how-to-shipping"
 
 admin = Admin(ENDPOINT)
-admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
 admin.delete_topic(TOPIC, missing_ok=True)
 admin.create_topic(TOPIC, queues=1)
 admin.create_group(GROUP, retry_delays=[0.1])

@@ -1,4 +1,4 @@
-"""Several brokers, one of them away, and a producer that goes on at the pace of the brokers."""
+"""Several brokers, one of them unreachable, and a producer that adapts to the pace of the brokers."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -6,24 +6,24 @@ from concurrent.futures import ThreadPoolExecutor
 from consumer_sdk import Consumer
 from producer_sdk import Admin, BatchLimits, BrokerUnavailable, Producer, RetryConfig
 
-# All brokers on one database, with commas between. Nobody listens at the last one.
+# All brokers of one database, separated by commas. No broker listens on the last address.
 ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085") + ",localhost:1"
 TOPIC, GROUP = "how-to-clicks", "how-to-counter"
 THREADS, CLICKS = 32, 500
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC)
     admin.create_group(GROUP)
 
-# How long a call goes on while no broker takes it. Many small requests at a time, so that there is some load.
+# How long a call is retried while no broker accepts it. Many small concurrent requests, to create load.
 patient = RetryConfig(deadline=20.0)
 many = BatchLimits(items=1, in_flight=THREADS)
 
 
 def click(number: int) -> bool:
-    """Sends one message; whether it was stored. A thread waits for its answer: that bounds what is under way."""
+    """Sends one message; returns whether it was stored. Each thread waits for its answer, which bounds concurrency."""
     try:
         producer.send(TOPIC, f"click {number}")
     except BrokerUnavailable as error:

@@ -10,7 +10,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-bookings", "how-to-ledger"
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=4)
     admin.create_group(GROUP, retry_delays=[0.2])
@@ -28,7 +28,7 @@ booked: dict[str | None, list[str]] = defaultdict(list)
 
 
 def book(message: ReceivedMessage) -> None:
-    """Fails once in the middle: what comes behind it in the same group waits for it."""
+    """Fails once in the middle: the messages after it in the same group wait for it."""
     if (message.message_group, message.text, message.attempt) == ("anna", "deposit 50", 1):
         raise RuntimeError("the ledger is locked")
     booked[message.message_group].append(message.text)

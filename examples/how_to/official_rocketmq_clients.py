@@ -1,4 +1,4 @@
-"""Official RocketMQ clients on halfmq: a transaction, its check, and both worlds reading one topic."""
+"""Official RocketMQ clients on halfmq: a transaction, its check, and clients of both kinds reading one topic."""
 
 import os
 import threading
@@ -23,17 +23,17 @@ checked = threading.Event()
 
 
 class Orders(TransactionChecker):
-    """Is asked about half messages that nobody committed or rolled back."""
+    """Answers checks of half messages that have no verdict."""
 
     def check(self, message: Message) -> TransactionResolution:
-        """Looks up the order; here it is always there."""
+        """Looks up the order; here it always exists."""
         print("asked about:", message.body.decode())
         checked.set()
         return TransactionResolution.COMMIT
 
 
 def message(text: str, tag: str) -> Message:
-    """A message as this client knows it."""
+    """Builds a message of this client's type."""
     made = Message()
     made.topic, made.body, made.tag = TOPIC, text.encode(), tag
     return made
@@ -41,13 +41,13 @@ def message(text: str, tag: str) -> Message:
 
 with Admin(ENDPOINT) as admin:
     for group in (GROUP, OTHER_GROUP):
-        admin.delete_group(group, missing_ok=True)  # What an earlier run left behind.
+        admin.delete_group(group, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC)
     admin.create_group(GROUP)
     admin.create_group(OTHER_GROUP)
 
-# Without keys set in the broker, any will do.
+# Any credentials work unless the broker has access keys set.
 configuration = ClientConfiguration(ENDPOINT, Credentials("", ""))
 producer = Producer(configuration, (TOPIC,), checker=Orders())
 producer.startup()

@@ -10,7 +10,7 @@ TOPIC, GROUP = "how-to-prints", "how-to-printer"
 LATER, USUAL, URGENT = 0, 1, 2
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=1, priority_levels=3)
     admin.create_group(GROUP)
@@ -28,7 +28,7 @@ with Producer(ENDPOINT) as producer:
 with TransactionProducer(ENDPOINT, "how-to-office") as office, office.transaction() as tx:
     tx.send(TOPIC, "passport", priority=URGENT)
 
-# With a small prefetch, little that is less urgent waits in this process already when something urgent comes.
+# A small prefetch keeps few less urgent messages ahead of an urgent one in this process.
 printed = []
 with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1) as consumer:
     for message in consumer:

@@ -10,7 +10,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-jobs", "how-to-crew"
 
 with Admin(ENDPOINT) as admin:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     admin.create_topic(TOPIC, queues=1)
     admin.create_group(GROUP)
@@ -40,7 +40,7 @@ producer.send(TOPIC, "a long job")
 with Consumer(ENDPOINT, GROUP, TOPIC, lease_duration=1.0) as consumer:
     consumer.run(work, workers=1)
 
-# longest_hold ends the extensions here, as a process that hangs or dies does; then somebody else gets the message.
+# Here longest_hold ends the extensions, as a hung or dead process would; then another consumer gets the message.
 producer.send(TOPIC, "a forgotten job")
 with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1, lease_duration=0.4, longest_hold=0.1) as hanging:
     late = next(hanging)
@@ -54,7 +54,7 @@ with Consumer(ENDPOINT, GROUP, TOPIC, prefetch=1, lease_duration=0.4, longest_ho
             print("too late to acknowledge:", stale.reason)
         again.ack()
 
-# By offset, without a group: nobody else notices.
+# By offset, without a group: no effect on consumers.
 with QueueReader(ENDPOINT) as reader:
     print("read:", [message.text for message in reader.read_queue(TOPIC, 0, offset=4).messages])
 producer.close()

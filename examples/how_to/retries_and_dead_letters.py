@@ -1,4 +1,4 @@
-"""A message that fails is tried again, then put aside, and delivered again when the cause is repaired."""
+"""A failing message is retried, then moved to the dead letters, and redriven when the cause is fixed."""
 
 import os
 
@@ -9,7 +9,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-parcels", "how-to-packing"
 
 admin = Admin(ENDPOINT)
-admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
 for topic in (TOPIC, f"%DLQ%{GROUP}"):
     admin.delete_topic(topic, missing_ok=True)
 admin.create_topic(TOPIC, queues=1)
@@ -17,7 +17,7 @@ admin.create_group(GROUP, max_attempts=3, retry_delays=[0.1, 0.3])
 
 with Producer(ENDPOINT) as producer:
     producer.send(TOPIC, "a hat")
-# Where a message came from makes no difference to how it is retried. A real producer has a listener.
+# Half messages are retried like ordinary ones. A real producer has a listener.
 with TransactionProducer(ENDPOINT, "how-to-web-shop") as shop, shop.transaction() as tx:
     tx.send(TOPIC, "a piano")
 

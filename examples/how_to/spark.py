@@ -13,10 +13,10 @@ SALES, TOTALS, GROUP = "how-to-sales", "how-to-totals", "how-to-spark"
 
 with Admin(ENDPOINT) as admin:
     for topic in (SALES, TOTALS):
-        admin.delete_topic(topic, missing_ok=True)  # What an earlier run left behind.
+        admin.delete_topic(topic, missing_ok=True)  # Left over from an earlier run.
         admin.create_topic(topic)
     admin.delete_group(GROUP, missing_ok=True)
-    # Retention spares what the stream has not read.
+    # Retention keeps what the stream has not read.
     admin.create_group(GROUP, keep_unread=True)
 with Producer(ENDPOINT) as producer:
     sold = [("CH", 250), ("AT", 90), ("CH", 30), ("LI", 7)]
@@ -30,8 +30,8 @@ table = reader.option("topic", SALES).load().selectExpr("key AS country", "int(s
 for row in table.groupBy("country").sum("amount").orderBy("country").collect():
     print(f"{row.country}: {row[1]}")
 
-# As a stream: large sales go on to another topic, each of them once, whatever is killed on the way.
-checkpoint = tempfile.mkdtemp()  # A real query keeps its checkpoint where it survives.
+# As a stream: large sales are copied to another topic exactly once, whichever process is killed meanwhile.
+checkpoint = tempfile.mkdtemp()  # A real query keeps its checkpoint on durable storage.
 sales = (
     spark.readStream.format("halfmq")
     .options(endpoint=ENDPOINT, topic=SALES, startingOffsets="earliest", group=GROUP)

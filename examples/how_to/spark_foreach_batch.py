@@ -1,4 +1,4 @@
-"""One micro-batch goes to two topics and a database, each of them once, although it fails between them."""
+"""One micro-batch is written to two topics and a database, each exactly once, despite a failure in between."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ from producer_sdk import Admin, Message, Producer
 
 ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 ORDERS, LARGE, SMALL = "how-to-batch-orders", "how-to-batch-large", "how-to-batch-small"
-RUN = os.getpid()  # A real query's outputs have names that stay.
+RUN = os.getpid()  # A real query's outputs have fixed names.
 
 with Admin(ENDPOINT) as admin:
     for topic in (ORDERS, LARGE, SMALL):
-        admin.delete_topic(topic, missing_ok=True)  # What an earlier run left behind.
+        admin.delete_topic(topic, missing_ok=True)  # Left over from an earlier run.
         admin.create_topic(topic)
 with Producer(ENDPOINT) as producer:
     producer.send_many([Message(ORDERS, str(amount)) for amount in (250, 90, 30, 7)])
 
-folder = Path(tempfile.mkdtemp())  # A real query keeps its checkpoint where it survives.
+folder = Path(tempfile.mkdtemp())  # A real query keeps its checkpoint on durable storage.
 with closing(sqlite3.connect(folder / "shop.db")) as shop:
     shop.execute(CREATE_BATCH_APPLIED)
     shop.execute("CREATE TABLE revenue (amount INT)")
@@ -32,7 +32,7 @@ fails = [True, False]
 
 
 def take(orders: DataFrame, batch_id: int) -> None:
-    """Writes large orders, then the revenue, then small orders; the first time it does not come to the last."""
+    """Writes large orders, then the revenue, then small orders; the first run fails before the last step."""
     amount = orders.selectExpr("int(string(value)) AS amount", "value")
     with persisted(amount):
         large, small = (amount.where(each).select("value") for each in ("amount >= 50", "amount < 50"))

@@ -1,4 +1,4 @@
-"""A topic's life: made, changed while it is used, and deleted only when nobody loses anything."""
+"""A topic's life cycle: created, changed while in use, and deleted only when no pending data would be lost."""
 
 import os
 from datetime import timedelta
@@ -10,7 +10,7 @@ ENDPOINT = os.environ.get("HALFMQ_ENDPOINT", "localhost:8085")
 TOPIC, GROUP = "how-to-readings", "how-to-charts"
 
 with Admin(ENDPOINT) as admin, TransactionProducer(ENDPOINT, "how-to-meters") as meters:
-    admin.delete_group(GROUP, missing_ok=True)  # What an earlier run left behind.
+    admin.delete_group(GROUP, missing_ok=True)  # Left over from an earlier run.
     admin.delete_topic(TOPIC, missing_ok=True)
     topic = admin.create_topic(TOPIC, queues=2, retention=timedelta(days=7))
     print(f"made: {topic.queues} queues, messages are kept for {topic.retention.days} days")
@@ -43,9 +43,7 @@ with Admin(ENDPOINT) as admin, TransactionProducer(ENDPOINT, "how-to-meters") as
             print("while a transaction is open:", refused.reason)
         tx.rollback("the meter was replaced")
 
-    admin.delete_group(
-        GROUP
-    )  # With its leases: what the consumer had not read was given back, and waits for the group.
+    admin.delete_group(GROUP)  # Its leases, such as those of nacked messages, would keep the topic in use.
     admin.delete_topic(TOPIC)
     try:
         admin.get_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""Condenses a topic into figures of windows of time: spark-submit examples/pipeline/aggregate.py --help."""
+"""Aggregates a topic over time windows: spark-submit examples/pipeline/aggregate.py --help."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""Holds a table against the messages about it.
+"""Compares a table with the messages about its rows.
 
 spark-submit examples/pipeline/reconcile.py --database URL --table NAME --topic NAME --from TIME --output PATH
 """

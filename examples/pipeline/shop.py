@@ -34,7 +34,7 @@ with Admin(ENDPOINT) as admin, closing(shop), closing(shop.cursor()) as cursor:
         for start in range(0, orders, AT_ONCE):
             part = range(start, min(start + AT_ONCE, orders))
             with producer.transaction() as transaction:
-                # Each costs 9.00; the first is told wrong, and one of each tenth is not told.
+                # Each costs 9.00; the first message has a wrong amount, and one in ten is missing.
                 told = [Message("shop-orders", '{"amount": "9.00"}', keys=[str(order)]) for order in part]
                 told[0] = Message("shop-orders", '{"amount": "8.00"}', keys=["0"]) if start == 0 else told[0]
                 lost = {order for order in part if order % (orders // 10) == orders // 20}
