@@ -73,7 +73,7 @@ class Broker:
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
 
     async def stop(self) -> bool:
-        """Drains: clients are sent elsewhere, calls under way end, everything acknowledged is durable.
+        """Drains: clients are sent elsewhere, calls in flight end, everything acknowledged is durable.
 
         Returns:
             Whether all ended. If not, threads wait for a database that does not answer, and whose answer no one needs.

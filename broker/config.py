@@ -72,9 +72,9 @@ class BrokerConfig:
         auto_create: make unknown topics and consumer groups when they are first named.
         auto_create_groups: make unknown consumer groups; None: with auto_create, and with rocketmq, as its proxies do.
         max_body_bytes: largest body of a message.
-        max_calls: calls under way at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
-        max_streams: streams under way at a time (consumers, check streams, pulls); more are refused likewise.
-        max_request_bytes: bytes of all requests under way; each that arrives slowly counts as the largest; more are
+        max_calls: calls in flight at a time; more are refused with RESOURCE_EXHAUSTED and a retry delay.
+        max_streams: streams in flight at a time (consumers, check streams, pulls); more are refused likewise.
+        max_request_bytes: bytes of all requests in flight; each that arrives slowly counts as the largest; more are
             refused likewise.
         drain: seconds that calls may take to end after SIGTERM.
         answer_timeout: seconds to wait for the database's answer to a statement.

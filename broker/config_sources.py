@@ -34,7 +34,7 @@ def load_config(
 ) -> BrokerConfig:
     """Reads the settings from everywhere.
 
-    In the place of database they may say database_file: the name of a file that holds the URL.
+    Instead of database they may say database_file: the name of a file that holds the URL.
 
     Args:
         arguments: what the command line said; None where it said nothing.

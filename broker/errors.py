@@ -9,7 +9,7 @@ BrokerError
 │   └── StaleReceipt         the lease behind a receipt handle ended
 ├── Overloaded               too much is waiting; come back after `retry_after`
 ├── StorageUnavailable       the database cannot be reached or cannot write; come back later
-│   └── RowsHeld             somebody else holds rows that are needed, for too long
+│   └── RowsHeld             another session holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); its batch mates are fine
 └── ConfigurationError       the broker cannot start like this
 
@@ -111,7 +111,7 @@ class StorageUnavailable(BrokerError):
 
 
 class RowsHeld(StorageUnavailable):
-    """Somebody else holds rows that this needs; the database is there, and takes other work."""
+    """Another session holds rows that this needs; the database is there, and takes other work."""
 
     def __init__(self, message: str, *, waited: bool = False) -> None:
         """Takes whether it waited for them, in vain; otherwise it only asked."""

@@ -123,7 +123,7 @@ class Server:
             raise _unusable(self._config) from error
 
     async def serve(self) -> None:
-        """Tells clients that they can come."""
+        """Returns clients that they can come."""
         await self._health.serve()
 
     async def drain(self) -> None:
@@ -135,7 +135,7 @@ class Server:
         self._consumers.drain()
 
     async def stop(self) -> None:
-        """Ends the calls under way, within the time that the settings give them."""
+        """Ends the calls in flight, within the time that the settings give them."""
         if self._front is not None:
             self._front.close()
         await self._server.stop(self._config.drain)

@@ -57,7 +57,7 @@ def check_count(name: str, value: object, most: int | None = None) -> None:
 
 
 def check_number(name: str, value: int | None, least: int = 0, bits: int = 31) -> int | None:
-    """Gives back None and what is a whole number of so many bits, and refuses anything else."""
+    """Returns None and what is a whole number of so many bits, and refuses anything else."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << bits):
         return value
     refuse(name, f"is a whole number from {least} to 2^{bits}-1", value)

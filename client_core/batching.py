@@ -1,4 +1,4 @@
-"""Batching without a timer: while one request is under way, the next one fills.
+"""Batching without a timer: while one request is in flight, the next one fills.
 
 A lone item goes at once. Under load a request takes whatever came meanwhile, so batches grow exactly as far as the
 broker's speed makes them. Waiting items cost one future each: no task, no retry machinery, no lock.
@@ -48,12 +48,12 @@ OutcomeT = TypeVar("OutcomeT")
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How large requests grow, and how many are under way.
+    """How large requests grow, and how many are in flight.
 
     Attributes:
         items: Items in one request at most.
         size: Bytes of items in one request at most; a larger item goes alone. No request grows beyond 32 MiB.
-        in_flight: Requests of one kind under way at a time. With two, the broker has work while the client reads the
+        in_flight: Requests of one kind in flight at a time. With two, the broker has work while the client reads the
             last answer; more help where the network is slow compared with the broker. Messages of ``send_many``, and
             those with a message group, go in one request after the other all the same, in the order of the calls.
     """
@@ -107,7 +107,7 @@ class Batcher(Generic[ItemT, ResultT]):
                 item. Its second argument is what the items of the request have in common.
             limits: How large requests grow; None: the defaults of BatchLimits.
             passing: Whether a result says that its item is to be sent again. Items with an order then wait for it; it
-                needs limits with one request under way.
+                needs limits with one request in flight.
         """
         self._send = send
         self._limits = limits or BatchLimits()
@@ -304,7 +304,7 @@ async def ask(
 async def outcomes_of(
     asked: Iterable[Awaitable[ResultT]], read: Callable[[ResultT], OutcomeT]
 ) -> list[OutcomeT | HalfmqError]:
-    """Waits for the results of several items; what became of one does not hide what became of the others.
+    """Waits for the results of several items; the outcome of one does not hide the outcome of the others.
 
     Args:
         asked: What to wait for.

@@ -7,7 +7,7 @@ HalfmqError
 ├── BrokerUnavailable       no broker answered before the retry deadline; repeat the call with its message_ids
 ├── BrokerFailed            a broker failed over the request; nobody knows how far it came
 ├── RequestRefused          the broker refused the request or one item of it
-│   ├── TransactionRefused  the broker refused because of where the transaction stands
+│   ├── TransactionRefused  the broker refused because of the transaction's state
 │   ├── DuplicateKey        another message has the dedup_key
 │   └── RecallRefused       a message could not be taken back: it is in the log already, or was never committed
 ├── BatchRefused            some messages of send_many were refused; says which
@@ -118,7 +118,7 @@ class RequestRefused(HalfmqError):
 
 
 class TransactionRefused(RequestRefused):
-    """The broker refused because of where the transaction stands; ``state`` is the recorded outcome, if any."""
+    """The broker refused because of the transaction's state; ``state`` is the recorded outcome, if any."""
 
 
 class DuplicateKey(RequestRefused):
@@ -151,7 +151,7 @@ class BatchRefused(HalfmqError):
     def __init__(
         self, message: str, outcomes: Sequence[LogPosition | HalfmqError], message_ids: Sequence[str] = ()
     ) -> None:
-        """Makes the error from what became of each message, and from the ids under which they were sent."""
+        """Makes the error from the outcome of each message, and from the ids under which they were sent."""
         super().__init__(message, message_ids=message_ids)
         self.outcomes = tuple(outcomes)
 
@@ -170,7 +170,7 @@ class BatchRecallRefused(HalfmqError):
     """
 
     def __init__(self, message: str, outcomes: Sequence[datetime | HalfmqError]) -> None:
-        """Makes the error from what became of each message."""
+        """Makes the error from the outcome of each message."""
         super().__init__(message)
         self.outcomes = tuple(outcomes)
 

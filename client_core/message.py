@@ -31,7 +31,7 @@ class Message:
             consumer group handles them one after the other; or None.
         deliver_at: Consumers get it at this time, not before; it has a time zone. None, or a time in the past: at
             once. For a half message too the time stands as it is, whenever the commit comes.
-        delay: In the place of deliver_at: so long after the broker took it in, in seconds or as a timedelta.
+        delay: Instead of deliver_at: so long after the broker took it in, in seconds or as a timedelta.
         priority: Messages of a higher priority are delivered first: 0 up to the topic's priority levels less one. Not
             together with message_group.
         dedup_key: Business identity, up to 255 bytes: a topic takes in one message with the same key within its
@@ -69,12 +69,12 @@ class LogPosition:
 
     Attributes:
         topic: Topic of the queue.
-        queue: Number of the queue within its topic, from 0; None while the message waits for its time, and for ever
+        queue: Number of the queue within its topic, from 0; None while the message waits for its time, and forever
             once it was recalled.
         offset: Offset within the queue, from 0, without gaps; None where queue is.
         message_id: Identity of the message that lies there.
         scheduled_at: When it will be delivered, while it waits for that time (UTC); None otherwise.
-        recalled_at: When it was taken back before its time (database time, UTC); None unless it was.
+        recalled_at: When it was recalled before its delivery time (database time, UTC); None unless it was.
         duplicate: Whether the topic had a message with this ``dedup_key``: the place is that message's, and the one
             that was sent is dropped.
     """
@@ -111,7 +111,7 @@ class HalfMessages(Sequence[Message]):
         transaction_id: Identity of the transaction.
         messages: The messages.
         check_number: Which of the broker's checks this is, from 1; 0 when the local transaction is to be run, and when
-            the producer itself checks what became of it, after an exception left its block.
+            the producer itself checks the outcome of it, after an exception left its block.
         max_checks: After this many checks the transaction is parked; 0 outside of a check.
         prepared_at: When it was prepared (database time, UTC); None outside of a check.
     """

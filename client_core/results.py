@@ -34,11 +34,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Where a transaction stands after prepare, commit or rollback.
+    """State of a transaction after prepare, commit or rollback.
 
     Attributes:
         transaction_id: Identity of the transaction.
-        state: Where it stands now.
+        state: Its current state.
         released: Where its messages lie when it is committed, or when those will be delivered that wait for their time.
     """
 
@@ -49,7 +49,7 @@ class TransactionResult:
 
 @dataclass(frozen=True, slots=True)
 class TransactionSendResult:
-    """What became of ``send_in_transaction``.
+    """Outcome of ``send_in_transaction``.
 
     Attributes:
         transaction_id: Identity of the transaction.
@@ -116,7 +116,7 @@ class TransactionInfo:
 
     Attributes:
         transaction_id: Identity of the transaction.
-        state: Where it stands.
+        state: Its state.
         producer_group: Group that is asked about it.
         messages: Its half messages, while the verdict is open.
         check_count: Checks sent so far.
@@ -151,10 +151,10 @@ def message_ids(transaction_id: str, count: int) -> tuple[str, ...]:
 
 
 def transaction_result(result: pb.TransactionResult, transaction_id: str) -> TransactionResult:
-    """Reads what became of one item.
+    """Reads the outcome of one item.
 
     Raises:
-        TransactionRefused: The broker refused because of where the transaction stands.
+        TransactionRefused: The broker refused because of the transaction's state.
         RequestRefused: The broker refused for another reason.
         BrokerUnavailable: The broker could not do it now.
         BrokerFailed: The broker failed over it.
@@ -222,7 +222,7 @@ def _verdict(op: pb.OpRecord) -> VerdictInfo:
 
 
 def read_state(number: int) -> TransactionState:
-    """Reads where a transaction stands; a newer broker may know states that this SDK does not."""
+    """Reads the state of a transaction; a newer broker may know states that this SDK does not."""
     return _STATES.get(number, TransactionState.UNSPECIFIED)
 
 

@@ -32,7 +32,7 @@ class TransactionState(IntEnum):
     ROLLED_BACK = pb.TRANSACTION_STATE_ROLLED_BACK
     """Its messages are gone."""
     PARKED = pb.TRANSACTION_STATE_PARKED
-    """All checks were spent without a verdict; an operator decides."""
+    """All checks were used up without a verdict; an operator decides."""
 
 
 class VerdictSource(IntEnum):

@@ -33,7 +33,7 @@ class Consumer:
 
     Each message is delivered to one member of the group under a lease, which is extended for as long as the message
     is held here, and again to somebody until it is acked: at least once. Usable right after construction: iterate, call
-    ``receive()``, or give a handler to ``run()``. Use it with ``with``, or call ``close()`` in the end.
+    ``receive()``, or give a handler to ``run()``. Use it with ``with``, or call ``close()`` when done.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Consumer:
             lease_duration: Seconds after which others get what this process holds if it dies, from 0.1 to 12 h; None:
                 the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
             longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
                 application forgot goes to somebody else.
@@ -72,7 +72,7 @@ class Consumer:
             filter: Which messages the group wants: a TagFilter or a SqlFilter for all topics, or a mapping with one for
                 each of some topics. It belongs to the group: all of its consumers name the same one, or none. None: as
                 the group is set.
-            replace_filters: Give the group these filters in the place of those it has; without it, a consumer that
+            replace_filters: Give the group these filters instead of those it has; without it, a consumer that
                 names other ones is refused.
             start: Where to begin with topics that the group never read: "earliest", "latest", or a time with its time
                 zone. None: as the group is set.
@@ -121,7 +121,7 @@ class Consumer:
         """Waits until a broker has confirmed the subscription.
 
         Args:
-            timeout: Seconds to wait at most; None: for ever.
+            timeout: Seconds to wait at most; None: forever.
 
         Raises:
             TimeoutError: No broker confirmed it in time.
@@ -177,7 +177,7 @@ class Consumer:
 
         Args:
             max_messages: How many to take at most; what is there is taken, without waiting for more.
-            timeout: Seconds to wait for the first one; None: for ever.
+            timeout: Seconds to wait for the first one; None: forever.
 
         Returns:
             At least one message; none after the timeout, and once the consumer is stopped.
@@ -286,7 +286,7 @@ class Consumer:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
-            filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            filter: Which messages are wanted; the others are skipped and do not count. None: all.
             topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
 
         Raises:
@@ -299,7 +299,7 @@ class Consumer:
         )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
-        """Tells where the queues of a topic begin and end, and how far a group has come.
+        """Returns where the queues of a topic begin and end, and how far a group has come.
 
         Args:
             topic: Topic.

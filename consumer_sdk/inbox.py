@@ -78,7 +78,7 @@ class Inbox:
     def take_in_turn(self) -> pb.Delivery | None:
         """Takes the next message whose message group has no other one at work, without waiting.
 
-        What is passed over for that is kept for ``turn_over()``, so that one slow group does not hold up the others.
+        What is skipped for that is kept for ``turn_over()``, so that one slow group does not hold up the others.
         """
         with self._lock:
             taken = None

@@ -82,7 +82,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Request:
-    """The request under way. Handles that cannot be settled just now are sent again under a new id."""
+    """The request in flight. Handles that cannot be settled just now are sent again under a new id."""
 
     request_id: int
     nack: Nack | None

@@ -60,7 +60,7 @@ class Aggregate:
         group: A consumer group to report the progress to; None: none.
         skip_malformed: Pass over messages that are no such objects, or have no time; otherwise they end the job.
         max_offsets_per_trigger: Messages of a micro-batch.
-        say: Is told the progress, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     options: Mapping[str, str]
@@ -165,7 +165,7 @@ class Aggregate:
         return rows.withColumn("event_time", checked.cast("timestamp"))
 
     def _watch(self, query: StreamingQuery) -> Aggregated:
-        """Tells of every micro-batch until the query ends."""
+        """Returns of every micro-batch until the query ends."""
         told = -1
         messages, batches, late = 0, 0, False
         try:

@@ -61,7 +61,7 @@ class Replay:
         since, until: Messages that became visible in [since, until); None: no bound.
         messages_per_part: Messages that are released at once.
         origin_property: Property that tells where a message lay, as ``topic/queue/offset``; None: none does.
-        say: Is told the progress, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     folder: str

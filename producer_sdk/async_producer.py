@@ -43,7 +43,7 @@ _log = logging.getLogger("halfmq.producer")
 class AsyncProducer:
     """Sends ordinary messages, outside of transactions.
 
-    Use it with ``async with``, or call ``close()`` in the end. It belongs to the event loop of its first call.
+    Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class AsyncProducer:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             client_id: This producer's name in the broker's logs; None: host and process number.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
-            batching: How large requests grow and how many are under way; None: the defaults of BatchLimits.
-            close_grace: Seconds that ``close()`` waits, at most, for what is under way.
+            batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
+            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -76,7 +76,7 @@ class AsyncProducer:
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self._limits = batching or BatchLimits()
         self._sends = Batcher(self._send_messages, self._limits)
-        # What has an order: two requests under way may overtake each other.
+        # What has an order: two requests in flight may overtake each other.
         self._ordered_sends = Batcher(self._send_messages, replace(self._limits, in_flight=1), is_passing)
         self._recalls = Batcher(self._send_recalls, self._limits)
         self._close_grace = close_grace
@@ -87,7 +87,7 @@ class AsyncProducer:
         self._begin()
 
     async def close(self) -> None:
-        """Waits for what is under way, then closes the connections. Safe to repeat."""
+        """Waits for what is in flight, then closes the connections. Safe to repeat."""
         if self._closed:
             return
         self._link.bind()
@@ -183,7 +183,7 @@ class AsyncProducer:
         return positions
 
     async def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
-        """Takes back messages that wait for their time: no consumer ever sees them. Safe to repeat.
+        """Recalls scheduled messages: no consumer ever sees them. Safe to repeat.
 
         Args:
             message_ids: Identity of one message or of several, as send, commit or the transaction told them.

@@ -45,12 +45,12 @@ class AsyncTransaction:
         Args:
             calls: How to reach the broker.
             begin: Called before each message: refuses once the producer is closed.
-            own_check: How to find out what became of a block that an exception left; None: it is rolled back.
+            own_check: How to find out the outcome of a block that an exception left; None: it is rolled back.
         """
         self.transaction_id = new_id()
         """Identity of the transaction; store it along with the local change, so that a check can be answered."""
         self.result: TransactionResult | None = None
-        """Where the transaction stands after commit or rollback; None before, and when it had no message."""
+        """The transaction's state after commit or rollback; None before, and when it had no message."""
         self._calls = calls
         self._begin = begin
         self._own_check = own_check

@@ -47,7 +47,7 @@ class TransactionListener(ABC):
 
     @abstractmethod
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Tells how a local transaction ended whose verdict the broker never got.
+        """Returns how a local transaction ended whose verdict the broker never got.
 
         Args:
             messages: The half messages, with ``transaction_id`` and ``check_number``.
@@ -79,7 +79,7 @@ class AsyncTransactionListener(ABC):
 
     @abstractmethod
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Tells how a local transaction ended whose verdict the broker never got.
+        """Returns how a local transaction ended whose verdict the broker never got.
 
         Args:
             messages: The half messages, with ``transaction_id`` and ``check_number``.

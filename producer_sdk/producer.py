@@ -23,7 +23,7 @@ __all__ = ["Producer"]
 class Producer:
     """Sends ordinary messages, outside of transactions. Safe to share between threads.
 
-    Usable right after construction. Use it with ``with``, or call ``close()`` in the end.
+    Usable right after construction. Use it with ``with``, or call ``close()`` when done.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Producer:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             client_id: This producer's name in the broker's logs; None: host and process number.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
-            batching: How large requests grow and how many are under way; None: the defaults of BatchLimits.
-            close_grace: Seconds that ``close()`` waits, at most, for what is under way.
+            batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
+            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -70,7 +70,7 @@ class Producer:
         self._runner.run(self._core.start())
 
     def close(self) -> None:
-        """Waits for what is under way, then closes the connections. Safe to repeat."""
+        """Waits for what is in flight, then closes the connections. Safe to repeat."""
         try:
             if self._runner.started:
                 self._runner.run(self._core.close())
@@ -150,7 +150,7 @@ class Producer:
         return self._runner.run(self._core.send_many(messages))
 
     def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
-        """Takes back messages that wait for their time: no consumer ever sees them. Safe to repeat.
+        """Recalls scheduled messages: no consumer ever sees them. Safe to repeat.
 
         Args:
             message_ids: Identity of one message or of several, as send, commit or the transaction told them.

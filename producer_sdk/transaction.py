@@ -44,7 +44,7 @@ class Transaction:
 
     @property
     def result(self) -> TransactionResult | None:
-        """Where the transaction stands after commit or rollback; None before, and when it had no message."""
+        """The transaction's state after commit or rollback; None before, and when it had no message."""
         return self._core.result
 
     def send(

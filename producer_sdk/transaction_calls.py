@@ -30,7 +30,7 @@ __all__ = ["TransactionCalls"]
 
 # An id with its tag and length.
 _ID_SIZE = 38
-# Requests of rollbacks under way: each carries one reason, so different reasons must not wait for each other.
+# Requests of rollbacks in flight: each carries one reason, so different reasons must not wait for each other.
 _ROLLBACKS_IN_FLIGHT = 4
 
 

@@ -54,11 +54,11 @@ class TransactionProducer(Producer):
             group: Producer group; all of its members can answer for each other's transactions.
             listener: Runs and answers for local transactions.
             client_id: This producer's name in the broker's logs; None: host and process number.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
-            batching: How large requests grow and how many are under way; None: the defaults of BatchLimits.
+            batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
             listener_concurrency: Listener calls at a time, at most.
-            close_grace: Seconds that ``close()`` waits, at most, for what is under way.
+            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -93,7 +93,7 @@ class TransactionProducer(Producer):
         """Waits until a broker knows this producer and may ask it.
 
         Args:
-            timeout: Seconds to wait at most; None: for ever.
+            timeout: Seconds to wait at most; None: forever.
 
         Raises:
             TimeoutError: No broker registered it in time.
@@ -115,7 +115,7 @@ class TransactionProducer(Producer):
             arg: Handed to ``execute_local_transaction``.
 
         Returns:
-            What became of it. An exception of the listener is in it, not raised: a check finds out what it meant.
+            Outcome of it. An exception of the listener is in it, not raised: a check finds out what it meant.
 
         Raises:
             ListenerRequired: The producer has no listener.

@@ -246,7 +246,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def MeasureQueue(
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
     ) -> consumer_pb2.MeasureQueueResponse:
-        """Tells how many bytes a part of a queue has."""
+        """Returns how many bytes a part of a queue has."""
         found = await self._reader.measure_queue(
             request.topic, request.queue, request.offset, request.end_offset, request.max_bytes, request.topic_id
         )
@@ -255,7 +255,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def QueueOffsets(
         self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
     ) -> consumer_pb2.QueueOffsetsResponse:
-        """Tells where queues begin and end, and how far a group has come."""
+        """Returns where queues begin and end, and how far a group has come."""
         states = await self._topics.queue_states(request.topic, request.consumer_group)
         topic_id = states[0].topic_identity if states else ""
         offsets: Sequence[int] = ()

@@ -41,7 +41,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeGroup(
         self, request: admin_pb2.DescribeGroupRequest, context: _Context
     ) -> admin_pb2.DescribeGroupResponse:
-        """Tells a consumer group's settings and progress."""
+        """Returns a consumer group's settings and progress."""
         group, wanted, states = await self._groups.progress(request.group)
         now = self._clock.now()
         return admin_pb2.DescribeGroupResponse(

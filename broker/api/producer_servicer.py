@@ -41,7 +41,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
         return response
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
-        """Takes back messages that wait for their time."""
+        """Recalls scheduled messages."""
         self._sending.limits.check_items(len(request.message_ids), "message_ids")
         items = [_message_id(text) for text in request.message_ids]
         response = producer_pb2.RecallResponse()

@@ -62,7 +62,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def GetTimeline(
         self, request: query_pb2.GetTimelineRequest, context: _Context
     ) -> query_pb2.GetTimelineResponse:
-        """Tells what happened to a message."""
+        """Returns what happened to a message."""
         response = query_pb2.GetTimelineResponse()
         for event in await self._queries.timeline(*parse_message_id(request.message_id)):
             await self._add(response, event, request.message_id)

@@ -62,7 +62,7 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         return sink_pb2.DeleteSinkResponse()
 
     async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
-        """Tells how far a sink is."""
+        """Returns how far a sink is."""
         found = await self._epochs.find(request.sink)
         response = sink_pb2.GetSinkResponse()
         response.sink.name, response.sink.query_id = found.name, found.query_id

@@ -43,7 +43,7 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeTopic(
         self, request: admin_pb2.DescribeTopicRequest, context: _Context
     ) -> admin_pb2.DescribeTopicResponse:
-        """Tells a topic's settings and queues."""
+        """Returns a topic's settings and queues."""
         topic = await self._topics.topic(request.topic)
         response = admin_pb2.DescribeTopicResponse(topic=topics.topic(topic))
         for state in await self._topics.queue_states(request.topic):

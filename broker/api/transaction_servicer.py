@@ -106,7 +106,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     async def GetTransaction(
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
     ) -> transaction_pb2.GetTransactionResponse:
-        """Tells all that is known of a transaction."""
+        """Returns all that is known of a transaction."""
         detail, released = await self._operations.transaction(parse_id(request.transaction_id))
         return transaction_pb2.GetTransactionResponse(transaction=transactions.transaction(detail, released))
 
@@ -181,7 +181,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                 return
             outcome = taken
         except BrokerError as error:
-            # Also when the database is away: the transaction stays as it is and is checked again.
+            # Also when the database is unreachable: the transaction stays as it is and is checked again.
             outcome = error.as_outcome()
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")

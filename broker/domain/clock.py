@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time that leases, checks and retention go by."""
+    """Returns the time that leases, checks and retention go by."""
 
     def now(self) -> int:
         """Microseconds since 1970 (UTC), of the database's clock."""

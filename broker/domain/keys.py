@@ -1,4 +1,4 @@
-"""Keys as the tables hold them: short numbers in the place of texts of any length."""
+"""Keys as the tables hold them: short numbers instead of texts of any length."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Topic:
 
     @property
     def identity(self) -> str:
-        """Tells it from others of its name, which were made before or later, or in another database."""
+        """Returns it from others of its name, which were made before or later, or in another database."""
         return f"{self.topic_id}-{self.created_at}"
 
     @property

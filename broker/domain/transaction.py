@@ -20,7 +20,7 @@ from broker.errors import VerdictConflict
 
 
 class TransactionState(IntEnum):
-    """Where a transaction stands; the numbers are stored and sent."""
+    """State of a transaction; the numbers are stored and sent."""
 
     PREPARED = 1
     COMMITTED = 2

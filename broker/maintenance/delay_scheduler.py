@@ -66,7 +66,7 @@ class DelayScheduler(Loop):
             self.expect(moved.next_due)
 
     async def stop(self) -> None:
-        """Ends; a move that is under way takes place, or does not."""
+        """Ends; a move that is in flight takes place, or does not."""
         self._cancel_timer()
         await super().stop()
 

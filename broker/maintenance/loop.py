@@ -42,7 +42,7 @@ class Loop(ABC):
         self._task = asyncio.create_task(self._run(), name=f"halfmq-{self.name}")
 
     async def stop(self) -> None:
-        """Ends; a round that is under way is abandoned, which every round survives."""
+        """Ends; a round that is in flight is abandoned, which every round survives."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -52,7 +52,7 @@ class Loop(ABC):
         """Runs a piece of a round, whose failure ends neither the round nor the loop.
 
         Raises:
-            StorageUnavailable: the database is away, so that no other piece would go better.
+            StorageUnavailable: the database is unreachable, so that no other piece would go better.
         """
         try:
             await piece()

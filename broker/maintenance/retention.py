@@ -44,7 +44,7 @@ class RetentionSweeper(Loop):
     async def run_once(self) -> None:
         """One round over all topics, op records and dedup keys, if it is this broker's turn.
 
-        What fails in one place is logged and tried again in the next round; all others are done in this one.
+        What fails in one place is logged and retried in the next round; all others are done in this one.
         """
         if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
             return

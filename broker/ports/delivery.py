@@ -109,7 +109,7 @@ class AckWork:
 
 @dataclass(slots=True)
 class AckOutcome:
-    """What became of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome."""
+    """Outcome of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome."""
 
     refused: dict[int, BrokerError] = field(default_factory=dict)
     held_until: int = 0
@@ -150,7 +150,7 @@ class HoldWork:
 
 @dataclass(slots=True)
 class ReceiptOutcome:
-    """What became of a receipt: the new end of the lease, or the place in the dead letter topic.
+    """Outcome of a receipt: the new end of the lease, or the place in the dead letter topic.
 
     `receipt` is the one that counts from now on, where that is another one.
 

@@ -43,7 +43,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class RecallWork:
-    """A message to be taken back before its time."""
+    """A message to be recalled before its delivery time."""
 
     transaction_id: bytes
     position: int
@@ -79,7 +79,7 @@ class LogStore(Protocol):
         ...
 
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
-        """Takes back messages that wait for their time; when each was recalled."""
+        """Recalls scheduled messages; when each was recalled."""
         ...
 
 
@@ -89,7 +89,7 @@ class QueueStore(Protocol):
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
-        """Reads messages from an offset; what a filter does not want is passed over."""
+        """Reads messages from an offset; what a filter does not want is skipped."""
         ...
 
     async def read_columns(

@@ -58,7 +58,7 @@ class VerdictWork:
 
 @dataclass(slots=True)
 class TransactionOutcome:
-    """Where a transaction stands after some work; `released` tells where its messages are, when committed."""
+    """State of a transaction after some work; `released` tells where its messages are, when committed."""
 
     transaction_id: bytes
     state: TransactionState

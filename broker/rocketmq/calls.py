@@ -44,7 +44,7 @@ class Caller:
 
 
 class Callers:
-    """Tells callers apart, and sends away those whose signature is wrong, where keys are set.
+    """Returns callers apart, and sends away those whose signature is wrong, where keys are set.
 
     What is signed is the time that the call names, and nothing else of it: as in RocketMQ, whoever has seen the headers
     of one call can make others with them, for as long as that time is accepted.

@@ -150,7 +150,7 @@ class Clients:
         self.on_leave(caller.client_id)
 
     async def has_transactions(self, caller: Caller, topic: str) -> None:
-        """A client sends half messages to a topic: it can tell what became of them."""
+        """A client sends half messages to a topic: it can tell the outcome of them."""
         if caller.client_id:
             await self._catalog.topic(topic)
             await self._take_part(self.heard(caller), topic, surely=True)

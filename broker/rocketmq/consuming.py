@@ -264,7 +264,7 @@ class Consuming:
         reason = f"given up by its consumer after {request.delivery_attempt} attempts"
         outcome = (await self._receipts.nack([handle], reason=reason, given_up=True)).get(handle)
         if isinstance(outcome, StaleReceipt):
-            # It is this client's no more: settled, or delivered again. Clients would say it again and again for ever.
+            # It is this client's no more: settled, or delivered again. Clients would say it again and again forever.
             _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
         elif isinstance(outcome, BrokerError):
             raise outcome

@@ -81,7 +81,7 @@ class Gateway:
         groups: GroupService,
         guard: CallInterceptor,
     ) -> None:
-        """Takes its settings, the broker's services, and how much may be under way.
+        """Takes its settings, the broker's services, and how much may be in flight.
 
         Raises:
             ConfigurationError: an address or the file is not usable.

@@ -55,7 +55,7 @@ class Offsets:
         return service_pb2.UpdateOffsetResponse(status=OK)
 
     async def get(self, request: Any, caller: Caller) -> Any:
-        """Tells how far a group has come in a queue."""
+        """Returns how far a group has come in a queue."""
         topic, queue_no = _queue(request, caller)
         group = name_of(request.group, caller.namespace)
         check_group_name(group, "consumer_group")
@@ -66,7 +66,7 @@ class Offsets:
         return service_pb2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query(self, request: Any, caller: Caller) -> Any:
-        """Tells where a queue begins or ends, or what came at a time."""
+        """Returns where a queue begins or ends, or what came at a time."""
         topic, queue_no = _queue(request, caller)
         states = {state.queue_no: state for state in await self._topics.queue_states(topic)}
         if queue_no not in states:

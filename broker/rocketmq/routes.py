@@ -76,7 +76,7 @@ class Routes:
         self._announced = announced
 
     async def query_route(self, request: Any, caller: Caller) -> Any:
-        """Tells the queues of a topic, on each broker."""
+        """Returns the queues of a topic, on each broker."""
         topic = await self._topic(request, caller)
         response = service_pb2.QueryRouteResponse(status=OK)
         for number in range(_queues(topic)):
@@ -87,7 +87,7 @@ class Routes:
         return response
 
     async def query_assignment(self, request: Any, caller: Caller) -> Any:
-        """Tells what a push consumer is to poll: each broker, for it hands out the messages of all queues."""
+        """Returns what a push consumer is to poll: each broker, for it hands out the messages of all queues."""
         topic = await self._topic(request, caller)
         name = name_of(request.group, caller.namespace)
         check_group_name(name, "consumer_group")

@@ -45,7 +45,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         calls: Load,
         streams: Load,
     ) -> None:
-        """Takes who may call, the calls' parts, and how much may be under way."""
+        """Takes who may call, the calls' parts, and how much may be in flight."""
         self._callers = callers
         self._clients = clients
         self._routes = routes
@@ -56,11 +56,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         self._streams = streams
 
     async def QueryRoute(self, request: Any, context: Any) -> Any:
-        """Tells where a topic is."""
+        """Returns where a topic is."""
         return await self._answer(context, request, self._routes.query_route, service_pb2.QueryRouteResponse)
 
     async def QueryAssignment(self, request: Any, context: Any) -> Any:
-        """Tells a push consumer what to poll."""
+        """Returns a push consumer what to poll."""
         return await self._answer(context, request, self._routes.query_assignment, service_pb2.QueryAssignmentResponse)
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:
@@ -120,11 +120,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return await self._answer(context, request, self._offsets.update, service_pb2.UpdateOffsetResponse)
 
     async def GetOffset(self, request: Any, context: Any) -> Any:
-        """Tells a group's place."""
+        """Returns a group's place."""
         return await self._answer(context, request, self._offsets.get, service_pb2.GetOffsetResponse)
 
     async def QueryOffset(self, request: Any, context: Any) -> Any:
-        """Tells where a queue begins or ends."""
+        """Returns where a queue begins or ends."""
         return await self._answer(context, request, self._offsets.query, service_pb2.QueryOffsetResponse)
 
     async def SyncLiteSubscription(self, request: Any, context: Any) -> Any:

@@ -97,7 +97,7 @@ class Arrivals:
         self._looking = loop.call_later(self._pause, self._look) if self._under_way else None
 
     def _count(self, arrival: _Arrival) -> None:
-        """Takes what a slow request may have, in the place of the one that took longest where there is no room."""
+        """Takes what a slow request may have, instead of the one that took longest where there is no room."""
         slow = self._slow_ones
         oldest = next(iter(slow), None)
         try:

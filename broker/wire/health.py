@@ -36,13 +36,13 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
         self._draining.set()
 
     async def List(self, request: health_pb2.HealthListRequest, context: Any) -> health_pb2.HealthListResponse:
-        """Tells the states of all services."""
+        """Returns the states of all services."""
         state = _NOT_SERVING if self._draining.is_set() else _SERVING
         statuses = {service: health_pb2.HealthCheckResponse(status=state) for service in self._services}
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        """Tells the state of a service whenever it changes."""
+        """Returns the state of a service whenever it changes."""
         told = _Told(context)
         watching = asyncio.ensure_future(super().Watch(request, told))
         ending = asyncio.ensure_future(self._drained(told))

@@ -1,4 +1,4 @@
-"""Around every call: a bound on what is under way, and errors become statuses; unknown ones are logged whole."""
+"""Around every call: a bound on what is in flight, and errors become statuses; unknown ones are logged whole."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are under way.
+    """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are in flight.
 
     It reads the requests itself, for gRPC asks nobody before it takes one in and unpacks it. On the wire a call with
     one request is the same as one with a stream of them, so methods are served as if they took streams.
 
     Attributes:
-        calls, streams: what is under way, also for servicers that tell of errors in another way.
-        budget: bytes of the requests under way.
+        calls, streams: what is in flight, also for servicers that tell of errors in another way.
+        budget: bytes of the requests in flight.
         answers: bytes of the answers that nobody has read; as many as of requests.
     """
 
@@ -67,7 +67,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         max_request_bytes: int = MOST_REQUEST_BYTES,
         observer: Observer = NO_OBSERVER,
     ) -> None:
-        """Takes how many calls, streams and bytes of requests may be under way at a time, and who observes calls."""
+        """Takes how many calls, streams and bytes of requests may be in flight at a time, and who observes calls."""
         self._observer = observer
         self.calls = Load("calls", max_calls)
         self.streams = Load("streams", max_streams)

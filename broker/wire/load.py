@@ -1,4 +1,4 @@
-"""How much may be under way at a time."""
+"""How much may be in flight at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from broker.wire.budget import RETRY_AFTER
 
 
 class Load:
-    """Counts what is under way, and refuses what is too much."""
+    """Counts what is in flight, and refuses what is too much."""
 
     def __init__(self, what: str, most: int) -> None:
         """Takes its name for people, and how many there may be."""

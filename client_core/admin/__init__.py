@@ -1,4 +1,4 @@
-"""What operators do, as Python calls: topics, consumer groups, dead letters, and what became of a message.
+"""What operators do, as Python calls: topics, consumer groups, dead letters, and the outcome of a message.
 
 For tests, examples and jobs; for people there is docs/grpcurl.md. Both SDKs have it under the same names.
 """

@@ -31,11 +31,11 @@ FoundT = TypeVar("FoundT")
 class Admin:
     """Creates, changes and deletes topics and consumer groups, and looks after messages.
 
-    Safe to share between threads. Use it with ``with``, or call ``close()`` in the end.
+    Safe to share between threads. Use it with ``with``, or call ``close()`` when done.
 
     Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
     BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
-    for an argument that cannot be. Calls are tried again by themselves: one that creates or deletes, and whose answer
+    for an argument that cannot be. Calls are retried by themselves: one that creates or deletes, and whose answer
     was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
     """
 
@@ -45,7 +45,7 @@ class Admin:
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
 
         Raises:
@@ -107,7 +107,7 @@ class Admin:
         )
 
     def get_topic(self, topic: str) -> TopicInfo:
-        """Tells a topic's settings."""
+        """Returns a topic's settings."""
         return self._runner.run(self._core.get_topic(topic))
 
     def list_topics(self) -> Iterator[TopicInfo]:
@@ -159,7 +159,7 @@ class Admin:
             retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
                 the last counts for all others. Empty: the broker's default.
             when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
-            mode: Whether its consumers share the messages, for ever; None: they do.
+            mode: Whether its consumers share the messages, forever; None: they do.
             start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
             keep_unread: Whether retention spares what it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
@@ -181,7 +181,7 @@ class Admin:
         )
 
     def get_group(self, group: str) -> GroupInfo:
-        """Tells a consumer group's settings."""
+        """Returns a consumer group's settings."""
         return self._runner.run(self._core.get_group(group))
 
     def update_group(
@@ -235,11 +235,11 @@ class Admin:
         return self._runner.run(self._core.seek_group(group, topic, to, queue=queue))
 
     def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
-        """Tells which messages of a topic a group wants from now on; None: all. What was passed over stays so."""
+        """Tells which messages of a topic a group wants from now on; None: all. What was skipped stays so."""
         return self._runner.run(self._core.set_filter(group, topic, filter))
 
     def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
-        """Tells how far a group has come in every queue it ever read, or in those of one topic."""
+        """Returns how far a group has come in every queue it ever read, or in those of one topic."""
         return self._runner.run(self._core.group_progress(group, topic))
 
     def list_dead_letters(
@@ -293,7 +293,7 @@ class Admin:
         return self._each(self._core.find_messages(topic, key=key, since=since, until=until))
 
     def timeline(self, message_id: str) -> list[TimelineEvent]:
-        """Tells all that happened to a message, in order; deliveries are kept for a day by default."""
+        """Returns all that happened to a message, in order; deliveries are kept for a day by default."""
         return self._runner.run(self._core.timeline(message_id))
 
     def _each(self, source: AsyncGenerator[FoundT, None]) -> Iterator[FoundT]:

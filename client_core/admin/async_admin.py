@@ -34,11 +34,11 @@ _TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
 class AsyncAdmin(AsyncInspection):
     """Creates, changes and deletes topics and consumer groups, and looks after messages.
 
-    Use it with ``async with``, or call ``close()`` in the end. It belongs to the event loop of its first call.
+    Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.
 
     Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
     BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
-    for an argument that cannot be. Calls are tried again by themselves: one that creates or deletes, and whose answer
+    for an argument that cannot be. Calls are retried by themselves: one that creates or deletes, and whose answer
     was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
     """
 
@@ -84,7 +84,7 @@ class AsyncAdmin(AsyncInspection):
         return TopicInfo.of(created.topic)
 
     async def get_topic(self, topic: str) -> TopicInfo:
-        """Tells a topic's settings."""
+        """Returns a topic's settings."""
         check_text("topic", topic, _TOPIC)
         request = pb.DescribeTopicRequest(topic=topic)
         return TopicInfo.of((await self._link.call(lambda broker: broker.admin.DescribeTopic, request)).topic)
@@ -145,7 +145,7 @@ class AsyncAdmin(AsyncInspection):
             retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
                 the last counts for all others. Empty: the broker's default.
             when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
-            mode: Whether its consumers share the messages, for ever; None: they do.
+            mode: Whether its consumers share the messages, forever; None: they do.
             start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
             keep_unread: Whether retention spares what it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
@@ -176,7 +176,7 @@ class AsyncAdmin(AsyncInspection):
         return GroupInfo.of(created.group)
 
     async def get_group(self, group: str) -> GroupInfo:
-        """Tells a consumer group's settings."""
+        """Returns a consumer group's settings."""
         return GroupInfo.of((await self._describe(group)).group)
 
     async def update_group(
@@ -240,7 +240,7 @@ class AsyncAdmin(AsyncInspection):
         return [GroupProgress.of(progress) for progress in response.progress]
 
     async def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
-        """Tells which messages of a topic a group wants from now on; None: all. What was passed over stays so."""
+        """Tells which messages of a topic a group wants from now on; None: all. What was skipped stays so."""
         check_text("group", group, _GROUP)
         check_text("topic", topic, _TOPIC)
         wanted = consumer_pb2.TopicFilter(topic=topic, filter=filter_to_wire("filter", filter))
@@ -248,7 +248,7 @@ class AsyncAdmin(AsyncInspection):
         return GroupInfo.of((await self._link.call(lambda broker: broker.admin.SetFilter, request)).group)
 
     async def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
-        """Tells how far a group has come in every queue it ever read, or in those of one topic."""
+        """Returns how far a group has come in every queue it ever read, or in those of one topic."""
         progress = [GroupProgress.of(each) for each in (await self._describe(group)).progress]
         return [each for each in progress if topic is None or each.topic == topic]
 

@@ -36,7 +36,7 @@ class ExhaustedPolicy(IntEnum):
     DEAD_LETTER = pb.EXHAUSTED_POLICY_DEAD_LETTER
     """It moves to the group's dead letter topic; its message group goes on."""
     RETRY = pb.EXHAUSTED_POLICY_RETRY
-    """It is delivered again for ever, after the last of the retry delays; its message group waits."""
+    """It is delivered again forever, after the last of the retry delays; its message group waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What became of messages: found by id or key, their history, and what groups could not handle."""
+"""Outcome of messages: found by id or key, their history, and what groups could not handle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AsyncInspection:
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            retry: When calls are tried again; None: the defaults of RetryConfig.
+            retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
 
         Raises:
@@ -136,7 +136,7 @@ class AsyncInspection:
         )
 
     async def timeline(self, message_id: str) -> list[TimelineEvent]:
-        """Tells all that happened to a message, in order; deliveries are kept for a day by default."""
+        """Returns all that happened to a message, in order; deliveries are kept for a day by default."""
         request = query_pb2.GetTimelineRequest(message_id=plausible_id("a message id", message_id))
         response = await self._link.call(lambda broker: broker.query.GetTimeline, request)
         return [TimelineEvent.of(event) for event in response.events]

@@ -28,11 +28,11 @@ class MessageInfo:
     """Where a message stands.
 
     Attributes:
-        state: Where its transaction stands; an ordinary message is COMMITTED.
+        state: State of its transaction; an ordinary message is COMMITTED.
         message: The message in the log; None while it is not there.
         waiting: The message while it waits for a verdict or for its time; None otherwise.
         scheduled_at: When it will be delivered, while it waits for that (UTC); None otherwise.
-        recalled_at: When it was taken back before its time (database time, UTC); None unless it was.
+        recalled_at: When it was recalled before its delivery time (database time, UTC); None unless it was.
     """
 
     state: TransactionState
@@ -65,7 +65,7 @@ class TimelineEventType(IntEnum):
     CHECK_ANSWERED = query_pb2.TIMELINE_EVENT_TYPE_CHECK_ANSWERED
     """It answered."""
     PARKED = query_pb2.TIMELINE_EVENT_TYPE_PARKED
-    """All checks were spent."""
+    """All checks were used up."""
     OPERATOR_ACTED = query_pb2.TIMELINE_EVENT_TYPE_OPERATOR_ACTED
     """An operator did something."""
     COMMITTED = query_pb2.TIMELINE_EVENT_TYPE_COMMITTED
@@ -75,7 +75,7 @@ class TimelineEventType(IntEnum):
     SCHEDULED = query_pb2.TIMELINE_EVENT_TYPE_SCHEDULED
     """It waits for its time."""
     RECALLED = query_pb2.TIMELINE_EVENT_TYPE_RECALLED
-    """It was taken back before its time."""
+    """It was recalled before its delivery time."""
     RELEASED = query_pb2.TIMELINE_EVENT_TYPE_RELEASED
     """It became visible to consumers."""
     DELIVERED = query_pb2.TIMELINE_EVENT_TYPE_DELIVERED

@@ -23,14 +23,14 @@ __all__ = ["Connection", "Endpoint"]
 class Connection:
     """The settings that all clients of one database share: make it once, and give it to each of them.
 
-    Every client takes it in the place of an endpoint: ``TransactionProducer(connection, "shop")``. It holds settings
+    Every client takes it instead of an endpoint: ``TransactionProducer(connection, "shop")``. It holds settings
     only; each client opens channels of its own from it, so clients of several event loops and processes can share one.
 
     Attributes:
         endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence. Every broker of
             one database will do.
         tls: How to encrypt; None: not at all.
-        retry: When calls are tried again.
+        retry: When calls are retried.
     """
 
     endpoint: Addresses

@@ -76,7 +76,7 @@ class Duplex(Generic[RequestT, ResponseT]):
         writer = asyncio.create_task(self._write())
         self._watch = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
         try:
-            # Not by read(): it passes over what has arrived once the end has arrived as well.
+            # Not by read(): it skips what has arrived once the end has arrived as well.
             async for response in self._call:
                 self._quiet_for = 0
                 on_response(response)

@@ -133,7 +133,7 @@ class BrokerLink:
         Args:
             endpoint: Where the brokers listen, or a Connection.
             tls: How to encrypt; None: not at all, or as the Connection says.
-            retry: When calls are tried again; None: the defaults of RetryConfig, or as the Connection says.
+            retry: When calls are retried; None: the defaults of RetryConfig, or as the Connection says.
 
         Raises:
             ConfigurationError: The endpoint cannot be one, or another argument is of the wrong kind.
@@ -230,7 +230,7 @@ class BrokerLink:
             raise as_halfmq_error(error) from error
 
     async def close(self, grace: float | None = None) -> None:
-        """Closes all channels; calls under way get so many seconds to end."""
+        """Closes all channels; calls in flight get so many seconds to end."""
         self._closed = True
         brokers, self._brokers = list(self._brokers.values()), {}
         await asyncio.gather(*(broker.channel.close(grace) for broker in brokers))

@@ -16,7 +16,7 @@ _STABLE_AFTER = 5.0
 
 
 class Reconnect:
-    """The endpoint of one stream that is to live for ever, and the wait before each new attempt.
+    """The endpoint of one stream that is to live forever, and the wait before each new attempt.
 
     The next endpoint is tried at once while there is one that was not tried yet; after that, waits grow as those of
     calls do. A stream that stood for five seconds wipes the slate.

@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and how long it waits before."""
+"""When a failed call is retried, and how long it waits before."""
 
 from __future__ import annotations
 

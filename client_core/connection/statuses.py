@@ -1,7 +1,7 @@
 """What gRPC's failures mean to a client of this protocol, in one place.
 
 Every unary call of the protocol is idempotent by the ids that it carries, so whatever may be an accident of the
-connection or a passing state of the broker is tried again, and nothing else is.
+connection or a passing state of the broker is retried, and nothing else is.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def is_retryable(error: BaseException) -> bool:
     if not isinstance(error, grpc.aio.AioRpcError):
         return False
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        # gRPC's own refusal of a message beyond the size limit; it would be refused for ever.
+        # gRPC's own refusal of a message beyond the size limit; it would be refused forever.
         return "larger than max" not in (error.details() or "")
     return error.code() in _PASSING or _connection_was_lost(error)
 
@@ -90,7 +90,7 @@ def _connection_was_lost(error: grpc.aio.AioRpcError) -> bool:
 
 
 def retry_hint(error: BaseException) -> float | None:
-    """Seconds after which the broker asks to be tried again, if it says so.
+    """Seconds after which the broker asks to be retried, if it says so.
 
     It does in the trailing metadata ``halfmq-retry-ms``, and in the details as RetryInfo.
     """

@@ -56,7 +56,7 @@ class AsyncQueueReader:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
-            filter: Which messages are wanted; the others are passed over and do not count. None: all.
+            filter: Which messages are wanted; the others are skipped and do not count. None: all.
             topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
 
         Raises:
@@ -69,7 +69,7 @@ class AsyncQueueReader:
     async def queue_offsets(
         self, topic: str, group: str | None = None, *, time: datetime | None = None
     ) -> list[QueueOffset]:
-        """Tells where the queues of a topic begin and end, and how far a group has come.
+        """Returns where the queues of a topic begin and end, and how far a group has come.
 
         Args:
             topic: Topic.
@@ -94,7 +94,7 @@ class AsyncQueueReader:
         max_bytes: int | None = None,
         topic_id: str | None = None,
     ) -> QueueMeasure:
-        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some.
+        """Returns how many bytes a part of a queue has, or where it ends if it is to have no more than some.
 
         The broker adds up the sizes of all messages of the part, 100,000 of them in a call.
 

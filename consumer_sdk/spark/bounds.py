@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EARLIEST, LATEST = -2, -1
 """What stands for an end of a queue in JSON offsets."""
 TOPIC_IDS = "@topics"
-"""In JSON offsets, in the place of a topic: the identities of the topics."""
+"""In JSON offsets, instead of a topic: the identities of the topics."""
 
 Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
 """Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""

@@ -1,4 +1,4 @@
-"""What an error suggests in the place of a name that is not known."""
+"""What an error suggests instead of a name that is not known."""
 
 from __future__ import annotations
 

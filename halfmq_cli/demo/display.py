@@ -48,7 +48,7 @@ class Display:
         return time.monotonic() - self._start
 
     def say(self, text: str) -> None:
-        """Tells something that has happened."""
+        """Returns something that has happened."""
         self._bars.console.print(f"{self.elapsed:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, figures: Mapping[str, int]) -> None:

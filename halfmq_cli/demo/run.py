@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass
 class Run:
-    """A run under way.
+    """A run in flight.
 
     Attributes:
         place: databases and names.
@@ -95,7 +95,7 @@ class Run:
         return child
 
     def consumed(self, figure: str = "applied") -> int:
-        """Messages that the consumers applied, so far; or met again ("repeated"), or passed over ("others")."""
+        """Messages that the consumers applied, so far; or met again ("repeated"), or skipped ("others")."""
         return sum(int(event[figure]) for event in self._consumed.values())
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:

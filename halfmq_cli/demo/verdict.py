@@ -36,7 +36,7 @@ _EXPECTED = {
 
 @dataclass
 class Account:
-    """What became of all orders, as the broker says.
+    """Outcome of all orders, as the broker says.
 
     Attributes:
         ended: number of transactions by state and source of the verdict.

@@ -44,7 +44,7 @@ class Compaction:
         topics: Which topics; None: all.
         messages_per_file: Files are merged up to so many messages.
         bytes_per_file: And up to so many bytes.
-        say: Is told the progress, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     folder: str
@@ -105,7 +105,7 @@ def _merge(folder: Folder, group: list[Chosen]) -> None:
     first, last = group[0], group[-1]
     topic, queue = first.piece.place
     path = file_name(topic, first.piece.date, queue, Span(first.first, last.piece.span.end))
-    # Where it is there already, the task is tried again after it was killed.
+    # Where it is there already, the task is retried after it was killed.
     if path == first.piece.path or not folder.has(path):
         _write_merged(folder, group)
     for each in group:

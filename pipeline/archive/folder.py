@@ -160,7 +160,7 @@ class Unfinished:
         self.stream = files.open_output_stream(self._path)
 
     def finish(self, path: str) -> int:
-        """Closes it and gives it its name, in the place of a file that has it; its bytes.
+        """Closes it and gives it its name, instead of a file that has it; its bytes.
 
         On this machine it is on the disk before it has the name, and the name is before this returns.
         """

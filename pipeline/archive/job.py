@@ -52,7 +52,7 @@ class Archive:
             group, to report the progress to.
         messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
         messages_per_round: About so many messages are taken before the progress is reported.
-        say: Is told the progress, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     folder: str
@@ -184,7 +184,7 @@ class _Run:
             self._note_lost(queue, missing(kept, Span(piece.start, piece.end)))
 
     def _report(self) -> None:
-        """Tells the group's progress: everything before the first piece that is left."""
+        """Returns the group's progress: everything before the first piece that is left."""
         self._brokers.report(
             {queue: pieces[0].start if pieces else self._ends[queue] for queue, pieces in self._left.items()}
         )

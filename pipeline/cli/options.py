@@ -53,7 +53,7 @@ def moment(option: str, text: str | None) -> datetime | None:
 
 
 def say(line: str) -> None:
-    """Tells how far a job is; on standard error, so that results can be piped."""
+    """Returns how far a job is; on standard error, so that results can be piped."""
     typer.echo(line, err=True)
 
 

@@ -35,7 +35,7 @@ def _compact(moment: datetime) -> str:
 
 
 def write_findings(findings: DataFrame, folder: Folder, path: str) -> Counter[tuple[str, datetime]]:
-    """Writes findings in the place of those of an earlier run; how many there are, by kind and minute.
+    """Writes findings instead of those of an earlier run; how many there are, by kind and minute.
 
     One task writes them all, in their order in time, and holds some of them in memory at a time. Spark's own writer
     would make a folder, which nothing can put in another one's place at once.

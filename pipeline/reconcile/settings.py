@@ -43,7 +43,7 @@ class ReconcileSettings:
         split_by, pieces, reader: How the table is read, see `read_table`.
         repair: What to send for rows without a message; None: nothing.
         clock: Gives the time in seconds since 1970.
-        say: Is told what happens, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     connection: Mapping[str, str]

@@ -38,7 +38,7 @@ class Column:
         name: Its name.
         sql: What the statement selects for it.
         carrier: The form it travels in.
-        spark: What Spark makes of it: an expression with ``{}`` in the place of the column; None: what it travels as.
+        spark: What Spark makes of it: an expression with ``{}`` instead of the column; None: what it travels as.
         integer: Whether ranges of it are ranges of whole numbers.
         key: Whether it is also the whole primary key.
         time: ``wall`` is a date and time without a zone, ``instant`` one that the database shows in the session's zone.

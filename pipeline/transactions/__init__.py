@@ -1,4 +1,4 @@
-"""What became of transactions: how long they took, who decided them, what was asked, and what is stuck."""
+"""Outcome of transactions: how long they took, who decided them, what was asked, and what is stuck."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class TransactionAnalytics:
         as_of: When the tables are looked at, for ages; None: now. For a copy of the database: when it was made.
         reader, pieces: How to read the database; see `read_table`.
         table_prefix: What the names of the broker's tables begin with, as the broker's setting of this name.
-        say: Is told what happens, a line at a time.
+        say: Called with progress messages, one line each.
     """
 
     database: str

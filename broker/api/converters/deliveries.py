@@ -78,7 +78,7 @@ class _Filler:
 def add_receipt_results(
     results: RepeatedCompositeContainer[consumer_pb2.ReceiptResult], handles: Iterable[str], outcomes: ReceiptResults
 ) -> None:
-    """Adds what became of receipt handles to an answer."""
+    """Adds the outcome of receipt handles to an answer."""
     for handle in handles:
         result = results.add(receipt_handle=handle)
         outcome = outcomes.get(handle)

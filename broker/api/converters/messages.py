@@ -39,7 +39,7 @@ def message_in(message: message_pb2.Message) -> Message:
 
 
 def state(of_transaction: TransactionState) -> transaction_pb2.TransactionState.ValueType:
-    """Where a transaction stands."""
+    """State of a transaction."""
     return cast("transaction_pb2.TransactionState.ValueType", int(of_transaction))
 
 

@@ -62,7 +62,7 @@ def add_transaction_result(
     outcome: PlacedOutcome | BrokerError,
     transaction_id: str = "",
 ) -> None:
-    """Adds what became of one transaction to an answer; in place, because building it apart copies it."""
+    """Adds the outcome of one transaction to an answer; in place, because building it apart copies it."""
     if isinstance(outcome, BrokerError):
         state = outcome.state if isinstance(outcome, VerdictConflict) else 0
         results.add(transaction_id=transaction_id, state=_state(state), error=item_error(outcome))
@@ -77,7 +77,7 @@ def add_transaction_result(
 def transaction_result(
     outcome: PlacedOutcome | BrokerError, transaction_id: str = ""
 ) -> transaction_pb2.TransactionResult:
-    """What became of one transaction."""
+    """Outcome of one transaction."""
     response = transaction_pb2.CommitResponse()
     add_transaction_result(response.results, outcome, transaction_id)
     return response.results[0]

@@ -75,7 +75,7 @@ def is_null(value: Value) -> Condition:
 
 
 def holds(value: Value) -> Condition:
-    """A value in the place of a condition: TRUE, FALSE, NULL, or a property with one of the texts true and false.
+    """A value instead of a condition: TRUE, FALSE, NULL, or a property with one of the texts true and false.
 
     Raises:
         Fault: the value is none of these.

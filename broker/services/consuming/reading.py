@@ -45,7 +45,7 @@ class QueueReader:
     ) -> QueueSlice[list[LogMessage]]:
         """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
 
-        What a filter does not want is passed over: the answer may be empty, and yet lead further.
+        What a filter does not want is skipped: the answer may be empty, and yet lead further.
 
         Raises:
             InvalidArgument: the queue or the offset does not exist.

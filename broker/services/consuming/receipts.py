@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a receipt; `expires_at` in microseconds.
+    """Outcome of a receipt; `expires_at` in microseconds.
 
     Attributes:
         receipt_handle: the one that counts from now on, where there is a new one.

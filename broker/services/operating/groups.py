@@ -108,7 +108,7 @@ class GroupService:
             topic: the topic.
             queue_no: only this queue; None: all of them.
             to: EARLIEST, LATEST, or a time in microseconds.
-            offset: an offset, in the place of `to`; only with a queue.
+            offset: an offset, instead of `to`; only with a queue.
 
         Returns:
             How far the group has come in the topic now.

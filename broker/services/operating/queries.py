@@ -1,4 +1,4 @@
-"""Finding messages by identity, by key and by time, and what became of them."""
+"""Finding messages by identity, by key and by time, and the outcome of them."""
 
 from __future__ import annotations
 

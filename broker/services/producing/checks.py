@@ -26,7 +26,7 @@ class Decisions(Protocol):
 
 
 class CheckAnswers:
-    """Takes the answers of producers that were asked what became of their local transactions."""
+    """Takes the answers of producers that were asked the outcome of their local transactions."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class CheckAnswers:
             check_number: Which check it answers; None: it does not say, and the last one is meant.
 
         Returns:
-            What became of the transaction; None: the answer is UNKNOWN, and it is asked about again.
+            Outcome of the transaction; None: the answer is UNKNOWN, and it is asked about again.
 
         Raises:
             BrokerError: It could not be noted; nothing is decided.

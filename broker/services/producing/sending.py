@@ -133,7 +133,7 @@ class SendService:
         return position
 
     async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
-        """Takes back messages that wait for their time; when each was recalled (microseconds), or the error."""
+        """Recalls scheduled messages; when each was recalled (microseconds), or the error."""
         self.limits.check_items(len(message_ids), "message_ids")
         work = [RecallWork(*item) for item in message_ids if not isinstance(item, BrokerError)]
         recalled = iter(await self._log.recall(work) if work else [])

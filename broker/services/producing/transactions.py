@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PlacedOutcome:
-    """Where a transaction stands, and where its messages lie when it is committed."""
+    """State of a transaction, and where its messages lie when it is committed."""
 
     transaction_id: bytes
     state: TransactionState

@@ -66,7 +66,7 @@ class Access:
         self._open_lanes: list[Lane[Any, Any]] = []
         self._rotations = itertools.count()
         self._look_ups = _LookUps(database, self._lanes.reconnect_timeout, LOOK_UP_THREADS)
-        # A change may wait for a row that somebody holds; look-ups go on meanwhile.
+        # A change may wait for a row that another session holds; look-ups go on meanwhile.
         self._changes = _LookUps(database, self._lanes.reconnect_timeout, CHANGE_THREADS)
         # What wakes those who wait must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.reconnect_timeout, 1)
@@ -128,7 +128,7 @@ class Access:
         """Changes what nobody waits for.
 
         Raises:
-            RowsHeld: somebody else holds a row of it; the next round finds it again.
+            RowsHeld: another session holds a row of it; the next round finds it again.
         """
         return await self._chores.run(work, write=True)
 

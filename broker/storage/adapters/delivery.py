@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Outcome = ReceiptOutcome | AckOutcome
 
-# Seconds until it is tried again to free what nobody has.
+# Seconds until it is retried to free what nobody has.
 TAKE_BACK_PAUSE = 0.5
 # Bytes of an offset in a list.
 OFFSET_MEMORY = 40

@@ -38,14 +38,14 @@ class Log(Access):
         return await self._sends.submit(work)
 
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
-        """Takes back messages that wait for their time; when each was recalled."""
+        """Recalls scheduled messages; when each was recalled."""
         now = self.clock.now()
         return await self._write(lambda session: recall.recall(session, work, now))
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
-        """Reads messages from an offset; what a filter does not want is passed over."""
+        """Reads messages from an offset; what a filter does not want is skipped."""
 
         def read(session: Session) -> QueueSlice[list[LogMessage]]:
             return reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)

@@ -1,4 +1,4 @@
-"""Choosing queues while somebody holds some of them: no wait for a row that may stay locked.
+"""Choosing queues while another session holds some of them: no wait for a row that may stay locked.
 
 A broker that is stopped or cut off in the middle of a database transaction keeps its locks until the database ends its
 session. Whoever has waited for such a lock once asks first, with SKIP LOCKED, and takes another queue, or leaves what

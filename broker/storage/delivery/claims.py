@@ -29,7 +29,7 @@ TAKE_OVERS_AT_ONCE = 64
 LARGEST_HAND_OUT = 8 * 1024 * 1024
 """Bytes of bodies, about, that one database transaction hands out; whoever is left without comes again."""
 
-# Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit for ever.
+# Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit forever.
 DUE_LEASES = (
     "SELECT lease_id, queue_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
     " ORDER BY available_at LIMIT ?"

@@ -4,7 +4,7 @@ Where no message has a message group and the group has no filter, a range goes o
 read at once; where some of the last ones did not fit, sizes are looked at before. Else messages are looked at first,
 without their bodies: those without a message group get a lease together, those of each message group one of their own,
 which waits where the group's turn is not over. Of a group with a filter, what was judged before (see judging.py) goes
-out the same way; what the filter does not want is passed over.
+out the same way; what the filter does not want is skipped.
 """
 
 from __future__ import annotations

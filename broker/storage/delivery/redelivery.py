@@ -1,4 +1,4 @@
-"""Taking over: leases whose time has come, because they expired or what was given back is to be tried again."""
+"""Taking over: leases whose time has come, because they expired or what was given back is to be retried."""
 
 from __future__ import annotations
 

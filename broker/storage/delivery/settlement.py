@@ -105,7 +105,7 @@ class Settlement:
         self.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
 
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
-        """Gives messages of a lease back: to be tried again, or to the dead letter topic."""
+        """Gives messages of a lease back: to be retried, or to the dead letter topic."""
         lease = self.leases[lease_id]
         if lease.group_id not in self.views:
             self.views[lease.group_id] = self.groups.by_id(self.session, lease.group_id)

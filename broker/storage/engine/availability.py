@@ -23,7 +23,7 @@ QUIET = 5.0
 
 
 class Availability:
-    """Tells outages of one database to the log.
+    """Returns outages of one database to the log.
 
     Attributes:
         away: whether the last that was heard of the database is that it cannot be used.

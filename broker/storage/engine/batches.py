@@ -5,7 +5,7 @@ What can go wrong, and what is done:
 * Deadlock: the batch is rolled back and run again.
 * A row stays locked by somebody else: for a while the lane is wary, which means that its work asks for locks without
   waiting, takes another queue, and tells which items must wait (`RowsHeld`). Where that does not help, what each caller
-  handed in runs apart. What is held is tried again by the lane, until its caller's time is up.
+  handed in runs apart. What is held is retried by the lane, until its caller's time is up.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
   of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
   the same twice comes with a `Redo`, which is shown what the run in doubt had answered. That COMMIT may take effect
@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 LOCK_WAIT = 1
-"""Seconds that a lane waits for a row that somebody else holds, before it turns to other work."""
+"""Seconds that a lane waits for a row that another session holds, before it turns to other work."""
 WARY_FOR = 10.0
 """Seconds that a lane asks before it waits for locks, once it waited in vain."""
 APART_FOR = 3.0
@@ -113,7 +113,7 @@ class BatchRunner(Generic[Item, Outcome]):
             pieces: what each caller handed in.
 
         Raises:
-            StorageUnavailable: the database is away; nothing was acknowledged.
+            StorageUnavailable: the database is unreachable; nothing was acknowledged.
         """
         observer = self._observer
         if observer is NO_OBSERVER:

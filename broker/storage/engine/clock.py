@@ -26,7 +26,7 @@ def _elapsed() -> int:
 
 
 class DatabaseClock:
-    """Tells the database's time from a reading of it and the time that passed since.
+    """Returns the database's time from a reading of it and the time that passed since.
 
     Brokers whose own clocks are wrong therefore agree on leases and checks. The reading is renewed by `synchronise`,
     which the broker calls every few seconds. On SQLite it is the machine's clock.

@@ -5,7 +5,7 @@ that waits (up to a number and a size) becomes one batch, the thread runs it as 
 callers are answered after COMMIT returned. So a lone item goes at once, and under load the cost of a durable commit is
 shared by hundreds of items.
 
-What can go wrong in a batch, and what is done, stands at `batches`. What waits for rows that others hold is tried again
+What can go wrong in a batch, and what is done, stands at `batches`. What waits for rows that others hold is retried
 until its time is up, while others go on.
 
 A caller waits for `reconnect_timeout` and about a second more, wherever its items are then: with a server that answers
@@ -38,7 +38,7 @@ Outcome = TypeVar("Outcome")
 
 PAUSE_IF_HELD = 0.05
 PAUSE_IF_WAITED = 0.5
-"""Seconds until what had to wait for a lock in vain is tried again; the rest of the lane has them for itself."""
+"""Seconds until what had to wait for a lock in vain is retried; the rest of the lane has them for itself."""
 LATE = 1.0
 """Seconds after the end of a caller's time when it gets its answer in any case."""
 ITEM_MEMORY = 1024
@@ -72,7 +72,7 @@ class _Waiting(Generic[Item, Outcome]):
     memory: int
     answer: asyncio.Future[list[Outcome | BrokerError]]
     until: float
-    # Once some items were held: all outcomes, and the places of those that are tried again.
+    # Once some items were held: all outcomes, and the places of those that are retried.
     outcomes: list[Outcome | BrokerError] | None = None
     places: Sequence[int] = ()
 
@@ -150,7 +150,7 @@ class Lane(Generic[Item, Outcome]):
 
         Raises:
             Overloaded: too much is waiting.
-            StorageUnavailable: the database is away; nothing was acknowledged.
+            StorageUnavailable: the database is unreachable; nothing was acknowledged.
         """
         if not items:
             return []
@@ -237,7 +237,7 @@ class Lane(Generic[Item, Outcome]):
             start = end
 
     def _answer_or_hold(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
-        """Answers an entry, unless some of its items are held: those are tried again."""
+        """Answers an entry, unless some of its items are held: those are retried."""
         held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsHeld)]
         if not held and entry.outcomes is None:
             entry.answer.set_result(outcomes)

@@ -39,7 +39,7 @@ class StartOver(Exception):
     """
 
     def __init__(self, again: Callable[[Session], Any] | None = None) -> None:
-        """Takes what runs then in the place of the whole work; None: the same work, which will find other things."""
+        """Takes what runs then instead of the whole work; None: the same work, which will find other things."""
         super().__init__("the work starts over in a new database transaction")
         self.again = again
 
@@ -79,7 +79,7 @@ class Worker:
             reconnect_timeout: seconds to try to reach the database.
             reading: for work that only reads, statement by statement.
             awaited: whether a caller waits for it, so that a statement may take no longer than the timeout.
-            lock_wait: seconds to wait for a row that somebody else holds.
+            lock_wait: seconds to wait for a row that another session holds.
         """
         self._database = database
         self._reconnect_timeout = reconnect_timeout
@@ -104,11 +104,11 @@ class Worker:
             work: idempotent, or with a `redo`.
             write: whether it writes.
             redo: takes the place of `work` once a COMMIT got no answer.
-            lock_waits: how often to wait in vain for a row that somebody else holds.
+            lock_waits: how often to wait in vain for a row that another session holds.
             in_doubt: gets what a COMMIT without an answer would have answered, for who must know when this fails.
 
         Raises:
-            RowsHeld: somebody else holds rows that are needed.
+            RowsHeld: another session holds rows that are needed.
             StorageUnavailable: the database could not be reached or written within the timeout.
             Exception: whatever `work` raised, after a rollback.
         """

@@ -44,7 +44,7 @@ def agree_on_filters(
         session: a transaction.
         group: the group (of a member, the one it belongs to).
         wanted: filter by topic.
-        replace_others: also in the place of another filter.
+        replace_others: also instead of another filter.
         fresh: ids of the topics that the group did not read before: they may get a filter.
 
     Raises:

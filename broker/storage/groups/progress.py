@@ -91,7 +91,7 @@ def seek(
         group: the group.
         queue_ids: the queues.
         to: EARLIEST, LATEST, or a time.
-        offset: an offset, in the place of `to`.
+        offset: an offset, instead of `to`.
 
     Raises:
         Refused: the group never read the topic.

@@ -48,7 +48,7 @@ def read_queue(
     max_bytes: int,
     wanted: Filter | None = None,
 ) -> QueueSlice[list[LogMessage]]:
-    """Reads from an offset on, or from the first one kept; what a filter does not want is passed over."""
+    """Reads from an offset on, or from the first one kept; what a filter does not want is skipped."""
     return _read(session, topic, queue_no, offset, _Room(limit, max_bytes, limit), wanted, log_messages)
 
 

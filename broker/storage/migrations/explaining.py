@@ -22,7 +22,7 @@ _GOES_ON = "What was done stays done: start again, and it goes on from there."
 
 @contextmanager
 def explained(database: Database) -> Iterator[None]:
-    """Raises ConfigurationError in the place of an error of the database that somebody can mend."""
+    """Raises ConfigurationError instead of an error of the database that somebody can mend."""
     try:
         yield
     except Exception as error:

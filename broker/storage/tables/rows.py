@@ -125,7 +125,7 @@ def _decode_all(column: Sequence[str | None], otherwise: str) -> Any:
 
 
 _SCHEDULED, _RECALLED = 0, -1
-"""In the place of a queue's id: what follows is the time and the topic of a scheduled, or of a recalled message."""
+"""Instead of a queue's id: what follows is the time and the topic of a scheduled, or of a recalled message."""
 
 
 def encode_released(places: Sequence[Place]) -> str:

@@ -62,7 +62,7 @@ def claim_due(
     """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
 
     Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
-    another broker holds are passed over. What would be too many bytes at once stays due for the next call.
+    another broker holds are skipped. What would be too many bytes at once stays due for the next call.
     """
     due_by = now if due_by is None else due_by
     query = DUE.format(index=session.dialect.by_index("half_due"))

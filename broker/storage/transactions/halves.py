@@ -6,7 +6,7 @@ broker takes half messages. After the insert, the op records of the same transac
 another broker committed in the meantime is seen then (READ COMMITTED), and the halves it left behind by a late
 repetition are taken out again.
 Ids begin with the time, so there are hardly any op records between the least and the greatest id of a batch: one short
-range is read in the place of many keys.
+range is read instead of many keys.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Brokers:
             return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
-        """Tells the brokers how far the query is, where it has a group and came further since the last time.
+        """Returns the brokers how far the query is, where it has a group and came further since the last time.
 
         The offsets are of the topics that were asked for last.
 

@@ -116,7 +116,7 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
 
     async def read(broker: Broker, timeout: float) -> _Part:  # noqa: ASYNC109 - gRPC's own
         part, size = _Part(at), 0
-        # What a filter passes over takes time and gives nothing: the offset reached must be reported now and then.
+        # What a filter skips takes time and gives nothing: the offset reached must be reported now and then.
         enough = time.monotonic() + min(_SECONDS_AT_A_TIME, timeout / 2)
         call = broker.consumer.ReadQueue(request, timeout=timeout)
         async for response in call:

@@ -74,7 +74,7 @@ async def one_by_one(endpoint: str, *, in_flight: int, size: int) -> None:
 
 
 async def loops(one: Callable[[], Awaitable[None]], in_flight: int, until: float) -> list[float]:
-    """Milliseconds that each took; so many are under way at a time."""
+    """Milliseconds that each took; so many are in flight at a time."""
     times: list[float] = []
 
     async def loop() -> None:

@@ -69,7 +69,7 @@ class Dialect(ABC):
         one_writer: it has one writer at a time and locks as a whole, not by rows.
         for_update: ends a SELECT that locks the rows it returns.
         for_share: ends a SELECT that keeps others from changing the rows it returns, and lets them do the same.
-        skip_locked: ends a SELECT that locks rows and passes over those locked by others.
+        skip_locked: ends a SELECT that locks rows and skips those locked by others.
         take_offsets: takes offsets of a queue; values: bytes of the messages, how many, the queue. `offset_after` reads
             its answer.
         row: stands before each row of VALUES.

@@ -313,7 +313,7 @@ class Server(Dialect):
     def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
         """Takes a lock of the server's, which it takes back with the connection.
 
-        One whose process stands still, or whose machine has vanished, must not hold the lock for ever: the server ends
+        One whose process stands still, or whose machine has vanished, must not hold the lock forever: the server ends
         its connection when it has sent nothing for a while. What a statement takes does not count.
         """
         for name, seconds in (

@@ -35,7 +35,7 @@ class _GroupModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupMode.V
     GROUP_MODE_CLUSTERING: _GroupMode.ValueType  # 1
     """Every message goes to one consumer of the group."""
     GROUP_MODE_BROADCASTING: _GroupMode.ValueType  # 2
-    """Every message goes to every consumer of the group; each keeps its place under its client_id."""
+    """Every message goes to every consumer of the group; progress is stored per client_id."""
 
 class GroupMode(_GroupMode, metaclass=_GroupModeEnumTypeWrapper):
     """Whether the consumers of a group share the messages."""
@@ -45,7 +45,7 @@ GROUP_MODE_UNSPECIFIED: GroupMode.ValueType  # 0
 GROUP_MODE_CLUSTERING: GroupMode.ValueType  # 1
 """Every message goes to one consumer of the group."""
 GROUP_MODE_BROADCASTING: GroupMode.ValueType  # 2
-"""Every message goes to every consumer of the group; each keeps its place under its client_id."""
+"""Every message goes to every consumer of the group; progress is stored per client_id."""
 Global___GroupMode: _TypeAlias = GroupMode  # noqa: Y015
 
 class _ExhaustedPolicy:
@@ -57,9 +57,9 @@ class _ExhaustedPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exhau
     EXHAUSTED_POLICY_UNSPECIFIED: _ExhaustedPolicy.ValueType  # 0
     """When creating: dead letter."""
     EXHAUSTED_POLICY_DEAD_LETTER: _ExhaustedPolicy.ValueType  # 1
-    """It moves to the group's dead letter topic; its message group goes on."""
+    """It moves to the group's dead letter topic; its message group continues."""
     EXHAUSTED_POLICY_RETRY: _ExhaustedPolicy.ValueType  # 2
-    """It is delivered again for ever, after the last of the retry delays; its message group waits."""
+    """It is redelivered without limit, with the last of the retry delays; its message group waits."""
 
 class ExhaustedPolicy(_ExhaustedPolicy, metaclass=_ExhaustedPolicyEnumTypeWrapper):
     """What happens to a message after its last attempt."""
@@ -67,9 +67,9 @@ class ExhaustedPolicy(_ExhaustedPolicy, metaclass=_ExhaustedPolicyEnumTypeWrappe
 EXHAUSTED_POLICY_UNSPECIFIED: ExhaustedPolicy.ValueType  # 0
 """When creating: dead letter."""
 EXHAUSTED_POLICY_DEAD_LETTER: ExhaustedPolicy.ValueType  # 1
-"""It moves to the group's dead letter topic; its message group goes on."""
+"""It moves to the group's dead letter topic; its message group continues."""
 EXHAUSTED_POLICY_RETRY: ExhaustedPolicy.ValueType  # 2
-"""It is delivered again for ever, after the last of the retry delays; its message group waits."""
+"""It is redelivered without limit, with the last of the retry delays; its message group waits."""
 Global___ExhaustedPolicy: _TypeAlias = ExhaustedPolicy  # noqa: Y015
 
 class _Resolution:
@@ -85,10 +85,10 @@ class _ResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resolution
     RESOLUTION_ROLLBACK: _Resolution.ValueType  # 2
     """Drop its messages."""
     RESOLUTION_CHECK_AGAIN: _Resolution.ValueType  # 3
-    """Ask the producers again, with a fresh count."""
+    """Send checks to the producers again, with a fresh count."""
 
 class Resolution(_Resolution, metaclass=_ResolutionEnumTypeWrapper):
-    """What an operator wants for a transaction."""
+    """An operator's decision on a transaction."""
 
 RESOLUTION_UNSPECIFIED: Resolution.ValueType  # 0
 """Refused."""
@@ -97,7 +97,7 @@ RESOLUTION_COMMIT: Resolution.ValueType  # 1
 RESOLUTION_ROLLBACK: Resolution.ValueType  # 2
 """Drop its messages."""
 RESOLUTION_CHECK_AGAIN: Resolution.ValueType  # 3
-"""Ask the producers again, with a fresh count."""
+"""Send checks to the producers again, with a fresh count."""
 Global___Resolution: _TypeAlias = Resolution  # noqa: Y015
 
 @_typing.final
@@ -119,12 +119,12 @@ class Topic(_message.Message):
     queue_count: _builtins.int
     """Number of queues for messages without a priority; 0 when creating: the broker's default."""
     retention_bytes: _builtins.int
-    """Bytes of bodies that are kept, at most; the oldest go first. 0: no bound."""
+    """Bytes of bodies that are kept, at most; the oldest are deleted first. 0: no limit."""
     priority_levels: _builtins.int
     """Number of priorities, up to 10; 0 when creating: 1. Each one above 0 has a queue of its own."""
     topic_id: _builtins.str
-    """Tells it from other topics of its name: one that is deleted and created again has another one. Compare it, and read
-    nothing out of it. Set by the broker.
+    """Identity: a topic that is deleted and re-created under its name has another one. Compare it only; its content is
+    opaque. Set by the broker.
     """
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
@@ -136,7 +136,7 @@ class Topic(_message.Message):
 
     @_builtins.property
     def dedup_window(self) -> _duration_pb2.Duration:
-        """How long a dedup_key keeps other messages with it out; unset when creating: one day."""
+        """How long other messages with the same dedup_key are rejected; unset when creating: one day."""
 
     def __init__(
         self,
@@ -225,8 +225,8 @@ class ConsumerGroup(_message.Message):
     pause_reason: _builtins.str
     """Why it is paused."""
     keep_unread: _builtins.bool
-    """Whether retention spares what it has not handled, in queues that it read before. Such a group that nobody reads
-    any more lets its topics grow without end.
+    """Whether retention keeps messages that it has not handled, in queues that it read before. If the group is no longer
+    used, its topics grow without limit.
     """
     fifo: _builtins.bool
     """Whether push consumers among RocketMQ's clients handle the messages of a message group in batches, and keep their
@@ -238,13 +238,13 @@ class ConsumerGroup(_message.Message):
 
     @_builtins.property
     def retry_delays(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
-        """How long to wait after the first, second ... failed delivery; the last one counts for all that follow. Empty when
+        """How long to wait after the first, second ... failed delivery; the last one applies to all that follow. Empty when
         creating: 1 s, 5 s, 10 s, 30 s, 1 min to 10 min, 20 min, 30 min, 1 h, 2 h.
         """
 
     @_builtins.property
     def start(self) -> _message_pb2.Position:
-        """Where it begins with a topic that it never read; unset when creating: earliest, for a broadcasting group latest."""
+        """Where it starts in a topic that it never read; unset when creating: earliest, for a broadcasting group latest."""
 
     @_builtins.property
     def paused_at(self) -> _timestamp_pb2.Timestamp:
@@ -252,7 +252,7 @@ class ConsumerGroup(_message.Message):
 
     @_builtins.property
     def filters(self) -> _containers.RepeatedCompositeFieldContainer[_consumer_pb2.TopicFilter]:
-        """Which messages it wants of topics of which it does not want all."""
+        """Its filters, for topics that have one."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ Global___ConsumerGroup: _TypeAlias = ConsumerGroup  # noqa: Y015
 
 @_typing.final
 class GroupProgress(_message.Message):
-    """How far a group has come in a queue."""
+    """A group's progress in a queue."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -300,11 +300,11 @@ class GroupProgress(_message.Message):
     committed_offset: _builtins.int
     """All messages below it are handled."""
     next_offset: _builtins.int
-    """The next message that was never handed out."""
+    """The next message that was never delivered."""
     max_offset: _builtins.int
     """Offset that the next message released will get."""
     in_flight: _builtins.int
-    """Messages handed out and not yet handled, or waiting to be delivered again."""
+    """Messages delivered and not yet handled, or waiting for redelivery."""
     lag: _builtins.int
     """Messages that the group has not handled yet."""
     client_id: _builtins.str
@@ -511,7 +511,7 @@ class UpdateTopicRequest(_message.Message):
 
     @_builtins.property
     def dedup_window(self) -> _duration_pb2.Duration:
-        """How long a dedup_key keeps other messages with it out."""
+        """How long other messages with the same dedup_key are rejected."""
 
     def __init__(
         self,
@@ -738,7 +738,7 @@ class DescribeGroupResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
-        """How far it has come in every queue it ever read."""
+        """Its progress in every queue it ever read."""
 
     def __init__(
         self,
@@ -773,9 +773,9 @@ class UpdateGroupRequest(_message.Message):
     when_exhausted: Global___ExhaustedPolicy.ValueType
     """What happens to a message after its last attempt; UNSPECIFIED: as before."""
     keep_unread: _builtins.bool
-    """Whether retention spares what it has not handled."""
+    """Whether retention keeps messages that it has not handled."""
     fifo: _builtins.bool
-    """Whether push consumers among RocketMQ's clients keep the order of message groups themselves; they notice when they
+    """Whether push consumers among RocketMQ's clients keep the order of message groups themselves; takes effect when they
     are restarted.
     """
     @_builtins.property
@@ -861,7 +861,7 @@ Global___UpdateGroupResponse: _TypeAlias = UpdateGroupResponse  # noqa: Y015
 
 @_typing.final
 class PauseGroupRequest(_message.Message):
-    """Asks to stop handing out messages to a group, or to go on."""
+    """Asks to pause or resume delivery to a group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -871,9 +871,9 @@ class PauseGroupRequest(_message.Message):
     group: _builtins.str
     """Its name."""
     resume: _builtins.bool
-    """Go on."""
+    """Resume instead of pause."""
     reason: _builtins.str
-    """Why; kept while it is paused."""
+    """Reason; kept while the group is paused."""
     def __init__(
         self,
         *,
@@ -915,7 +915,7 @@ Global___PauseGroupResponse: _TypeAlias = PauseGroupResponse  # noqa: Y015
 
 @_typing.final
 class SeekGroupRequest(_message.Message):
-    """Asks to move a group to another place."""
+    """Asks to move a group to another position."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -960,7 +960,7 @@ class SeekGroupResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
-        """Where the group stands in the topic now."""
+        """The group's progress in the topic now."""
 
     def __init__(
         self,
@@ -987,7 +987,7 @@ class SetFilterRequest(_message.Message):
     """Its name."""
     @_builtins.property
     def filter(self) -> _consumer_pb2.TopicFilter:
-        """Topic and filter; without a filter all messages are wanted."""
+        """Topic and filter; without a filter all messages match."""
 
     def __init__(
         self,
@@ -1108,7 +1108,7 @@ class DeadLetter(_message.Message):
     """How often it was delivered."""
     @_builtins.property
     def message(self) -> _message_pb2.LogMessage:
-        """The message, as it lies in the dead letter topic."""
+        """The message in the dead letter topic."""
 
     @_builtins.property
     def origin(self) -> _message_pb2.LogPosition:
@@ -1137,7 +1137,7 @@ Global___DeadLetter: _TypeAlias = DeadLetter  # noqa: Y015
 
 @_typing.final
 class RedriveDeadLettersRequest(_message.Message):
-    """Asks to deliver dead letters again. Each is delivered again once, however often this is asked."""
+    """Asks to deliver dead letters again. Each is redriven once, even if the call is repeated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1175,7 +1175,7 @@ Global___RedriveDeadLettersRequest: _TypeAlias = RedriveDeadLettersRequest  # no
 
 @_typing.final
 class RedriveDeadLettersResponse(_message.Message):
-    """Tells how far a redrive is. The last one has done set."""
+    """Progress of a redrive. The last one has done set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1188,11 +1188,11 @@ class RedriveDeadLettersResponse(_message.Message):
     examined: _builtins.int
     """Dead letters looked at so far."""
     redriven: _builtins.int
-    """Of those, delivered again at their original place."""
+    """Of those, delivered again at their original offsets."""
     republished: _builtins.int
     """Of those, appended to their topic again."""
     left: _builtins.int
-    """Of those, wanted but left: redriven before, or their original is past retention."""
+    """Of those, matched but skipped: redriven before, or their original is past retention."""
     total: _builtins.int
     """Dead letters to look at in all."""
     done: _builtins.bool
@@ -1310,7 +1310,7 @@ class ListTransactionsResponse(_message.Message):
     """Names the next page; empty: this was the last."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """The transactions in short, oldest first."""
+        """Summaries of the transactions, oldest first."""
 
     def __init__(
         self,
@@ -1328,7 +1328,7 @@ Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa
 
 @_typing.final
 class TransactionSummary(_message.Message):
-    """A transaction without a verdict, in short."""
+    """Summary of a transaction without a verdict."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1345,7 +1345,7 @@ class TransactionSummary(_message.Message):
     state: _transaction_pb2.TransactionState.ValueType
     """PREPARED or PARKED."""
     producer_group: _builtins.str
-    """Group that is asked about it."""
+    """Group that gets its checks."""
     half_count: _builtins.int
     """Number of its half messages."""
     check_count: _builtins.int
@@ -1397,9 +1397,9 @@ class ResolveTransactionRequest(_message.Message):
     resolution: Global___Resolution.ValueType
     """What to do."""
     reason: _builtins.str
-    """Why. Required; kept with the transaction."""
+    """Reason. Required; recorded with the transaction."""
     operator: _builtins.str
-    """Who; kept with the transaction."""
+    """Name of the operator; recorded with the transaction."""
     def __init__(
         self,
         *,
@@ -1425,7 +1425,7 @@ class ResolveTransactionResponse(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> _transaction_pb2.TransactionResult:
-        """Where the transaction stands now."""
+        """The transaction's current state."""
 
     def __init__(
         self,

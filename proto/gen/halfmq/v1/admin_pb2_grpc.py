@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """What operators need: topics, groups, and the transactions that wait for a verdict.
+    """Administration: topics, groups, and transactions without a verdict.
     """
 
     def __init__(self, channel):
@@ -123,7 +123,7 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """What operators need: topics, groups, and the transactions that wait for a verdict.
+    """Administration: topics, groups, and transactions without a verdict.
     """
 
     def CreateTopic(self, request, context):
@@ -141,7 +141,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
-        """Tells a topic's settings and queues.
+        """Returns a topic's settings and queues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,7 +176,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroup(self, request, context):
-        """Tells a consumer group's settings and progress.
+        """Returns a consumer group's settings and progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,22 +190,22 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseGroup(self, request, context):
-        """Stops handing out messages to a group, or goes on. What was handed out may still be settled.
+        """Pauses or resumes delivery to a group. Messages that were delivered may still be settled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SeekGroup(self, request, context):
-        """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
-        not at all; its receipt handles are refused.
+        """Moves a group to another position of a topic, also while it runs. Earlier deliveries are revoked: their receipt
+        handles are refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetFilter(self, request, context):
-        """Tells which messages of a topic a group wants from now on; what was passed over before stays so.
+        """Sets a group's filter of a topic from now on; messages that were skipped before stay skipped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,7 +219,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetters(self, request, context):
-        """Delivers dead letters to their group again, at their original place. Tells how far it is.
+        """Delivers dead letters to their group again, at their original offsets. Reports its progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,7 +240,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResolveTransaction(self, request, context):
-        """Decides a transaction in the producer's place, or has it checked again. The reason is kept.
+        """Decides a transaction for the producer, or has it checked again. The reason is recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,7 +343,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """What operators need: topics, groups, and the transactions that wait for a verdict.
+    """Administration: topics, groups, and transactions without a verdict.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """What operators need: topics, groups, and the transactions that wait for a verdict."""
+    """Administration: topics, groups, and transactions without a verdict."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,7 +38,7 @@ class AdminServiceStub:
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
     """Lists topics by name."""
     DescribeTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicRequest, _admin_pb2.DescribeTopicResponse]
-    """Tells a topic's settings and queues."""
+    """Returns a topic's settings and queues."""
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]
     """Changes a topic while it is in use."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
@@ -48,31 +48,31 @@ class AdminServiceStub:
     ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]
     """Lists consumer groups by name."""
     DescribeGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]
-    """Tells a consumer group's settings and progress."""
+    """Returns a consumer group's settings and progress."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]
     """Changes a consumer group while it is in use."""
     PauseGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]
-    """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+    """Pauses or resumes delivery to a group. Messages that were delivered may still be settled."""
     SeekGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SeekGroupRequest, _admin_pb2.SeekGroupResponse]
-    """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
-    not at all; its receipt handles are refused.
+    """Moves a group to another position of a topic, also while it runs. Earlier deliveries are revoked: their receipt
+    handles are refused.
     """
     SetFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetFilterRequest, _admin_pb2.SetFilterResponse]
-    """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+    """Sets a group's filter of a topic from now on; messages that were skipped before stay skipped."""
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     """Lists what a group could not handle, oldest first."""
     RedriveDeadLetters: _grpc.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]
-    """Delivers dead letters to their group again, at their original place. Tells how far it is."""
+    """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]
     """Lists transactions without a verdict: prepared or parked, oldest first."""
     ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]
-    """Decides a transaction in the producer's place, or has it checked again. The reason is kept."""
+    """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """What operators need: topics, groups, and the transactions that wait for a verdict."""
+    """Administration: topics, groups, and transactions without a verdict."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicRequest, _admin_pb2.CreateTopicResponse]  # type: ignore[assignment]
@@ -80,7 +80,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
     """Lists topics by name."""
     DescribeTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicRequest, _admin_pb2.DescribeTopicResponse]  # type: ignore[assignment]
-    """Tells a topic's settings and queues."""
+    """Returns a topic's settings and queues."""
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTopicRequest, _admin_pb2.UpdateTopicResponse]  # type: ignore[assignment]
     """Changes a topic while it is in use."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
@@ -90,30 +90,30 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]  # type: ignore[assignment]
     """Lists consumer groups by name."""
     DescribeGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]  # type: ignore[assignment]
-    """Tells a consumer group's settings and progress."""
+    """Returns a consumer group's settings and progress."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]  # type: ignore[assignment]
     """Changes a consumer group while it is in use."""
     PauseGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]  # type: ignore[assignment]
-    """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+    """Pauses or resumes delivery to a group. Messages that were delivered may still be settled."""
     SeekGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.SeekGroupRequest, _admin_pb2.SeekGroupResponse]  # type: ignore[assignment]
-    """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
-    not at all; its receipt handles are refused.
+    """Moves a group to another position of a topic, also while it runs. Earlier deliveries are revoked: their receipt
+    handles are refused.
     """
     SetFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetFilterRequest, _admin_pb2.SetFilterResponse]  # type: ignore[assignment]
-    """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+    """Sets a group's filter of a topic from now on; messages that were skipped before stay skipped."""
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     """Lists what a group could not handle, oldest first."""
     RedriveDeadLetters: _aio.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
-    """Delivers dead letters to their group again, at their original place. Tells how far it is."""
+    """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]  # type: ignore[assignment]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]  # type: ignore[assignment]
     """Lists transactions without a verdict: prepared or parked, oldest first."""
     ResolveTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]  # type: ignore[assignment]
-    """Decides a transaction in the producer's place, or has it checked again. The reason is kept."""
+    """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators need: topics, groups, and the transactions that wait for a verdict."""
+    """Administration: topics, groups, and transactions without a verdict."""
 
     @_abc_1.abstractmethod
     def CreateTopic(
@@ -137,7 +137,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeTopicResponse, _abc.Awaitable[_admin_pb2.DescribeTopicResponse]]:
-        """Tells a topic's settings and queues."""
+        """Returns a topic's settings and queues."""
 
     @_abc_1.abstractmethod
     def UpdateTopic(
@@ -177,7 +177,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeGroupResponse, _abc.Awaitable[_admin_pb2.DescribeGroupResponse]]:
-        """Tells a consumer group's settings and progress."""
+        """Returns a consumer group's settings and progress."""
 
     @_abc_1.abstractmethod
     def UpdateGroup(
@@ -193,7 +193,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PauseGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PauseGroupResponse, _abc.Awaitable[_admin_pb2.PauseGroupResponse]]:
-        """Stops handing out messages to a group, or goes on. What was handed out may still be settled."""
+        """Pauses or resumes delivery to a group. Messages that were delivered may still be settled."""
 
     @_abc_1.abstractmethod
     def SeekGroup(
@@ -201,8 +201,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SeekGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SeekGroupResponse, _abc.Awaitable[_admin_pb2.SeekGroupResponse]]:
-        """Moves a group to another place of a topic, also while it runs. What was handed out before is delivered again, or
-        not at all; its receipt handles are refused.
+        """Moves a group to another position of a topic, also while it runs. Earlier deliveries are revoked: their receipt
+        handles are refused.
         """
 
     @_abc_1.abstractmethod
@@ -211,7 +211,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetFilterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetFilterResponse, _abc.Awaitable[_admin_pb2.SetFilterResponse]]:
-        """Tells which messages of a topic a group wants from now on; what was passed over before stays so."""
+        """Sets a group's filter of a topic from now on; messages that were skipped before stay skipped."""
 
     @_abc_1.abstractmethod
     def ListDeadLetters(
@@ -227,7 +227,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RedriveDeadLettersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.RedriveDeadLettersResponse], _abc.AsyncIterator[_admin_pb2.RedriveDeadLettersResponse]]:
-        """Delivers dead letters to their group again, at their original place. Tells how far it is."""
+        """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
 
     @_abc_1.abstractmethod
     def DeleteGroup(
@@ -251,6 +251,6 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ResolveTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResolveTransactionResponse, _abc.Awaitable[_admin_pb2.ResolveTransactionResponse]]:
-        """Decides a transaction in the producer's place, or has it checked again. The reason is kept."""
+        """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

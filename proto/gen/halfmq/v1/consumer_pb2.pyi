@@ -33,9 +33,8 @@ class Delivery(_message.Message):
     LEASE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     receipt_handle: _builtins.str
-    """Names this delivery in Ack, Nack and ExtendLease. Valid until the message is settled
-    or moves on, or another consumer took the lease over. What stands before its last dot
-    names the lease.
+    """Names this delivery in Ack, Nack and ExtendLease. Valid until the message is settled or redelivered, or another
+    consumer takes the lease over. The part before its last dot names the lease.
     """
     attempt: _builtins.int
     """Which delivery of this message to the group this is, from 1."""
@@ -47,7 +46,7 @@ class Delivery(_message.Message):
 
     @_builtins.property
     def lease_expires_at(self) -> _timestamp_pb2.Timestamp:
-        """Until when nobody else gets it (database time)."""
+        """End of the lease: until then no other consumer gets it (database time)."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ Global___Delivery: _TypeAlias = Delivery  # noqa: Y015
 
 @_typing.final
 class ConsumeRequest(_message.Message):
-    """What a consumer says on its stream."""
+    """A consumer's request on its stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -79,10 +78,10 @@ class ConsumeRequest(_message.Message):
     NACK_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
-    """Chosen by the consumer; the outcome of acks, nacks and extensions carries it back."""
+    """Chosen by the consumer; repeated in the outcome of acks, nacks and extensions."""
     @_builtins.property
     def subscribe(self) -> Global___Subscribe:
-        """First of all: who this is and what it wants."""
+        """The first request."""
 
     @_builtins.property
     def credits(self) -> Global___GrantCredits:
@@ -139,28 +138,28 @@ class Subscribe(_message.Message):
     client_id: _builtins.str
     """Its own name, for logs and leases; empty: the broker makes one."""
     replace_filters: _builtins.bool
-    """Gives the group these filters in the place of those it has."""
+    """Gives the group these filters instead of those it has."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics to read. They must exist."""
 
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
-        """How long a delivery is its own without extension; unset: the broker's default."""
+        """Duration of its leases without extension; unset: the broker's default."""
 
     @_builtins.property
     def filters(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFilter]:
-        """Which messages of a topic the group wants, where it does not want all. A filter belongs to the group: a consumer
-        that names another one than the group has is refused.
+        """The group's filters, for topics that have one. A filter belongs to the group: a consumer that names another one
+        than the group has is refused.
         """
 
     @_builtins.property
     def start(self) -> _message_pb2.Position:
-        """Where to begin with topics that the group never read; unset: as the group is set."""
+        """Where to start in topics that the group never read; unset: the group's setting."""
 
     @_builtins.property
     def heartbeat(self) -> _duration_pb2.Duration:
-        """Whenever the broker has said nothing for so long, it says that it is there; a second at least. Unset: it does not."""
+        """The broker sends a heartbeat whenever the stream was silent for this long; a second at least. Unset: never."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ Global___Subscribe: _TypeAlias = Subscribe  # noqa: Y015
 
 @_typing.final
 class TopicFilter(_message.Message):
-    """Which messages of a topic are wanted."""
+    """Filter of a topic."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -234,7 +233,7 @@ Global___GrantCredits: _TypeAlias = GrantCredits  # noqa: Y015
 
 @_typing.final
 class ConsumeResponse(_message.Message):
-    """What the broker says on a consumer's stream."""
+    """A broker's message on a consumer's stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,7 +243,7 @@ class ConsumeResponse(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def subscribed(self) -> Global___Subscribed:
-        """The subscription stands."""
+        """The subscription is active."""
 
     @_builtins.property
     def deliveries(self) -> Global___DeliveryBatch:
@@ -252,11 +251,11 @@ class ConsumeResponse(_message.Message):
 
     @_builtins.property
     def outcome(self) -> Global___ReceiptOutcome:
-        """What became of an ack, a nack or an extension."""
+        """Outcome of an ack, a nack or an extension."""
 
     @_builtins.property
     def heartbeat(self) -> _message_pb2.Heartbeat:
-        """The broker is there."""
+        """The broker is alive."""
 
     def __init__(
         self,
@@ -293,15 +292,15 @@ class Subscribed(_message.Message):
     """The consumer's name."""
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
-        """How long a delivery is its own without extension."""
+        """Duration of its leases without extension."""
 
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """Database time: what comes later than its own times tell stood somewhere on the way."""
+        """Database time; a delivery that arrives later than its own times suggest was delayed on the way."""
 
     @_builtins.property
     def heartbeat(self) -> _duration_pb2.Duration:
-        """How often there is a heartbeat on a stream that is silent otherwise; unset: never."""
+        """Interval of heartbeats on an otherwise silent stream; unset: never."""
 
     def __init__(
         self,
@@ -346,7 +345,7 @@ Global___DeliveryBatch: _TypeAlias = DeliveryBatch  # noqa: Y015
 
 @_typing.final
 class ReceiptOutcome(_message.Message):
-    """What became of a request about receipts."""
+    """Outcome of a request about receipts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -356,7 +355,7 @@ class ReceiptOutcome(_message.Message):
     """The request's id."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceiptResult]:
-        """What there is to say, in the order of the request: handles that are not here were acknowledged or given back."""
+        """Results in the order of the request; handles that are missing here were acknowledged or returned."""
 
     def __init__(
         self,
@@ -374,7 +373,7 @@ Global___ReceiptOutcome: _TypeAlias = ReceiptOutcome  # noqa: Y015
 
 @_typing.final
 class ReceiptResult(_message.Message):
-    """What became of one receipt handle."""
+    """Outcome of one receipt handle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -386,7 +385,7 @@ class ReceiptResult(_message.Message):
     """The handle."""
     @_builtins.property
     def lease_expires_at(self) -> _timestamp_pb2.Timestamp:
-        """Until when the lease now runs; set by ExtendLease."""
+        """New end of the lease; set by ExtendLease."""
 
     @_builtins.property
     def dead_letter(self) -> _message_pb2.LogPosition:
@@ -445,7 +444,7 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
-        """How long the messages are the caller's own; unset: the broker's default."""
+        """Duration of the leases; unset: the broker's default."""
 
     @_builtins.property
     def filters(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFilter]:
@@ -502,7 +501,7 @@ Global___PullResponse: _TypeAlias = PullResponse  # noqa: Y015
 
 @_typing.final
 class AckRequest(_message.Message):
-    """Says that messages were handled."""
+    """Acknowledges messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -550,7 +549,7 @@ Global___AckResponse: _TypeAlias = AckResponse  # noqa: Y015
 
 @_typing.final
 class NackRequest(_message.Message):
-    """Gives messages back."""
+    """Returns messages for redelivery."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -559,7 +558,7 @@ class NackRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     UNTRIED_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why; kept on the message as last_error."""
+    """Reason; becomes the message's last_error."""
     untried: _builtins.bool
     """They were never tried: deliver them again at once and do not count the attempt."""
     @_builtins.property
@@ -612,7 +611,7 @@ Global___NackResponse: _TypeAlias = NackResponse  # noqa: Y015
 
 @_typing.final
 class ExtendLeaseRequest(_message.Message):
-    """Keeps leases."""
+    """Extends leases."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -687,12 +686,12 @@ class ReadQueueRequest(_message.Message):
     max_messages: _builtins.int
     """At most this many; 0: 32."""
     columns: _builtins.bool
-    """Answer by columns in the place of messages: the same content, for less work on both sides where many are read.
-    A broker that does not know this field answers by messages.
+    """Answer by columns instead of messages: the same content, with less work on both sides when many are read. A broker
+    that does not support this field answers by messages.
     """
     topic_id: _builtins.str
-    """The topic's identity, where the offset was kept for a while: where another topic has the name by now, reading is
-    refused (TOPIC_REPLACED). Empty: whichever has the name.
+    """The topic's identity, for stored offsets: if another topic has the name by now, reading is refused
+    (TOPIC_REPLACED). Empty: not checked.
     """
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
@@ -700,7 +699,7 @@ class ReadQueueRequest(_message.Message):
 
     @_builtins.property
     def filter(self) -> _message_pb2.Filter:
-        """Only these messages; the others are passed over, and do not count for max_messages."""
+        """Only these messages; the others are skipped, and do not count for max_messages."""
 
     def __init__(
         self,
@@ -734,7 +733,7 @@ class ReadQueueResponse(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
-    """Offset to go on from."""
+    """Offset to continue from."""
     min_offset: _builtins.int
     """First offset that is kept."""
     max_offset: _builtins.int
@@ -766,9 +765,8 @@ Global___ReadQueueResponse: _TypeAlias = ReadQueueResponse  # noqa: Y015
 
 @_typing.final
 class LogColumns(_message.Message):
-    """Messages of one queue by columns, in the order of their offsets. A repeated field has one entry for each message; it
-    is empty where no message has anything there. What of a message is unset, is 0 or an empty text here, where nothing
-    else is said.
+    """Messages of one queue by columns, in the order of their offsets. A repeated field has one entry per message; it is
+    empty if no message has a value. Unset values are 0 or an empty text unless noted otherwise.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -799,28 +797,28 @@ class LogColumns(_message.Message):
     queue: _builtins.int
     """Number of their queue within the topic."""
     count: _builtins.int
-    """How many they are."""
+    """Number of messages."""
     first_offset: _builtins.int
     """Offset of the first one."""
     bodies: _builtins.bytes
-    """Their contents, one behind the other."""
+    """Their bodies, concatenated."""
     transaction_ids: _builtins.bytes
-    """Transactions that released them, 16 bytes each, one behind the other."""
+    """Transactions that released them, 16 bytes each, concatenated."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Their offsets; empty where they follow each other without a gap."""
 
     @_builtins.property
     def body_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Where in bodies each content ends."""
+        """End of each body within bodies."""
 
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their places in their transactions: the number behind the transaction's id in a message's id."""
+        """Their positions in their transactions: the number after the transaction's id in a message's id."""
 
     @_builtins.property
     def born_at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When the broker first took them in (database time), in microseconds since 1970."""
+        """When the broker first stored them (database time), in microseconds since 1970."""
 
     @_builtins.property
     def stored_at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -836,7 +834,7 @@ class LogColumns(_message.Message):
 
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The keys of all of them, one behind the other."""
+        """The keys of all of them, concatenated."""
 
     @_builtins.property
     def property_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -844,7 +842,7 @@ class LogColumns(_message.Message):
 
     @_builtins.property
     def property_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of the headers of all of them, one behind the other."""
+        """The names of the headers of all of them, concatenated."""
 
     @_builtins.property
     def property_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -901,7 +899,7 @@ Global___LogColumns: _TypeAlias = LogColumns  # noqa: Y015
 
 @_typing.final
 class MeasureQueueRequest(_message.Message):
-    """Asks how many bytes a part of a queue has."""
+    """Asks for the size of a part of a queue."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -918,12 +916,12 @@ class MeasureQueueRequest(_message.Message):
     offset: _builtins.int
     """First offset of the part."""
     end_offset: _builtins.int
-    """First offset that is no longer of it; 0, or one behind the queue's end: the queue's end."""
+    """End of the part, exclusive; 0, or an offset beyond the queue's end: the queue's end."""
     max_bytes: _builtins.int
-    """Bytes of bodies that the part may have; 0: any number."""
+    """Limit of the part in bytes of bodies; 0: none."""
     topic_id: _builtins.str
-    """The topic's identity: where another topic has the name by now, this is refused (TOPIC_REPLACED). Empty: whichever
-    has the name.
+    """The topic's identity: if another topic has the name by now, the call is refused (TOPIC_REPLACED). Empty: not
+    checked.
     """
     def __init__(
         self,
@@ -952,11 +950,11 @@ class MeasureQueueResponse(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     end_offset: _builtins.int
-    """Where the part ends: at the end that was asked for, before the message with which it would have more than
-    `max_bytes`, or after 100,000 messages. If there are any, the part has one, however large that is.
+    """Where the part ends: at the requested end, before the message that would exceed `max_bytes`, or after 100,000
+    messages. If there are any messages, the part has at least one, whatever its size.
     """
     bytes: _builtins.int
-    """Bytes of bodies in the part. What retention took has none."""
+    """Bytes of bodies in the part. Messages deleted by retention do not count."""
     def __init__(
         self,
         *,
@@ -983,10 +981,10 @@ class QueueOffsetsRequest(_message.Message):
     topic: _builtins.str
     """Topic. It must exist."""
     consumer_group: _builtins.str
-    """A group whose progress to tell; may be empty."""
+    """A group whose progress to return; may be empty."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """A time to tell the offsets of; may be unset."""
+        """A time whose offsets to return; may be unset."""
 
     def __init__(
         self,
@@ -1012,7 +1010,7 @@ class QueueOffsetsResponse(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.str
-    """The topic's identity: the same offsets are those of other messages once it is another one. To be kept with them."""
+    """The topic's identity; store it with offsets: under another identity they refer to other messages."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueOffset]:
         """One entry per queue, by number."""
@@ -1033,7 +1031,7 @@ Global___QueueOffsetsResponse: _TypeAlias = QueueOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class QueueOffset(_message.Message):
-    """Where a queue begins and ends."""
+    """First and last offsets of a queue."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1081,7 +1079,7 @@ Global___QueueOffset: _TypeAlias = QueueOffset  # noqa: Y015
 
 @_typing.final
 class CommitOffsetsRequest(_message.Message):
-    """Asks to note how far a group has come."""
+    """Asks to record a group's progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1094,8 +1092,8 @@ class CommitOffsetsRequest(_message.Message):
     topic: _builtins.str
     """Topic. It must exist."""
     topic_id: _builtins.str
-    """The topic's identity: where another topic has the name by now, this is refused (TOPIC_REPLACED). Empty: whichever
-    has the name.
+    """The topic's identity: if another topic has the name by now, the call is refused (TOPIC_REPLACED). Empty: not
+    checked.
     """
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]:
@@ -1119,7 +1117,7 @@ Global___CommitOffsetsRequest: _TypeAlias = CommitOffsetsRequest  # noqa: Y015
 
 @_typing.final
 class CommittedOffset(_message.Message):
-    """How far a group has come in a queue."""
+    """A group's progress in a queue."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ConsumerServiceStub:
-    """Delivery to consumer groups under leases, and plain reading by offset.
+    """Delivery to consumer groups under leases, and reading by offset.
     """
 
     def __init__(self, channel):
@@ -83,7 +83,7 @@ class ConsumerServiceStub:
 
 
 class ConsumerServiceServicer:
-    """Delivery to consumer groups under leases, and plain reading by offset.
+    """Delivery to consumer groups under leases, and reading by offset.
     """
 
     def Consume(self, request_iterator, context):
@@ -109,15 +109,15 @@ class ConsumerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
-        a message group, all later ones of its group go back.
+        """Returns messages: they are redelivered after a delay, or moved to the dead letter topic. With a message of a
+        message group, all later ones of the delivery are returned, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExtendLease(self, request, context):
-        """Keeps leases for longer.
+        """Extends leases.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,23 +131,23 @@ class ConsumerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MeasureQueue(self, request, context):
-        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
-        plan how much to read. At most 100,000 messages are measured at once.
+        """Returns the size of a part of a queue in bytes, or the offset at which it reaches a limit: for readers that plan
+        how much to read. At most 100,000 messages are measured at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueueOffsets(self, request, context):
-        """Tells where the queues of a topic begin and end, and how far a group has come.
+        """Returns the first and last offsets of a topic's queues, and a group's progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
-        not read. Such a reader keeps its own place; this changes nothing for it.
+        """Records the progress of a group that reads by offset, so that its lag is visible and retention can keep what it has
+        not read. Such a reader keeps its own position; this does not change it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,7 +210,7 @@ def add_ConsumerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConsumerService:
-    """Delivery to consumer groups under leases, and plain reading by offset.
+    """Delivery to consumer groups under leases, and reading by offset.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ConsumerServiceStub:
-    """Delivery to consumer groups under leases, and plain reading by offset."""
+    """Delivery to consumer groups under leases, and reading by offset."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,27 +42,27 @@ class ConsumerServiceStub:
     Ack: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.AckRequest, _consumer_pb2.AckResponse]
     """Marks messages as handled."""
     Nack: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.NackRequest, _consumer_pb2.NackResponse]
-    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
-    a message group, all later ones of its group go back.
+    """Returns messages: they are redelivered after a delay, or moved to the dead letter topic. With a message of a
+    message group, all later ones of the delivery are returned, too.
     """
     ExtendLease: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.ExtendLeaseRequest, _consumer_pb2.ExtendLeaseResponse]
-    """Keeps leases for longer."""
+    """Extends leases."""
     ReadQueue: _grpc.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]
     """Reads a queue from an offset, without a group and without leases."""
     MeasureQueue: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.MeasureQueueRequest, _consumer_pb2.MeasureQueueResponse]
-    """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
-    plan how much to read. At most 100,000 messages are measured at once.
+    """Returns the size of a part of a queue in bytes, or the offset at which it reaches a limit: for readers that plan
+    how much to read. At most 100,000 messages are measured at once.
     """
     QueueOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]
-    """Tells where the queues of a topic begin and end, and how far a group has come."""
+    """Returns the first and last offsets of a topic's queues, and a group's progress."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]
-    """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
-    not read. Such a reader keeps its own place; this changes nothing for it.
+    """Records the progress of a group that reads by offset, so that its lag is visible and retention can keep what it has
+    not read. Such a reader keeps its own position; this does not change it.
     """
 
 @_typing.type_check_only
 class ConsumerServiceAsyncStub(ConsumerServiceStub):
-    """Delivery to consumer groups under leases, and plain reading by offset."""
+    """Delivery to consumer groups under leases, and reading by offset."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Consume: _aio.StreamStreamMultiCallable[_consumer_pb2.ConsumeRequest, _consumer_pb2.ConsumeResponse]  # type: ignore[assignment]
@@ -74,26 +74,26 @@ class ConsumerServiceAsyncStub(ConsumerServiceStub):
     Ack: _aio.UnaryUnaryMultiCallable[_consumer_pb2.AckRequest, _consumer_pb2.AckResponse]  # type: ignore[assignment]
     """Marks messages as handled."""
     Nack: _aio.UnaryUnaryMultiCallable[_consumer_pb2.NackRequest, _consumer_pb2.NackResponse]  # type: ignore[assignment]
-    """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
-    a message group, all later ones of its group go back.
+    """Returns messages: they are redelivered after a delay, or moved to the dead letter topic. With a message of a
+    message group, all later ones of the delivery are returned, too.
     """
     ExtendLease: _aio.UnaryUnaryMultiCallable[_consumer_pb2.ExtendLeaseRequest, _consumer_pb2.ExtendLeaseResponse]  # type: ignore[assignment]
-    """Keeps leases for longer."""
+    """Extends leases."""
     ReadQueue: _aio.UnaryStreamMultiCallable[_consumer_pb2.ReadQueueRequest, _consumer_pb2.ReadQueueResponse]  # type: ignore[assignment]
     """Reads a queue from an offset, without a group and without leases."""
     MeasureQueue: _aio.UnaryUnaryMultiCallable[_consumer_pb2.MeasureQueueRequest, _consumer_pb2.MeasureQueueResponse]  # type: ignore[assignment]
-    """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
-    plan how much to read. At most 100,000 messages are measured at once.
+    """Returns the size of a part of a queue in bytes, or the offset at which it reaches a limit: for readers that plan
+    how much to read. At most 100,000 messages are measured at once.
     """
     QueueOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.QueueOffsetsRequest, _consumer_pb2.QueueOffsetsResponse]  # type: ignore[assignment]
-    """Tells where the queues of a topic begin and end, and how far a group has come."""
+    """Returns the first and last offsets of a topic's queues, and a group's progress."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_consumer_pb2.CommitOffsetsRequest, _consumer_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
-    """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
-    not read. Such a reader keeps its own place; this changes nothing for it.
+    """Records the progress of a group that reads by offset, so that its lag is visible and retention can keep what it has
+    not read. Such a reader keeps its own position; this does not change it.
     """
 
 class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Delivery to consumer groups under leases, and plain reading by offset."""
+    """Delivery to consumer groups under leases, and reading by offset."""
 
     @_abc_1.abstractmethod
     def Consume(
@@ -127,8 +127,8 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.NackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.NackResponse, _abc.Awaitable[_consumer_pb2.NackResponse]]:
-        """Gives messages back: they are delivered again after a delay, or moved to the dead letter topic. With a message of
-        a message group, all later ones of its group go back.
+        """Returns messages: they are redelivered after a delay, or moved to the dead letter topic. With a message of a
+        message group, all later ones of the delivery are returned, too.
         """
 
     @_abc_1.abstractmethod
@@ -137,7 +137,7 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.ExtendLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.ExtendLeaseResponse, _abc.Awaitable[_consumer_pb2.ExtendLeaseResponse]]:
-        """Keeps leases for longer."""
+        """Extends leases."""
 
     @_abc_1.abstractmethod
     def ReadQueue(
@@ -153,8 +153,8 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.MeasureQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.MeasureQueueResponse, _abc.Awaitable[_consumer_pb2.MeasureQueueResponse]]:
-        """Tells how many bytes a part of a queue has, or where it ends if it is to have no more than some: for readers that
-        plan how much to read. At most 100,000 messages are measured at once.
+        """Returns the size of a part of a queue in bytes, or the offset at which it reaches a limit: for readers that plan
+        how much to read. At most 100,000 messages are measured at once.
         """
 
     @_abc_1.abstractmethod
@@ -163,7 +163,7 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.QueueOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.QueueOffsetsResponse, _abc.Awaitable[_consumer_pb2.QueueOffsetsResponse]]:
-        """Tells where the queues of a topic begin and end, and how far a group has come."""
+        """Returns the first and last offsets of a topic's queues, and a group's progress."""
 
     @_abc_1.abstractmethod
     def CommitOffsets(
@@ -171,8 +171,8 @@ class ConsumerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _consumer_pb2.CommitOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_pb2.CommitOffsetsResponse, _abc.Awaitable[_consumer_pb2.CommitOffsetsResponse]]:
-        """Notes how far a group has come that reads by offset, so that its lag is seen and retention can spare what it has
-        not read. Such a reader keeps its own place; this changes nothing for it.
+        """Records the progress of a group that reads by offset, so that its lag is visible and retention can keep what it has
+        not read. Such a reader keeps its own position; this does not change it.
         """
 
 def add_ConsumerServiceServicer_to_server(servicer: ConsumerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

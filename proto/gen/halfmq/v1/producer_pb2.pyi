@@ -29,7 +29,7 @@ class SendRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The messages; each stands for itself."""
+        """The messages; each is stored independently."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ Global___SendResponse: _TypeAlias = SendResponse  # noqa: Y015
 
 @_typing.final
 class SendResult(_message.Message):
-    """What became of one message."""
+    """Outcome of one message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -78,10 +78,10 @@ class SendResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
-    """The topic took in a message with this dedup_key before; position tells of that one, and this one was dropped."""
+    """The topic already had a message with this dedup_key; position is that message's, and this one was dropped."""
     @_builtins.property
     def position(self) -> _message_pb2.LogPosition:
-        """Where the message lies, or when it will be delivered; unset when it was refused."""
+        """The message's position, or when it will be delivered; unset when it was refused."""
 
     @_builtins.property
     def error(self) -> _message_pb2.ItemError:
@@ -104,14 +104,14 @@ Global___SendResult: _TypeAlias = SendResult  # noqa: Y015
 
 @_typing.final
 class RecallRequest(_message.Message):
-    """Asks to take back messages that wait for their time."""
+    """Asks to recall scheduled messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Their identities, as Send or Commit told them."""
+        """Their identities, as returned by Send or Commit."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015
 
 @_typing.final
 class RecallResult(_message.Message):
-    """What became of one message to recall."""
+    """Outcome of one message to recall."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -52,15 +52,14 @@ class ProducerServiceServicer:
     """
 
     def Send(self, request, context):
-        """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer.
+        """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
-        answer.
+        """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

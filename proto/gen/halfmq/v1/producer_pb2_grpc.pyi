@@ -34,11 +34,9 @@ class ProducerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ProducerServiceAsyncStub: ...
     Send: _grpc.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]
-    """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+    """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
     Recall: _grpc.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]
-    """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
-    answer.
-    """
+    """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
 
 @_typing.type_check_only
 class ProducerServiceAsyncStub(ProducerServiceStub):
@@ -46,11 +44,9 @@ class ProducerServiceAsyncStub(ProducerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Send: _aio.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]  # type: ignore[assignment]
-    """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+    """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
     Recall: _aio.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]  # type: ignore[assignment]
-    """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
-    answer.
-    """
+    """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
 
 class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Ordinary messages, outside of transactions."""
@@ -61,7 +57,7 @@ class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _producer_pb2.SendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_producer_pb2.SendResponse, _abc.Awaitable[_producer_pb2.SendResponse]]:
-        """Stores messages and makes them visible at once. Sending an id again has no further effect and the same answer."""
+        """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
 
     @_abc_1.abstractmethod
     def Recall(
@@ -69,8 +65,6 @@ class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _producer_pb2.RecallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_producer_pb2.RecallResponse, _abc.Awaitable[_producer_pb2.RecallResponse]]:
-        """Takes back messages that wait for their time. Refused once a message is in the log. Recalling again has the same
-        answer.
-        """
+        """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
 
 def add_ProducerServiceServicer_to_server(servicer: ProducerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -33,21 +33,21 @@ class _TimelineEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tim
     TIMELINE_EVENT_TYPE_PREPARED: _TimelineEventType.ValueType  # 1
     """The half message was stored."""
     TIMELINE_EVENT_TYPE_CHECK_SENT: _TimelineEventType.ValueType  # 2
-    """A producer was asked for the verdict."""
+    """A check was sent to a producer."""
     TIMELINE_EVENT_TYPE_CHECK_ANSWERED: _TimelineEventType.ValueType  # 3
-    """It answered."""
+    """The producer answered the check."""
     TIMELINE_EVENT_TYPE_PARKED: _TimelineEventType.ValueType  # 4
-    """All checks were spent."""
+    """All checks were used up."""
     TIMELINE_EVENT_TYPE_OPERATOR_ACTED: _TimelineEventType.ValueType  # 5
-    """An operator did something."""
+    """An operator resolved the transaction."""
     TIMELINE_EVENT_TYPE_COMMITTED: _TimelineEventType.ValueType  # 6
     """The verdict: release."""
     TIMELINE_EVENT_TYPE_ROLLED_BACK: _TimelineEventType.ValueType  # 7
     """The verdict: drop."""
     TIMELINE_EVENT_TYPE_SCHEDULED: _TimelineEventType.ValueType  # 8
-    """It waits for its time."""
+    """It waits for its delivery time."""
     TIMELINE_EVENT_TYPE_RECALLED: _TimelineEventType.ValueType  # 9
-    """It was taken back before its time."""
+    """It was recalled before its delivery time."""
     TIMELINE_EVENT_TYPE_RELEASED: _TimelineEventType.ValueType  # 10
     """It became visible to consumers."""
     TIMELINE_EVENT_TYPE_DELIVERED: _TimelineEventType.ValueType  # 11
@@ -55,35 +55,35 @@ class _TimelineEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tim
     TIMELINE_EVENT_TYPE_ACKED: _TimelineEventType.ValueType  # 12
     """A consumer handled it."""
     TIMELINE_EVENT_TYPE_NACKED: _TimelineEventType.ValueType  # 13
-    """A consumer gave it back."""
+    """A consumer nacked it."""
     TIMELINE_EVENT_TYPE_DEAD_LETTERED: _TimelineEventType.ValueType  # 14
-    """It was given up after its last attempt."""
+    """It became a dead letter after its last attempt."""
     TIMELINE_EVENT_TYPE_REDRIVEN: _TimelineEventType.ValueType  # 15
-    """It was taken out of the dead letters, to be delivered again."""
+    """It was redriven from the dead letters."""
 
 class TimelineEventType(_TimelineEventType, metaclass=_TimelineEventTypeEnumTypeWrapper):
-    """What can happen to a message."""
+    """Types of events."""
 
 TIMELINE_EVENT_TYPE_UNSPECIFIED: TimelineEventType.ValueType  # 0
 """Never sent."""
 TIMELINE_EVENT_TYPE_PREPARED: TimelineEventType.ValueType  # 1
 """The half message was stored."""
 TIMELINE_EVENT_TYPE_CHECK_SENT: TimelineEventType.ValueType  # 2
-"""A producer was asked for the verdict."""
+"""A check was sent to a producer."""
 TIMELINE_EVENT_TYPE_CHECK_ANSWERED: TimelineEventType.ValueType  # 3
-"""It answered."""
+"""The producer answered the check."""
 TIMELINE_EVENT_TYPE_PARKED: TimelineEventType.ValueType  # 4
-"""All checks were spent."""
+"""All checks were used up."""
 TIMELINE_EVENT_TYPE_OPERATOR_ACTED: TimelineEventType.ValueType  # 5
-"""An operator did something."""
+"""An operator resolved the transaction."""
 TIMELINE_EVENT_TYPE_COMMITTED: TimelineEventType.ValueType  # 6
 """The verdict: release."""
 TIMELINE_EVENT_TYPE_ROLLED_BACK: TimelineEventType.ValueType  # 7
 """The verdict: drop."""
 TIMELINE_EVENT_TYPE_SCHEDULED: TimelineEventType.ValueType  # 8
-"""It waits for its time."""
+"""It waits for its delivery time."""
 TIMELINE_EVENT_TYPE_RECALLED: TimelineEventType.ValueType  # 9
-"""It was taken back before its time."""
+"""It was recalled before its delivery time."""
 TIMELINE_EVENT_TYPE_RELEASED: TimelineEventType.ValueType  # 10
 """It became visible to consumers."""
 TIMELINE_EVENT_TYPE_DELIVERED: TimelineEventType.ValueType  # 11
@@ -91,11 +91,11 @@ TIMELINE_EVENT_TYPE_DELIVERED: TimelineEventType.ValueType  # 11
 TIMELINE_EVENT_TYPE_ACKED: TimelineEventType.ValueType  # 12
 """A consumer handled it."""
 TIMELINE_EVENT_TYPE_NACKED: TimelineEventType.ValueType  # 13
-"""A consumer gave it back."""
+"""A consumer nacked it."""
 TIMELINE_EVENT_TYPE_DEAD_LETTERED: TimelineEventType.ValueType  # 14
-"""It was given up after its last attempt."""
+"""It became a dead letter after its last attempt."""
 TIMELINE_EVENT_TYPE_REDRIVEN: TimelineEventType.ValueType  # 15
-"""It was taken out of the dead letters, to be delivered again."""
+"""It was redriven from the dead letters."""
 Global___TimelineEventType: _TypeAlias = TimelineEventType  # noqa: Y015
 
 @_typing.final
@@ -132,7 +132,7 @@ class GetMessageResponse(_message.Message):
     SCHEDULED_AT_FIELD_NUMBER: _builtins.int
     RECALLED_AT_FIELD_NUMBER: _builtins.int
     state: _transaction_pb2.TransactionState.ValueType
-    """Where its transaction stands."""
+    """State of its transaction."""
     @_builtins.property
     def message(self) -> _message_pb2.LogMessage:
         """The message in the log; unset while it is not there."""
@@ -143,7 +143,7 @@ class GetMessageResponse(_message.Message):
 
     @_builtins.property
     def scheduled_at(self) -> _timestamp_pb2.Timestamp:
-        """When it will be delivered, while it waits for that."""
+        """When it will be delivered, while it is scheduled."""
 
     @_builtins.property
     def recalled_at(self) -> _timestamp_pb2.Timestamp:
@@ -237,7 +237,7 @@ Global___FindMessagesResponse: _TypeAlias = FindMessagesResponse  # noqa: Y015
 
 @_typing.final
 class GetTimelineRequest(_message.Message):
-    """Asks for what happened to a message."""
+    """Asks for the events of a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -266,7 +266,7 @@ class GetTimelineResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimelineEvent]:
-        """What happened, in order. Deliveries are kept for a day by default."""
+        """The events, in order. Deliveries are kept for a day by default."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ Global___GetTimelineResponse: _TypeAlias = GetTimelineResponse  # noqa: Y015
 
 @_typing.final
 class TimelineEvent(_message.Message):
-    """Something that happened to a message."""
+    """An event of a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -299,9 +299,9 @@ class TimelineEvent(_message.Message):
     type: Global___TimelineEventType.ValueType
     """What."""
     group: _builtins.str
-    """Producer group or consumer group that it concerns."""
+    """The producer group or consumer group."""
     client_id: _builtins.str
-    """Producer, consumer or operator that it concerns."""
+    """The producer, consumer or operator."""
     number: _builtins.int
     """Number of the check, or of the delivery."""
     verdict: _transaction_pb2.CheckVerdict.ValueType
@@ -316,7 +316,7 @@ class TimelineEvent(_message.Message):
 
     @_builtins.property
     def position(self) -> _message_pb2.LogPosition:
-        """Where the message lies, for RELEASED and DEAD_LETTERED; until when it waits, for SCHEDULED."""
+        """The message's position, for RELEASED and DEAD_LETTERED; its delivery time, for SCHEDULED."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class QueryServiceStub:
-    """Finding messages, and what became of them.
+    """Finding messages and their history.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class QueryServiceStub:
 
 
 class QueryServiceServicer:
-    """Finding messages, and what became of them.
+    """Finding messages and their history.
     """
 
     def GetMessage(self, request, context):
@@ -71,7 +71,7 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTimeline(self, request, context):
-        """Tells all that happened to a message, in order.
+        """Returns all events of a message, in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_QueryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class QueryService:
-    """Finding messages, and what became of them.
+    """Finding messages and their history.
     """
 
     @staticmethod

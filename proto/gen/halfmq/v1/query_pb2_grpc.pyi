@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class QueryServiceStub:
-    """Finding messages, and what became of them."""
+    """Finding messages and their history."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,11 +38,11 @@ class QueryServiceStub:
     FindMessages: _grpc.UnaryUnaryMultiCallable[_query_pb2.FindMessagesRequest, _query_pb2.FindMessagesResponse]
     """Finds messages of a topic by key, by time, or both, oldest first within each queue."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetTimelineRequest, _query_pb2.GetTimelineResponse]
-    """Tells all that happened to a message, in order."""
+    """Returns all events of a message, in order."""
 
 @_typing.type_check_only
 class QueryServiceAsyncStub(QueryServiceStub):
-    """Finding messages, and what became of them."""
+    """Finding messages and their history."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetMessage: _aio.UnaryUnaryMultiCallable[_query_pb2.GetMessageRequest, _query_pb2.GetMessageResponse]  # type: ignore[assignment]
@@ -50,10 +50,10 @@ class QueryServiceAsyncStub(QueryServiceStub):
     FindMessages: _aio.UnaryUnaryMultiCallable[_query_pb2.FindMessagesRequest, _query_pb2.FindMessagesResponse]  # type: ignore[assignment]
     """Finds messages of a topic by key, by time, or both, oldest first within each queue."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_query_pb2.GetTimelineRequest, _query_pb2.GetTimelineResponse]  # type: ignore[assignment]
-    """Tells all that happened to a message, in order."""
+    """Returns all events of a message, in order."""
 
 class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Finding messages, and what became of them."""
+    """Finding messages and their history."""
 
     @_abc_1.abstractmethod
     def GetMessage(
@@ -77,6 +77,6 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_pb2.GetTimelineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.GetTimelineResponse, _abc.Awaitable[_query_pb2.GetTimelineResponse]]:
-        """Tells all that happened to a message, in order."""
+        """Returns all events of a message, in order."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -33,13 +33,13 @@ class Epoch(_message.Message):
     sink: _builtins.str
     """Name of the sink, chosen by the job's owner: letters, digits, "-", "_", "%" and "|", 100 at most."""
     query_id: _builtins.str
-    """What numbers the epochs: the id of a streaming query. A sink belongs to one until another one takes it over. Empty
-    in AbortEpoch: whichever has it now.
+    """The streaming query that numbers the epochs. A sink belongs to one query until another one takes it over. Empty in
+    AbortEpoch: not checked.
     """
     number: _builtins.int
-    """Number of the epoch, from 0; it grows, not necessarily by one."""
+    """Number of the epoch, from 0; it increases, not necessarily by one."""
     take_over: _builtins.bool
-    """Take the sink over when it belongs to another query, and begin again; otherwise that is refused."""
+    """Take the sink over when it belongs to another query, and start from the beginning; otherwise that is refused."""
     def __init__(
         self,
         *,
@@ -72,7 +72,7 @@ class PrepareEpochRequest(_message.Message):
     """Identity of these messages together, a UUID (version 7 is best)."""
     @_builtins.property
     def epoch(self) -> Global___Epoch:
-        """The epoch that they are of."""
+        """Their epoch."""
 
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -102,7 +102,7 @@ class PrepareEpochResponse(_message.Message):
 
     ALREADY_COMMITTED_FIELD_NUMBER: _builtins.int
     already_committed: _builtins.bool
-    """The epoch is committed already, so nothing was stored: the job repeats what it did."""
+    """The epoch is committed already, so nothing was stored: the job is repeating it."""
     def __init__(
         self,
         *,
@@ -157,7 +157,7 @@ class EpochAttempt(_message.Message):
     attempt_id: _builtins.str
     """Its name."""
     messages: _builtins.int
-    """How many messages it wrote; a commit that would release another number is refused."""
+    """Number of messages it wrote; a commit that would release another number is refused."""
     def __init__(
         self,
         *,
@@ -292,7 +292,7 @@ Global___GetSinkResponse: _TypeAlias = GetSinkResponse  # noqa: Y015
 
 @_typing.final
 class DeleteSinkRequest(_message.Message):
-    """Asks to forget a sink."""
+    """Asks to delete a sink."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

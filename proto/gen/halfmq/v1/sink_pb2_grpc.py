@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class SinkServiceStub:
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     def __init__(self, channel):
@@ -65,7 +65,7 @@ class SinkServiceStub:
 
 class SinkServiceServicer:
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     def PrepareEpoch(self, request, context):
@@ -77,7 +77,7 @@ class SinkServiceServicer:
 
     def CommitEpoch(self, request, context):
         """Releases all messages of some attempts of an epoch, in one database transaction, and drops those of all others.
-        An epoch is committed once, however often this is called.
+        An epoch is committed once, even if the call is repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,14 +91,14 @@ class SinkServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSink(self, request, context):
-        """Tells how far a sink is.
+        """Returns the state of a sink.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSink(self, request, context):
-        """Forgets a sink, and drops its half messages that wait. What it committed stays.
+        """Deletes a sink, and drops its uncommitted half messages. What it committed stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,7 +142,7 @@ def add_SinkServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SinkService:
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     @staticmethod

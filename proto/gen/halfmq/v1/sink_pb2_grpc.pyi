@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class SinkServiceStub:
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     @_typing.overload
@@ -39,19 +39,19 @@ class SinkServiceStub:
     """Stores half messages of one task's attempt. Sending a transaction_id again has one effect."""
     CommitEpoch: _grpc.UnaryUnaryMultiCallable[_sink_pb2.CommitEpochRequest, _sink_pb2.CommitEpochResponse]
     """Releases all messages of some attempts of an epoch, in one database transaction, and drops those of all others.
-    An epoch is committed once, however often this is called.
+    An epoch is committed once, even if the call is repeated.
     """
     AbortEpoch: _grpc.UnaryUnaryMultiCallable[_sink_pb2.AbortEpochRequest, _sink_pb2.AbortEpochResponse]
     """Drops the half messages of an epoch, unless it is committed."""
     GetSink: _grpc.UnaryUnaryMultiCallable[_sink_pb2.GetSinkRequest, _sink_pb2.GetSinkResponse]
-    """Tells how far a sink is."""
+    """Returns the state of a sink."""
     DeleteSink: _grpc.UnaryUnaryMultiCallable[_sink_pb2.DeleteSinkRequest, _sink_pb2.DeleteSinkResponse]
-    """Forgets a sink, and drops its half messages that wait. What it committed stays."""
+    """Deletes a sink, and drops its uncommitted half messages. What it committed stays."""
 
 @_typing.type_check_only
 class SinkServiceAsyncStub(SinkServiceStub):
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -59,18 +59,18 @@ class SinkServiceAsyncStub(SinkServiceStub):
     """Stores half messages of one task's attempt. Sending a transaction_id again has one effect."""
     CommitEpoch: _aio.UnaryUnaryMultiCallable[_sink_pb2.CommitEpochRequest, _sink_pb2.CommitEpochResponse]  # type: ignore[assignment]
     """Releases all messages of some attempts of an epoch, in one database transaction, and drops those of all others.
-    An epoch is committed once, however often this is called.
+    An epoch is committed once, even if the call is repeated.
     """
     AbortEpoch: _aio.UnaryUnaryMultiCallable[_sink_pb2.AbortEpochRequest, _sink_pb2.AbortEpochResponse]  # type: ignore[assignment]
     """Drops the half messages of an epoch, unless it is committed."""
     GetSink: _aio.UnaryUnaryMultiCallable[_sink_pb2.GetSinkRequest, _sink_pb2.GetSinkResponse]  # type: ignore[assignment]
-    """Tells how far a sink is."""
+    """Returns the state of a sink."""
     DeleteSink: _aio.UnaryUnaryMultiCallable[_sink_pb2.DeleteSinkRequest, _sink_pb2.DeleteSinkResponse]  # type: ignore[assignment]
-    """Forgets a sink, and drops its half messages that wait. What it committed stays."""
+    """Deletes a sink, and drops its uncommitted half messages. What it committed stays."""
 
 class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
     """Exactly-once output of jobs that work in numbered batches, such as Spark's: tasks store half messages, and the job's
-    driver commits all of an epoch at once. Nobody is asked back about such half messages; what no epoch needs is dropped.
+    driver commits all of an epoch at once. Such half messages are not checked; those that no epoch needs are dropped.
     """
 
     @_abc_1.abstractmethod
@@ -88,7 +88,7 @@ class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sink_pb2.CommitEpochResponse, _abc.Awaitable[_sink_pb2.CommitEpochResponse]]:
         """Releases all messages of some attempts of an epoch, in one database transaction, and drops those of all others.
-        An epoch is committed once, however often this is called.
+        An epoch is committed once, even if the call is repeated.
         """
 
     @_abc_1.abstractmethod
@@ -105,7 +105,7 @@ class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sink_pb2.GetSinkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sink_pb2.GetSinkResponse, _abc.Awaitable[_sink_pb2.GetSinkResponse]]:
-        """Tells how far a sink is."""
+        """Returns the state of a sink."""
 
     @_abc_1.abstractmethod
     def DeleteSink(
@@ -113,6 +113,6 @@ class SinkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sink_pb2.DeleteSinkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sink_pb2.DeleteSinkResponse, _abc.Awaitable[_sink_pb2.DeleteSinkResponse]]:
-        """Forgets a sink, and drops its half messages that wait. What it committed stays."""
+        """Deletes a sink, and drops its uncommitted half messages. What it committed stays."""
 
 def add_SinkServiceServicer_to_server(servicer: SinkServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

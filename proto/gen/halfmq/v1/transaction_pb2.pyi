@@ -31,27 +31,27 @@ class _TransactionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tran
     TRANSACTION_STATE_UNSPECIFIED: _TransactionState.ValueType  # 0
     """Never sent."""
     TRANSACTION_STATE_PREPARED: _TransactionState.ValueType  # 1
-    """Half messages are stored, the verdict is open."""
+    """Half messages are stored; there is no verdict yet."""
     TRANSACTION_STATE_COMMITTED: _TransactionState.ValueType  # 2
     """Its messages are in the log."""
     TRANSACTION_STATE_ROLLED_BACK: _TransactionState.ValueType  # 3
-    """Its messages are gone."""
+    """Its messages were dropped."""
     TRANSACTION_STATE_PARKED: _TransactionState.ValueType  # 4
-    """All checks were spent without a verdict; an operator decides."""
+    """All checks were used up without a verdict; an operator decides."""
 
 class TransactionState(_TransactionState, metaclass=_TransactionStateEnumTypeWrapper):
-    """Where a transaction stands. COMMITTED and ROLLED_BACK never change again."""
+    """State of a transaction. COMMITTED and ROLLED_BACK are final."""
 
 TRANSACTION_STATE_UNSPECIFIED: TransactionState.ValueType  # 0
 """Never sent."""
 TRANSACTION_STATE_PREPARED: TransactionState.ValueType  # 1
-"""Half messages are stored, the verdict is open."""
+"""Half messages are stored; there is no verdict yet."""
 TRANSACTION_STATE_COMMITTED: TransactionState.ValueType  # 2
 """Its messages are in the log."""
 TRANSACTION_STATE_ROLLED_BACK: TransactionState.ValueType  # 3
-"""Its messages are gone."""
+"""Its messages were dropped."""
 TRANSACTION_STATE_PARKED: TransactionState.ValueType  # 4
-"""All checks were spent without a verdict; an operator decides."""
+"""All checks were used up without a verdict; an operator decides."""
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
 
 class _CheckVerdict:
@@ -67,7 +67,7 @@ class _CheckVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckVer
     CHECK_VERDICT_ROLLBACK: _CheckVerdict.ValueType  # 2
     """The local transaction did not happen and never will."""
     CHECK_VERDICT_UNKNOWN: _CheckVerdict.ValueType  # 3
-    """Not known yet; ask again later."""
+    """Not known yet; check again later."""
 
 class CheckVerdict(_CheckVerdict, metaclass=_CheckVerdictEnumTypeWrapper):
     """What a producer answers to a check."""
@@ -79,7 +79,7 @@ CHECK_VERDICT_COMMIT: CheckVerdict.ValueType  # 1
 CHECK_VERDICT_ROLLBACK: CheckVerdict.ValueType  # 2
 """The local transaction did not happen and never will."""
 CHECK_VERDICT_UNKNOWN: CheckVerdict.ValueType  # 3
-"""Not known yet; ask again later."""
+"""Not known yet; check again later."""
 Global___CheckVerdict: _TypeAlias = CheckVerdict  # noqa: Y015
 
 class _VerdictSource:
@@ -97,12 +97,12 @@ class _VerdictSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict
     VERDICT_SOURCE_OPERATOR: _VerdictSource.ValueType  # 3
     """An operator."""
     VERDICT_SOURCE_SEND: _VerdictSource.ValueType  # 4
-    """Nobody had to: an ordinary message, prepared and committed in one step by Send."""
+    """None needed: an ordinary message, prepared and committed in one step by Send."""
     VERDICT_SOURCE_SINK: _VerdictSource.ValueType  # 5
-    """A job, for all of an epoch of its sink."""
+    """A job, for a whole epoch of its sink."""
 
 class VerdictSource(_VerdictSource, metaclass=_VerdictSourceEnumTypeWrapper):
-    """Who gave a verdict."""
+    """Source of a verdict."""
 
 VERDICT_SOURCE_UNSPECIFIED: VerdictSource.ValueType  # 0
 """Never sent."""
@@ -113,9 +113,9 @@ VERDICT_SOURCE_CHECK: VerdictSource.ValueType  # 2
 VERDICT_SOURCE_OPERATOR: VerdictSource.ValueType  # 3
 """An operator."""
 VERDICT_SOURCE_SEND: VerdictSource.ValueType  # 4
-"""Nobody had to: an ordinary message, prepared and committed in one step by Send."""
+"""None needed: an ordinary message, prepared and committed in one step by Send."""
 VERDICT_SOURCE_SINK: VerdictSource.ValueType  # 5
-"""A job, for all of an epoch of its sink."""
+"""A job, for a whole epoch of its sink."""
 Global___VerdictSource: _TypeAlias = VerdictSource  # noqa: Y015
 
 @_typing.final
@@ -148,7 +148,7 @@ Global___PrepareRequest: _TypeAlias = PrepareRequest  # noqa: Y015
 
 @_typing.final
 class HalfTransaction(_message.Message):
-    """The half messages of one transaction, or some more of them."""
+    """The half messages of one transaction, or further ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -212,7 +212,7 @@ Global___PrepareResponse: _TypeAlias = PrepareResponse  # noqa: Y015
 
 @_typing.final
 class TransactionResult(_message.Message):
-    """What became of one transaction in a request."""
+    """Outcome of one transaction in a request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -223,10 +223,10 @@ class TransactionResult(_message.Message):
     transaction_id: _builtins.str
     """Identity of the transaction."""
     state: Global___TransactionState.ValueType
-    """Where it stands now. Also set when the request was refused because of it."""
+    """Its current state. Also set when the request was refused because of it."""
     @_builtins.property
     def released(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.LogPosition]:
-        """Where its messages lie, when it is committed."""
+        """Positions of its messages, when it is committed."""
 
     @_builtins.property
     def error(self) -> _message_pb2.ItemError:
@@ -305,7 +305,7 @@ class RollbackRequest(_message.Message):
     TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, kept with the op record; may be empty."""
+    """Reason, recorded with the op record; may be empty."""
     @_builtins.property
     def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Identities of the transactions."""
@@ -350,7 +350,7 @@ Global___RollbackResponse: _TypeAlias = RollbackResponse  # noqa: Y015
 
 @_typing.final
 class CheckTransactionsRequest(_message.Message):
-    """What a producer says on its check stream."""
+    """A producer's request on its check stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -358,7 +358,7 @@ class CheckTransactionsRequest(_message.Message):
     ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___RegisterProducer:
-        """First of all: who this is."""
+        """The first request."""
 
     @_builtins.property
     def answer(self) -> Global___CheckAnswer:
@@ -395,7 +395,7 @@ class RegisterProducer(_message.Message):
     """Its own name, for logs and the check history."""
     @_builtins.property
     def heartbeat(self) -> _duration_pb2.Duration:
-        """Whenever the broker has said nothing for so long, it says that it is there; a second at least. Unset: it does not."""
+        """The broker sends a heartbeat whenever the stream was silent for this long; a second at least. Unset: never."""
 
     def __init__(
         self,
@@ -423,13 +423,13 @@ class CheckAnswer(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """Identity of the transaction asked about."""
+    """Identity of the transaction."""
     check_number: _builtins.int
     """Number of the check that is answered."""
     verdict: Global___CheckVerdict.ValueType
     """The verdict."""
     reason: _builtins.str
-    """Why, kept in the check history; may be empty. Only the first 500 characters are kept."""
+    """Reason, recorded in the check history; may be empty. Only the first 500 characters are kept."""
     def __init__(
         self,
         *,
@@ -448,7 +448,7 @@ Global___CheckAnswer: _TypeAlias = CheckAnswer  # noqa: Y015
 
 @_typing.final
 class CheckTransactionsResponse(_message.Message):
-    """What the broker says on a check stream."""
+    """A broker's message on a check stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -462,15 +462,15 @@ class CheckTransactionsResponse(_message.Message):
 
     @_builtins.property
     def check(self) -> Global___TransactionCheck:
-        """A question."""
+        """A check."""
 
     @_builtins.property
     def answered(self) -> Global___CheckAnswered:
-        """What became of an answer."""
+        """Outcome of an answer."""
 
     @_builtins.property
     def heartbeat(self) -> _message_pb2.Heartbeat:
-        """The broker is there."""
+        """The broker is alive."""
 
     def __init__(
         self,
@@ -502,7 +502,7 @@ class ProducerRegistered(_message.Message):
     """Name of the broker."""
     @_builtins.property
     def heartbeat(self) -> _duration_pb2.Duration:
-        """How often there is a heartbeat on a stream that is silent otherwise; unset: never."""
+        """Interval of heartbeats on an otherwise silent stream; unset: never."""
 
     def __init__(
         self,
@@ -569,7 +569,7 @@ class CheckAnswered(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> Global___TransactionResult:
-        """Where the transaction stands now, or why the verdict was refused."""
+        """The transaction's current state, or why the verdict was refused."""
 
     def __init__(
         self,
@@ -650,14 +650,14 @@ class Transaction(_message.Message):
     transaction_id: _builtins.str
     """Identity."""
     state: Global___TransactionState.ValueType
-    """Where it stands."""
+    """Its state."""
     producer_group: _builtins.str
-    """Group that is asked about it."""
+    """Group that gets its checks."""
     check_count: _builtins.int
     """Checks sent so far."""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Its half messages, while the verdict is open."""
+        """Its half messages, while there is no verdict."""
 
     @_builtins.property
     def prepared_at(self) -> _timestamp_pb2.Timestamp:
@@ -677,7 +677,7 @@ class Transaction(_message.Message):
 
     @_builtins.property
     def op(self) -> Global___OpRecord:
-        """The verdict; unset while it is open."""
+        """The verdict; unset while there is none."""
 
     @_builtins.property
     def operator_actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatorAction]:
@@ -770,7 +770,7 @@ class OpRecord(_message.Message):
     state: Global___TransactionState.ValueType
     """COMMITTED or ROLLED_BACK."""
     source: Global___VerdictSource.ValueType
-    """Who gave it."""
+    """Its source."""
     reason: _builtins.str
     """Why, where a reason was given."""
     @_builtins.property
@@ -779,7 +779,7 @@ class OpRecord(_message.Message):
 
     @_builtins.property
     def released(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.LogPosition]:
-        """Where the messages lie, when committed."""
+        """Positions of the messages, when committed."""
 
     def __init__(
         self,
@@ -800,7 +800,7 @@ Global___OpRecord: _TypeAlias = OpRecord  # noqa: Y015
 
 @_typing.final
 class OperatorAction(_message.Message):
-    """Something an operator did to a transaction."""
+    """An operator's action on a transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -811,9 +811,9 @@ class OperatorAction(_message.Message):
     action: _builtins.str
     """What: COMMIT, ROLLBACK or CHECK_AGAIN."""
     operator: _builtins.str
-    """Who, as the request named them."""
+    """Name of the operator, from the request."""
     reason: _builtins.str
-    """Why, as the request said."""
+    """Reason, from the request."""
     @_builtins.property
     def acted_at(self) -> _timestamp_pb2.Timestamp:
         """When (database time)."""

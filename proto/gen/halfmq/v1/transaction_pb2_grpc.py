@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class TransactionServiceStub:
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     def __init__(self, channel):
@@ -64,12 +64,12 @@ class TransactionServiceStub:
 
 
 class TransactionServiceServicer:
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     def Prepare(self, request, context):
-        """Stores half messages durably; no consumer sees them yet. Answers each transaction by itself.
+        """Stores half messages durably; no consumer sees them yet. Each transaction has its own result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,15 +90,15 @@ class TransactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckTransactions(self, request_iterator, context):
-        """Held open by each producer: the broker asks here for the verdict of a transaction that has none, and the producer
-        answers. The first request registers the producer's group.
+        """Held open by each producer: the broker sends checks of transactions without a verdict, and the producer answers.
+        The first request registers the producer's group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTransaction(self, request, context):
-        """Tells all that is known of one transaction.
+        """Returns all that is known of one transaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,8 +141,8 @@ def add_TransactionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TransactionService:
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TransactionServiceStub:
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     @_typing.overload
@@ -36,41 +36,41 @@ class TransactionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TransactionServiceAsyncStub: ...
     Prepare: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.PrepareRequest, _transaction_pb2.PrepareResponse]
-    """Stores half messages durably; no consumer sees them yet. Answers each transaction by itself."""
+    """Stores half messages durably; no consumer sees them yet. Each transaction has its own result."""
     Commit: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.CommitRequest, _transaction_pb2.CommitResponse]
     """Releases all messages of each transaction to consumers, atomically per transaction."""
     Rollback: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.RollbackRequest, _transaction_pb2.RollbackResponse]
     """Drops all messages of each transaction; no consumer ever sees them."""
     CheckTransactions: _grpc.StreamStreamMultiCallable[_transaction_pb2.CheckTransactionsRequest, _transaction_pb2.CheckTransactionsResponse]
-    """Held open by each producer: the broker asks here for the verdict of a transaction that has none, and the producer
-    answers. The first request registers the producer's group.
+    """Held open by each producer: the broker sends checks of transactions without a verdict, and the producer answers.
+    The first request registers the producer's group.
     """
     GetTransaction: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.GetTransactionRequest, _transaction_pb2.GetTransactionResponse]
-    """Tells all that is known of one transaction."""
+    """Returns all that is known of one transaction."""
 
 @_typing.type_check_only
 class TransactionServiceAsyncStub(TransactionServiceStub):
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Prepare: _aio.UnaryUnaryMultiCallable[_transaction_pb2.PrepareRequest, _transaction_pb2.PrepareResponse]  # type: ignore[assignment]
-    """Stores half messages durably; no consumer sees them yet. Answers each transaction by itself."""
+    """Stores half messages durably; no consumer sees them yet. Each transaction has its own result."""
     Commit: _aio.UnaryUnaryMultiCallable[_transaction_pb2.CommitRequest, _transaction_pb2.CommitResponse]  # type: ignore[assignment]
     """Releases all messages of each transaction to consumers, atomically per transaction."""
     Rollback: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RollbackRequest, _transaction_pb2.RollbackResponse]  # type: ignore[assignment]
     """Drops all messages of each transaction; no consumer ever sees them."""
     CheckTransactions: _aio.StreamStreamMultiCallable[_transaction_pb2.CheckTransactionsRequest, _transaction_pb2.CheckTransactionsResponse]  # type: ignore[assignment]
-    """Held open by each producer: the broker asks here for the verdict of a transaction that has none, and the producer
-    answers. The first request registers the producer's group.
+    """Held open by each producer: the broker sends checks of transactions without a verdict, and the producer answers.
+    The first request registers the producer's group.
     """
     GetTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.GetTransactionRequest, _transaction_pb2.GetTransactionResponse]  # type: ignore[assignment]
-    """Tells all that is known of one transaction."""
+    """Returns all that is known of one transaction."""
 
 class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; the
-    transaction id makes the repetition harmless.
+    """Half messages: prepare them, run the local transaction, then commit or roll back. Every call may be repeated; it is
+    idempotent by the transaction id.
     """
 
     @_abc_1.abstractmethod
@@ -79,7 +79,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.PrepareRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.PrepareResponse, _abc.Awaitable[_transaction_pb2.PrepareResponse]]:
-        """Stores half messages durably; no consumer sees them yet. Answers each transaction by itself."""
+        """Stores half messages durably; no consumer sees them yet. Each transaction has its own result."""
 
     @_abc_1.abstractmethod
     def Commit(
@@ -103,8 +103,8 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_transaction_pb2.CheckTransactionsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_transaction_pb2.CheckTransactionsResponse], _abc.AsyncIterator[_transaction_pb2.CheckTransactionsResponse]]:
-        """Held open by each producer: the broker asks here for the verdict of a transaction that has none, and the producer
-        answers. The first request registers the producer's group.
+        """Held open by each producer: the broker sends checks of transactions without a verdict, and the producer answers.
+        The first request registers the producer's group.
         """
 
     @_abc_1.abstractmethod
@@ -113,6 +113,6 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.GetTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.GetTransactionResponse, _abc.Awaitable[_transaction_pb2.GetTransactionResponse]]:
-        """Tells all that is known of one transaction."""
+        """Returns all that is known of one transaction."""
 
 def add_TransactionServiceServicer_to_server(servicer: TransactionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
