@@ -1,4 +1,4 @@
-"""Checks of settings, the same for both SDKs: what cannot work is refused by name, before anything is sent."""
+"""Validation of settings for both SDKs: invalid ones are refused by name, before anything is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse(name: str, rule: str, value: object) -> NoReturn:
 
 
 def check_text(name: str, value: object, rule: str) -> None:
-    """Refuses what is no text, is empty, or cannot travel as UTF-8."""
+    """Refuses what is no text, is empty, or cannot be encoded as UTF-8."""
     if not isinstance(value, str) or not value:
         refuse(name, rule, value)
     try:
@@ -57,7 +57,7 @@ def check_count(name: str, value: object, most: int | None = None) -> None:
 
 
 def check_number(name: str, value: int | None, least: int = 0, bits: int = 31) -> int | None:
-    """Returns None and what is a whole number of so many bits, and refuses anything else."""
+    """Returns None and whole numbers of so many bits unchanged, and refuses anything else."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << bits):
         return value
     refuse(name, f"is a whole number from {least} to 2^{bits}-1", value)
@@ -70,12 +70,12 @@ def check_kind(name: str, value: object, kind: type) -> None:
 
 
 def client_name(client_id: object) -> str:
-    """The name of a client in logs and leases: as it was given, or made of host and process number."""
+    """The name of a client in logs and leases: the given one, or host and process number."""
     if client_id is None or client_id == "":
         return f"{socket.gethostname()}-{os.getpid()}"
     rule = f"is a text of up to {_LONGEST_CLIENT_ID} characters without control characters"
     check_text("client_id", client_id, rule)
-    assert isinstance(client_id, str)  # noqa: S101 - check_text saw to it
+    assert isinstance(client_id, str)  # noqa: S101 - ensured by check_text
     if len(client_id) > _LONGEST_CLIENT_ID or any(unicodedata.category(letter) == "Cc" for letter in client_id):
         refuse("client_id", rule, client_id)
     return client_id

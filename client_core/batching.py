@@ -1,7 +1,7 @@
-"""Batching without a timer: while one request is in flight, the next one fills.
+"""Batching without a timer: while one request is in flight, the next one is filled.
 
-A lone item goes at once. Under load a request takes whatever came meanwhile, so batches grow exactly as far as the
-broker's speed makes them. Waiting items cost one future each: no task, no retry machinery, no lock.
+A lone item is sent at once. Under load a request takes all items that arrived meanwhile, so the batch size follows from
+the broker's speed. A waiting item costs one future: no task, no retry machinery, no lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BatchLimits", "Batcher", "ask", "is_passing", "outcomes_of"]
 
 
 class ItemResult(Protocol):
-    """What the results of all batched calls have in common."""
+    """Interface of the results of all batched calls."""
 
     @property
     def error(self) -> ItemError:
@@ -37,7 +37,7 @@ class ItemResult(Protocol):
         ...
 
 
-# What brokers take, less the frame around the items.
+# The brokers' limit, less the framing around the items.
 _LARGEST_REQUEST = (32 << 20) - (64 << 10)
 
 ItemT = TypeVar("ItemT")
@@ -52,10 +52,10 @@ class BatchLimits:
 
     Attributes:
         items: Items in one request at most.
-        size: Bytes of items in one request at most; a larger item goes alone. No request grows beyond 32 MiB.
+        size: Bytes of items in one request at most; a larger item is sent alone. No request exceeds 32 MiB.
         in_flight: Requests of one kind in flight at a time. With two, the broker has work while the client reads the
-            last answer; more help where the network is slow compared with the broker. Messages of ``send_many``, and
-            those with a message group, go in one request after the other all the same, in the order of the calls.
+            last answer; more help if the network is slow compared with the broker. Messages of ``send_many``, and those
+            with a message group, are still sent in one request at a time, in the order of the calls.
     """
 
     items: int = 128
@@ -83,7 +83,7 @@ class _Entry(Generic[ItemT, ResultT]):
 
 @dataclass(slots=True, eq=False)
 class _Line(Generic[ItemT, ResultT]):
-    """What waits behind an item that is sent again: those refused with it, and those that came later."""
+    """Items that wait behind one that is being resent: those refused with it, and those submitted later."""
 
     front: asyncio.Future[ResultT]
     refused: list[tuple[_Entry[ItemT, ResultT], ResultT]] = field(default_factory=list)
@@ -103,11 +103,11 @@ class Batcher(Generic[ItemT, ResultT]):
         """Sends nothing yet.
 
         Args:
-            send: Sends one request and gives one result per item, in their order; its exception becomes that of every
-                item. Its second argument is what the items of the request have in common.
+            send: Sends one request and returns one result per item, in order; its exception becomes that of every item.
+                Its second argument is the items' shared value.
             limits: How large requests grow; None: the defaults of BatchLimits.
-            passing: Whether a result says that its item is to be sent again. Items with an order then wait for it; it
-                needs limits with one request in flight.
+            passing: Whether a result means that its item is to be resent. Items of the same order then wait for it;
+                requires limits with one request in flight.
         """
         self._send = send
         self._limits = limits or BatchLimits()
@@ -126,11 +126,11 @@ class Batcher(Generic[ItemT, ResultT]):
         Args:
             item: What to send.
             size: Its size in bytes, about.
-            shared: What all items of a request must have in common, such as a reason that is sent once.
-            order: What items have in common that keep their order; None: it has none, or is in front of its line.
+            shared: A value that all items of a request must have in common, such as a reason that is sent once.
+            order: Key of items that keep their order; None: it has none, or is the first of its queue.
 
         Returns:
-            A future of the item's result. Cancelled before the item is on its way, it takes the item back.
+            A future of the item's result. Cancelling it before the item is sent withdraws the item.
         """
         loop = self._loop or self._bind()
         future: asyncio.Future[ResultT] = loop.create_future()
@@ -144,13 +144,13 @@ class Batcher(Generic[ItemT, ResultT]):
         return line is not None and line.front is future
 
     def finished(self, future: asyncio.Future[ResultT], order: Hashable, *, in_vain: bool) -> None:
-        """Has those go on that wait behind an item; nothing to do where none can.
+        """Releases the items that wait behind an item.
 
         Args:
             future: What `submit` returned for it at first.
             order: Its order.
-            in_vain: It was sent again as long as allowed. What was refused with it then fails with it; the rest has not
-                been tried.
+            in_vain: It was resent as long as allowed, without success. Items refused with it then fail too; the rest
+                has not been tried.
         """
         if not self.is_in_front(future, order):
             return
@@ -171,7 +171,7 @@ class Batcher(Generic[ItemT, ResultT]):
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._active < self._limits.in_flight:
             self._active += 1
-            # The task begins after everything that is ready now has run: items of one moment share a request.
+            # The task starts after all callbacks that are ready now, so items submitted together share a request.
             worker = loop.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
@@ -192,7 +192,7 @@ class Batcher(Generic[ItemT, ResultT]):
         try:
             await self._send_all()
         finally:
-            # Here and not in a callback of the task: an item that comes in between would find no worker and start none.
+            # Here and not in a callback of the task: an item submitted in between would find no worker and start none.
             self._active -= 1
 
     async def _send_all(self) -> None:
@@ -218,12 +218,12 @@ class Batcher(Generic[ItemT, ResultT]):
                         entry.future.set_result(result)
 
     def _stands_in_line(self, entry: _Entry[ItemT, ResultT], result: ResultT) -> bool:
-        """Has an item that is to be sent again wait behind another one, or others behind this one."""
+        """Queues an item that is to be resent behind another one, or others behind this one."""
         if entry.order is None or self._passing is None or not self._passing(result):
             return False
         line = self._lines.get(entry.order)
         if line is None:
-            # Here and not by who waits for the result: the next request is filled before that runs.
+            # Here and not in the waiter of the result: the next request is filled before that runs.
             self._lines[entry.order] = _Line(entry.future)
             return False
         line.refused.append((entry, result))
@@ -266,9 +266,9 @@ async def ask(
     shared: str = "",
     order: Hashable | None = None,
 ) -> ItemResultT:
-    """Sends an item, and again by itself if the broker answers that it cannot do this one item just now.
+    """Sends an item, and resends it alone if the broker answers that it cannot process this item just now.
 
-    Until it is settled, what has the same order and was submitted later waits.
+    Until it is settled, later items of the same order wait.
 
     Returns:
         The item's result, which may still carry an error.
@@ -283,7 +283,7 @@ async def ask(
     in_vain = False
     try:
         result = await first
-        # Without being in front it was refused for good, with the one that was.
+        # It was not the first of its queue, and was permanently refused together with that one.
         if is_passing(result) and (order is None or batcher.is_in_front(first, order)):
 
             async def again() -> ItemResultT:
@@ -293,7 +293,7 @@ async def ask(
             result = await retry.repeating(is_passing)(again)
             in_vain = is_passing(result)
     except asyncio.CancelledError:
-        in_vain = False  # Its caller gave it up; others did not.
+        in_vain = False  # Its caller cancelled it; the others' did not.
         raise
     finally:
         if order is not None:
@@ -304,11 +304,11 @@ async def ask(
 async def outcomes_of(
     asked: Iterable[Awaitable[ResultT]], read: Callable[[ResultT], OutcomeT]
 ) -> list[OutcomeT | HalfmqError]:
-    """Waits for the results of several items; the outcome of one does not hide the outcome of the others.
+    """Waits for the results of several items; the error of one does not hide the results of the others.
 
     Args:
         asked: What to wait for.
-        read: Makes an outcome of a result, or raises what the broker said of it.
+        read: Converts a result to an outcome, or raises the broker's error.
 
     Returns:
         Their outcomes and errors, in their order.
@@ -325,5 +325,5 @@ async def outcomes_of(
 
 
 def is_passing(result: ItemResult) -> bool:
-    """Whether the same item may succeed when it is sent again."""
+    """Whether the same item may succeed when it is resent."""
     return result.HasField("error") and is_passing_item(result.error)

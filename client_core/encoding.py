@@ -34,7 +34,7 @@ def encode_message(
     priority: int = 0,
     dedup_key: str | None = None,
 ) -> pb.Message:
-    """Makes the wire form at once, so that a wrong type is the caller's error and not that of its batch mates.
+    """Makes the wire form at once, so that a wrong type fails only its caller and not the whole batch.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -60,7 +60,7 @@ def encode_message(
             message_id=message_id or "",
         )
     except (TypeError, ValueError, AttributeError):
-        # Looked into only now: protobuf refuses the same, without a name and in no time.
+        # Only after protobuf's own fast check failed: to name the argument.
         _refuse_by_name(topic, body, tag or "", keys, properties or {}, message_group or "")
         raise
     if deliver_at is not None or delay is not None:
@@ -139,7 +139,7 @@ def to_wire(message: Message, message_id: str | None = None) -> pb.Message:
 
     Raises:
         TypeError: A part of it is of the wrong type.
-        ValueError: A part of it cannot be, or it is a half message with an id of its own.
+        ValueError: A part of it is invalid, or it is a half message with an id.
     """
     if message_id is None and message.message_id is not None:
         msg = (

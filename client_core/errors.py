@@ -5,15 +5,15 @@ HalfmqError
 ├── ClientClosed            the client was used after close()
 ├── ListenerRequired        the call needs a TransactionListener and the producer has none
 ├── BrokerUnavailable       no broker answered before the retry deadline; repeat the call with its message_ids
-├── BrokerFailed            a broker failed over the request; nobody knows how far it came
+├── BrokerFailed            a broker failed to process the request; its effect is unknown
 ├── RequestRefused          the broker refused the request or one item of it
 │   ├── TransactionRefused  the broker refused because of the transaction's state
 │   ├── DuplicateKey        another message has the dedup_key
-│   └── RecallRefused       a message could not be taken back: it is in the log already, or was never committed
-├── BatchRefused            some messages of send_many were refused; says which
-├── BatchRecallRefused      some messages of one recall could not be taken back; says which
-├── PrepareUnconfirmed      nobody knows whether the half messages were stored
-└── VerdictUnconfirmed      nobody knows whether the verdict was recorded; the broker will ask the listener
+│   └── RecallRefused       a message could not be recalled: it is in the log already, or was never committed
+├── BatchRefused            some messages of send_many were refused; names them
+├── BatchRecallRefused      some messages of one recall could not be recalled; names them
+├── PrepareUnconfirmed      it is unknown whether the half messages were stored
+└── VerdictUnconfirmed      it is unknown whether the verdict was recorded; a check will follow
 
 Every error carries the same fields, empty where they do not apply, so that programs need not read the message.
 """
@@ -51,19 +51,19 @@ __all__ = [
 
 _MESSAGE_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?")
 
-# N818 wants every name to end in "Error". These names say what happened, as the documentation and the protocol do;
-# only the base and ConfigurationError, which say no more than that, carry the suffix.
+# N818 requires every name to end in "Error". These names describe the failure, as the documentation and the protocol
+# do; only the base and ConfigurationError have the suffix.
 
 
 class HalfmqError(Exception):
-    """Something that a halfmq client could not do.
+    """Base of all errors of halfmq clients.
 
     Attributes:
         code: The gRPC status code, or None when no broker was involved.
         reason: The broker's reason in one constant, such as ``TOPIC_NOT_FOUND``; empty when it gave none.
         field: The field at fault, such as ``messages[0].topic``; empty where no field is.
-        transaction_id: The transaction it is about; empty when it is about none.
-        state: Where the broker says the transaction stands, or None when it did not say.
+        transaction_id: The transaction concerned; empty if none.
+        state: The transaction's state as the broker reported it, or None.
         message_ids: Ids under which the messages of the call were sent, in their order; empty for other calls. Sent
             again under them, as ``message_id``, each is stored once.
     """
@@ -79,7 +79,7 @@ class HalfmqError(Exception):
         state: TransactionState | None = None,
         message_ids: Sequence[str] = (),
     ) -> None:
-        """Makes the error; the arguments are kept as attributes of the same names."""
+        """Creates the error; the arguments become attributes of the same names."""
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -90,31 +90,32 @@ class HalfmqError(Exception):
 
 
 class ConfigurationError(HalfmqError, ValueError):
-    """A setting that cannot work; it is refused before anything is sent."""
+    """An invalid setting; it is refused before anything is sent."""
 
 
 class ClientClosed(HalfmqError):
-    """The client was closed; make a new one."""
+    """The client was closed; create a new one."""
 
 
 class ListenerRequired(HalfmqError):
-    """The call runs a TransactionListener and the producer was made without one."""
+    """The call needs a TransactionListener, and the producer has none."""
 
 
 class BrokerUnavailable(HalfmqError):
-    """No broker answered before the retry deadline; what the call was to do may have happened all the same.
+    """No broker answered before the retry deadline; the call may still have taken effect.
 
-    Calls that name what they are about may be repeated as they are. A ``send`` makes a new id each time: repeat it with
-    ``message_id=error.message_ids[0]``, and it is one message. So do ``send_many`` with ``message_ids`` of its error.
+    Calls that carry an id or name may be repeated unchanged. ``send`` creates a new id each time: repeat it with
+    ``message_id=error.message_ids[0]``, and the message is stored once. Likewise ``send_many`` with the ``message_ids``
+    of its error.
     """
 
 
 class BrokerFailed(HalfmqError):
-    """A broker failed while it handled a request; its log says why. It is repeated as after BrokerUnavailable."""
+    """A broker failed while it processed a request; its log has the cause. Repeat as after BrokerUnavailable."""
 
 
 class RequestRefused(HalfmqError):
-    """The broker refused a request, or one item of it; repeating it unchanged gives the same answer."""
+    """The broker refused a request, or one item of it; repeating it unchanged gets the same answer."""
 
 
 class TransactionRefused(RequestRefused):
@@ -122,7 +123,7 @@ class TransactionRefused(RequestRefused):
 
 
 class DuplicateKey(RequestRefused):
-    """Another message of the topic has the ``dedup_key``, or half a message that may still be dropped has it."""
+    """Another message of the topic has the ``dedup_key``, or a half message without a verdict."""
 
     @property
     def owner(self) -> str:
@@ -132,7 +133,7 @@ class DuplicateKey(RequestRefused):
 
 
 class RecallRefused(RequestRefused):
-    """A message could not be taken back: it is in the log already, was never committed, or is not known.
+    """A message could not be recalled: it is in the log already, was never committed, or is unknown.
 
     Attributes:
         message_id: The message.
@@ -151,31 +152,31 @@ class BatchRefused(HalfmqError):
     def __init__(
         self, message: str, outcomes: Sequence[LogPosition | HalfmqError], message_ids: Sequence[str] = ()
     ) -> None:
-        """Makes the error from the outcome of each message, and from the ids under which they were sent."""
+        """Creates the error from the outcome of each message, and from the ids under which they were sent."""
         super().__init__(message, message_ids=message_ids)
         self.outcomes = tuple(outcomes)
 
     def __reduce__(
         self,
     ) -> tuple[type[BatchRefused], tuple[str, tuple[LogPosition | HalfmqError, ...], tuple[str, ...]]]:
-        """Keeps the outcomes when the error travels between processes."""
+        """Preserves the outcomes when the error is pickled."""
         return (type(self), (str(self), self.outcomes, self.message_ids))
 
 
 class BatchRecallRefused(HalfmqError):
-    """Some messages of one ``recall`` were not taken back; the others were.
+    """Some messages of one ``recall`` were not recalled; the others were.
 
     Attributes:
         outcomes: One entry per message, in the order of the call: when it was recalled, or the error.
     """
 
     def __init__(self, message: str, outcomes: Sequence[datetime | HalfmqError]) -> None:
-        """Makes the error from the outcome of each message."""
+        """Creates the error from the outcome of each message."""
         super().__init__(message)
         self.outcomes = tuple(outcomes)
 
     def __reduce__(self) -> tuple[type[BatchRecallRefused], tuple[str, tuple[datetime | HalfmqError, ...]]]:
-        """Keeps the outcomes when the error travels between processes."""
+        """Preserves the outcomes when the error is pickled."""
         return (type(self), (str(self), self.outcomes))
 
 
@@ -184,4 +185,4 @@ class PrepareUnconfirmed(HalfmqError):
 
 
 class VerdictUnconfirmed(HalfmqError):
-    """It is unknown whether the verdict was recorded; if it was not, the broker asks the group's listener."""
+    """It is unknown whether the verdict was recorded; if it was not, the broker sends a check to the group."""

@@ -1,4 +1,4 @@
-"""Which messages of a topic are wanted, as users write it."""
+"""Filters of topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TagFilter:
     tags: str
 
     def __post_init__(self) -> None:
-        """Refuses what names no tags.
+        """Validates the tags.
 
         Raises:
             ConfigurationError: It is no text, or has an empty tag or one with "|" in it.
@@ -39,17 +39,17 @@ class TagFilter:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """Messages that a condition is true of: ``SqlFilter("amount > 100 AND country IN ('CH', 'AT')")``.
+    """Messages that match a condition: ``SqlFilter("amount > 100 AND country IN ('CH', 'AT')")``.
 
     Attributes:
-        condition: In the manner of SQL92, over the properties of a message and the fields that begin with ``halfmq.``,
-            such as ``halfmq.tag``. The broker refuses one that it cannot read.
+        condition: An SQL92 expression over the properties of a message and the fields that begin with ``halfmq.``, such
+            as ``halfmq.tag``. The broker refuses one that it cannot parse.
     """
 
     condition: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no condition.
+        """Validates the condition.
 
         Raises:
             ConfigurationError: It is no text, or empty.
@@ -63,7 +63,7 @@ MessageFilter: TypeAlias = TagFilter | SqlFilter
 """A filter of either kind."""
 
 Filters: TypeAlias = MessageFilter | Mapping[str, MessageFilter]
-"""One filter for every topic, or one for each of some topics."""
+"""One filter for every topic, or a mapping for some topics."""
 
 
 def filter_to_wire(name: str, wanted: object) -> message_pb2.Filter:

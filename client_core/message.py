@@ -1,4 +1,4 @@
-"""Messages as applications see them, and the places where they lie."""
+"""Messages and their positions, as applications see them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Message:
         tag: A short label to filter by, or None.
         keys: Business keys to look the message up by; one string counts as one key.
         properties: Headers of the application.
-        message_group: Messages of one group always lie in the same queue, in the order of their release, and each
+        message_group: Messages of one group are always in the same queue, in the order of their release, and each
             consumer group handles them one after the other; or None.
-        deliver_at: Consumers get it at this time, not before; it has a time zone. None, or a time in the past: at
-            once. For a half message too the time stands as it is, whenever the commit comes.
-        delay: Instead of deliver_at: so long after the broker took it in, in seconds or as a timedelta.
+        deliver_at: Earliest delivery, with a time zone. None, or a time in the past: at once. For a half message it
+            does not depend on the time of the commit.
+        delay: Instead of deliver_at: time after the broker stores it, in seconds or as a timedelta.
         priority: Messages of a higher priority are delivered first: 0 up to the topic's priority levels less one. Not
             together with message_group.
-        dedup_key: Business identity, up to 255 bytes: a topic takes in one message with the same key within its
-            window (one day by default); or None.
+        dedup_key: Business identity, up to 255 bytes: a topic accepts one message with the same key within its window
+            (one day by default); or None.
         message_id: Identity of an ordinary message, a UUID; None: a new one at each send. A message that is sent again
-            under its id is stored once; another content under it is refused. Half messages are named by their
-            transaction and have none of their own.
+            under its id is stored once; other content under it is refused. Half messages get their ids from their
+            transaction.
     """
 
     topic: str
@@ -65,17 +65,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in the log, or until when a message waits for one.
+    """A position in the log, or the delivery time of a scheduled message.
 
     Attributes:
         topic: Topic of the queue.
-        queue: Number of the queue within its topic, from 0; None while the message waits for its time, and forever
-            once it was recalled.
+        queue: Number of the queue within its topic, from 0; None while the message is scheduled, and after it was
+            recalled.
         offset: Offset within the queue, from 0, without gaps; None where queue is.
-        message_id: Identity of the message that lies there.
-        scheduled_at: When it will be delivered, while it waits for that time (UTC); None otherwise.
+        message_id: Identity of the message.
+        scheduled_at: When it will be delivered, while it is scheduled (UTC); None otherwise.
         recalled_at: When it was recalled before its delivery time (database time, UTC); None unless it was.
-        duplicate: Whether the topic had a message with this ``dedup_key``: the place is that message's, and the one
+        duplicate: Whether the topic had a message with this ``dedup_key``: the position is that message's, and the one
             that was sent is dropped.
     """
 
@@ -105,13 +105,13 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessages(Sequence[Message]):
-    """The half messages of one transaction, in their order; what a listener is given.
+    """The half messages of one transaction, in order; the argument of listeners.
 
     Attributes:
         transaction_id: Identity of the transaction.
         messages: The messages.
-        check_number: Which of the broker's checks this is, from 1; 0 when the local transaction is to be run, and when
-            the producer itself checks the outcome of it, after an exception left its block.
+        check_number: Number of the broker's check, from 1; 0 when the local transaction is to be run, and when the
+            producer itself checks its outcome after an exception left its block.
         max_checks: After this many checks the transaction is parked; 0 outside of a check.
         prepared_at: When it was prepared (database time, UTC); None outside of a check.
     """
@@ -136,7 +136,7 @@ class HalfMessages(Sequence[Message]):
 
 
 def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
-    """Takes one message for a sequence of one.
+    """Accepts one message as a sequence of one.
 
     Raises:
         TypeError: Something in it is no Message.

@@ -1,4 +1,4 @@
-"""Modules that moved are found under their old names for one release more, with a DeprecationWarning."""
+"""Moved modules can be imported by their old names for one more release, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["lead_on"]
 
 
 class _Moved(MetaPathFinder, Loader):
-    """Finds modules by their old names; what is in them is the same under both."""
+    """Finds modules by their old names; their contents are identical."""
 
     def __init__(self, new: Mapping[str, str]) -> None:
         self._new = new
@@ -29,15 +29,15 @@ class _Moved(MetaPathFinder, Loader):
         return None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """A module that moved, if one is asked for."""
+        """The spec of a moved module, if the name is one."""
         return ModuleSpec(name, self, is_package=True) if self._new_name(name) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """A module as any other."""
+        """Creates an ordinary module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Gives it the names of the module that it was, and says where that is."""
+        """Copies the names of the new module, and warns with its location."""
         new = self._new_name(module.__name__) or module.__name__
         found = importlib.import_module(new)
         warnings.warn(
@@ -50,7 +50,7 @@ class _Moved(MetaPathFinder, Loader):
 
 
 def lead_on(new: Mapping[str, str]) -> None:
-    """Makes modules of old names known.
+    """Registers the old names of modules.
 
     Args:
         new: The new name of each; modules below one move with it.

@@ -1,4 +1,4 @@
-"""Places to read from, as users write them: an end of a queue, a time, an offset."""
+"""Start positions: an end of a queue, a time, an offset."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from halfmq.v1 import message_pb2 as pb
 __all__ = ["StartPosition", "position_of", "position_to_wire"]
 
 StartPosition: TypeAlias = Literal["earliest", "latest"] | datetime
-"""The first message kept, the next one to come, or the first that became visible at a time or later."""
+"""The first message kept, the next one released, or the first that became visible at a time or later."""
 
 _ENDS = {"earliest": pb.BOUNDARY_EARLIEST, "latest": pb.BOUNDARY_LATEST}
 
 
 def position_to_wire(name: str, place: object, *, offsets: bool = False) -> pb.Position:
-    """Makes the wire form of a place.
+    """Makes the wire form of a position.
 
     Args:
         name: The argument, as its error is to name it.
         place: "earliest", "latest", an aware datetime, or an offset.
-        offsets: Whether an offset can be meant, because one queue is named.
+        offsets: Whether an offset is allowed, because one queue is named.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -44,7 +44,7 @@ def position_to_wire(name: str, place: object, *, offsets: bool = False) -> pb.P
 
 
 def position_of(found: pb.Position) -> StartPosition | None:
-    """Reads the wire form of a place to begin at; None where it says nothing."""
+    """Reads the wire form of a start position; None if unset."""
     if found.WhichOneof("position") == "time":
         return read_time(found.time)
     if found.boundary == pb.BOUNDARY_EARLIEST:

@@ -1,4 +1,4 @@
-"""What producers get back."""
+"""Results of producers' calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TransactionResult:
     Attributes:
         transaction_id: Identity of the transaction.
         state: Its current state.
-        released: Where its messages lie when it is committed, or when those will be delivered that wait for their time.
+        released: Positions of its messages when it is committed; delivery times of delayed ones.
     """
 
     transaction_id: str
@@ -54,10 +54,10 @@ class TransactionSendResult:
     Attributes:
         transaction_id: Identity of the transaction.
         message_ids: Identities of its messages, in their order.
-        local_state: What the listener said of the local transaction.
-        state: Where the transaction stood last; PREPARED means that a check will ask the listener.
-        released: Where the messages lie when it is committed, or when those will be delivered that wait for their time.
-        local_error: What the listener raised, if it did; local_state is UNKNOWN then.
+        local_state: The listener's answer about the local transaction.
+        state: The transaction's last known state; PREPARED means that a check will follow.
+        released: Positions of the messages when it is committed; delivery times of delayed ones.
+        local_error: The listener's exception, if any; local_state is UNKNOWN then.
     """
 
     transaction_id: str
@@ -97,10 +97,10 @@ class VerdictInfo:
 
     Attributes:
         state: COMMITTED or ROLLED_BACK.
-        source: Who gave it.
+        source: Its source.
         decided_at: When (database time, UTC).
         reason: Why, where a reason was given.
-        released: Where the messages lie when committed, or when those will be delivered that wait for their time.
+        released: Positions of the messages when committed; delivery times of delayed ones.
     """
 
     state: TransactionState
@@ -117,14 +117,14 @@ class TransactionInfo:
     Attributes:
         transaction_id: Identity of the transaction.
         state: Its state.
-        producer_group: Group that is asked about it.
-        messages: Its half messages, while the verdict is open.
+        producer_group: Group that gets its checks.
+        messages: Its half messages, while there is no verdict.
         check_count: Checks sent so far.
         prepared_at: When it was prepared (database time, UTC).
         next_check_at: When the next check is due; None when none is.
         parked_at: When it was parked; None unless it is.
         checks: Every check and its answer, oldest first.
-        verdict: The verdict; None while it is open.
+        verdict: The verdict; None while there is none.
     """
 
     transaction_id: str
@@ -146,7 +146,7 @@ _ABOUT_THE_TRANSACTION = frozenset(
 
 
 def message_ids(transaction_id: str, count: int) -> tuple[str, ...]:
-    """Identities of a transaction's messages: its own, and ``.N`` behind it for the N-th further one."""
+    """Identities of a transaction's messages: its own, followed by ``.N`` for the N-th further one."""
     return (transaction_id, *(f"{transaction_id}.{position}" for position in range(1, count)))[:count]
 
 
@@ -156,8 +156,8 @@ def transaction_result(result: pb.TransactionResult, transaction_id: str) -> Tra
     Raises:
         TransactionRefused: The broker refused because of the transaction's state.
         RequestRefused: The broker refused for another reason.
-        BrokerUnavailable: The broker could not do it now.
-        BrokerFailed: The broker failed over it.
+        BrokerUnavailable: The broker could not process it now.
+        BrokerFailed: The broker failed to process it.
     """
     state = read_state(result.state)
     if result.HasField("error"):
@@ -184,7 +184,7 @@ def _refused(result: pb.TransactionResult, state: TransactionState, transaction_
 
 
 def transaction_info(transaction: pb.Transaction) -> TransactionInfo:
-    """Reads all that the broker told of a transaction."""
+    """Reads all that the broker knows of a transaction."""
     return TransactionInfo(
         transaction_id=transaction.transaction_id,
         state=read_state(transaction.state),
@@ -227,7 +227,7 @@ def read_state(number: int) -> TransactionState:
 
 
 def read_source(number: int) -> VerdictSource:
-    """Reads who gave a verdict."""
+    """Reads the source of a verdict."""
     return _SOURCES.get(number, VerdictSource.UNSPECIFIED)
 
 

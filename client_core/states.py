@@ -1,4 +1,4 @@
-"""Where transactions stand, in the words of the producer and of the broker."""
+"""States of transactions, for producers and brokers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ __all__ = ["LocalTransactionState", "TransactionState", "VerdictSource"]
 
 
 class LocalTransactionState(Enum):
-    """What a listener says about the local transaction. The names are RocketMQ's."""
+    """A listener's answer about the local transaction. The names are RocketMQ's."""
 
     COMMIT = "commit"
     """It committed: release the messages."""
     ROLLBACK = "rollback"
     """It did not happen and never will: drop the messages."""
     UNKNOWN = "unknown"
-    """It is not known yet: ask again later."""
+    """It is not known yet: check again later."""
 
 
 class TransactionState(IntEnum):
-    """Where the broker says a transaction stands. COMMITTED and ROLLED_BACK never change again."""
+    """State of a transaction at the broker. COMMITTED and ROLLED_BACK are final."""
 
     UNSPECIFIED = pb.TRANSACTION_STATE_UNSPECIFIED
     """The broker does not know the transaction, or did not say."""
     PREPARED = pb.TRANSACTION_STATE_PREPARED
-    """Half messages are stored, the verdict is open."""
+    """Half messages are stored; there is no verdict yet."""
     COMMITTED = pb.TRANSACTION_STATE_COMMITTED
     """Its messages are in the log."""
     ROLLED_BACK = pb.TRANSACTION_STATE_ROLLED_BACK
-    """Its messages are gone."""
+    """Its messages were dropped."""
     PARKED = pb.TRANSACTION_STATE_PARKED
     """All checks were used up without a verdict; an operator decides."""
 
 
 class VerdictSource(IntEnum):
-    """Who gave a verdict."""
+    """Source of a verdict."""
 
     UNSPECIFIED = pb.VERDICT_SOURCE_UNSPECIFIED
     """The broker did not say."""
@@ -48,4 +48,4 @@ class VerdictSource(IntEnum):
     """An operator."""
     SEND = pb.VERDICT_SOURCE_SEND
     SINK = pb.VERDICT_SOURCE_SINK
-    """Nobody had to: an ordinary message."""
+    """None needed: an ordinary message."""

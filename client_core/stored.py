@@ -1,4 +1,4 @@
-"""Messages in the log: thin covers over what arrived, read when it is asked for."""
+"""Messages in the log: thin wrappers of the wire form, decoded on access."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StoredMessage:
     __slots__ = ("_message",)
 
     def __init__(self, message: message_pb2.LogMessage) -> None:
-        """Covers the wire form."""
+        """Wraps the wire form."""
         self._message = message
 
     @property
@@ -39,7 +39,7 @@ class StoredMessage:
 
     @property
     def message_id(self) -> str:
-        """Identity of the message: its transaction's id, and ``.N`` behind it for the N-th further message."""
+        """Identity of the message: its transaction's id, followed by ``.N`` for the N-th further message."""
         return self._message.message_id
 
     @property
@@ -83,7 +83,7 @@ class StoredMessage:
 
     @property
     def born_at(self) -> datetime:
-        """When the broker first took it in (database time, UTC)."""
+        """When the broker first stored it (database time, UTC)."""
         return self._message.born_at.ToDatetime(UTC)
 
     @property

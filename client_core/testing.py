@@ -1,4 +1,4 @@
-"""A broker inside the test process, for users' tests: no database to install, nothing to clean up."""
+"""A broker inside the test process, for users' tests: no database to install, no clean-up."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def embedded_broker(
     data_dir: Path | None = None,
     **settings: Any,
 ) -> Iterator[EmbeddedBroker]:
-    """Runs a broker in this process, on SQLite in memory: it starts within some ten milliseconds, and leaves nothing.
+    """Runs a broker in this process, on SQLite in memory: it starts within tens of milliseconds.
 
-    Other topics and groups are made when they are first named; ``auto_create=False`` refuses them, as a broker does
-    that was started with its defaults.
+    Other topics and groups are created when first named; with ``auto_create=False`` they are refused, as by a broker
+    with default settings.
 
     Args:
         topics: Topics to create before the block begins; one or several.
@@ -52,7 +52,7 @@ def embedded_broker(
 
     Raises:
         HalfmqError: The broker's dependencies are not installed, or a module of the same name hides it.
-        ConfigurationError: A name or a setting cannot be.
+        ConfigurationError: A name or a setting is invalid.
     """
     _refuse_another_broker()
     try:
@@ -82,7 +82,7 @@ def embedded_broker(
 
 
 def _refuse_another_broker() -> None:
-    """Looks where `import broker` leads, without running what is there."""
+    """Finds the file that `import broker` would load, without running it."""
     found = importlib.util.find_spec("broker")
     own = Path(__file__).parents[1] / "broker"
     if found is None or not found.origin or Path(found.origin).parent.resolve() == own.resolve():

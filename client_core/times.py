@@ -1,4 +1,4 @@
-"""Times on the wire: aware datetimes, and spans in seconds or as timedeltas; checked where they are given."""
+"""Times on the wire: aware datetimes, and durations in seconds or as timedeltas; validated where they are passed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 __all__ = ["Span", "as_duration", "as_durations", "as_timestamp", "read_span", "read_time"]
 
 Span: TypeAlias = float | timedelta
-"""A length of time: seconds, or a timedelta."""
+"""A duration: seconds, or a timedelta."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,7 +30,7 @@ def as_timestamp(what: str, value: object) -> Timestamp:
 
     Raises:
         TypeError: It is no datetime.
-        ValueError: It has no time zone, so that nobody knows which moment it means.
+        ValueError: It has no time zone, so it is ambiguous.
     """
     if not isinstance(value, datetime):
         msg = f"{what} is a datetime with a time zone, such as datetime.now(UTC), not {value!r}"
@@ -46,7 +46,7 @@ def as_timestamp(what: str, value: object) -> Timestamp:
 
 
 def as_duration(what: str, value: object) -> Duration:
-    """Makes the wire form of a length of time.
+    """Makes the wire form of a duration.
 
     Args:
         what: The argument, as its error is to name it.
@@ -54,7 +54,7 @@ def as_duration(what: str, value: object) -> Duration:
 
     Raises:
         TypeError: It is neither.
-        ValueError: It is negative, or no length at all.
+        ValueError: It is negative, or not finite.
     """
     rule = f"{what} is a number of seconds or a timedelta, 0 or more, not {value!r}"
     if isinstance(value, timedelta):
@@ -70,7 +70,7 @@ def as_duration(what: str, value: object) -> Duration:
 
 
 def as_durations(what: str, values: Sequence[Span]) -> list[Duration]:
-    """Makes the wire form of several lengths of time; see as_duration."""
+    """Makes the wire form of several durations; see as_duration."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         msg = f"{what} is a sequence of seconds or timedeltas, such as [1, 5, 60], not {values!r}"
         raise TypeError(msg)
@@ -83,5 +83,5 @@ def read_time(timestamp: Timestamp) -> datetime | None:
 
 
 def read_span(duration: Duration) -> timedelta:
-    """Reads a length of time."""
+    """Reads a duration."""
     return timedelta(seconds=duration.seconds, microseconds=duration.nanos // 1000)

@@ -40,10 +40,9 @@ MessageT = TypeVar("MessageT")
 class AsyncConsumer:
     """Receives the messages of some topics for a consumer group.
 
-    Each message is delivered to one member of the group under a lease, which is extended for as long as the message
-    is held here, and again to somebody until it is acked: at least once. Iterate, call ``receive()``, or give a
-    handler to ``run()``. Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of
-    its first call.
+    Each message is delivered to one member of the group under a lease, which is extended while the message is held
+    here, and redelivered until it is acked: at least once. Iterate, call ``receive()``, or give a handler to ``run()``.
+    Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.
     """
 
     def __init__(
@@ -68,24 +67,23 @@ class AsyncConsumer:
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            group: Consumer group. It must exist, unless the broker creates groups by itself.
+            group: Consumer group. It must exist, unless the broker creates groups automatically.
             topics: One topic or several.
-            prefetch: Messages that wait in this process or are on their way to it, at most.
-            lease_duration: Seconds after which others get what this process holds if it dies, from 0.1 to 12 h; None:
-                the broker's default. Leases are extended every third of it.
+            prefetch: Maximum number of messages waiting in this process or in flight to it.
+            lease_duration: Seconds after which other consumers get this process's messages if it dies, from 0.1 to 12
+                h; None: the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
-            longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
-                application forgot goes to somebody else.
-            close_grace: Seconds that ``close()`` waits, at most, for handlers at work, and again for confirmations.
-            filter: Which messages the group wants: a TagFilter or a SqlFilter for all topics, or a mapping with one for
-                each of some topics. It belongs to the group: all of its consumers name the same one, or none. None: as
-                the group is set.
-            replace_filters: Give the group these filters instead of those it has; without it, a consumer that
-                names other ones is refused.
-            start: Where to begin with topics that the group never read: "earliest", "latest", or a time with its time
-                zone. None: as the group is set.
+            longest_hold: Seconds after which the lease of a message is no longer extended, so that a forgotten message
+                goes to another consumer.
+            close_grace: Seconds that ``close()`` waits, at most, for running handlers, and again for confirmations.
+            filter: The group's filter: a TagFilter or a SqlFilter for all topics, or a mapping for some topics. It
+                belongs to the group: all of its consumers name the same one, or none. None: the group's current one.
+            replace_filters: Set these filters for the group; without it, a consumer that names other ones than the
+                group's is refused.
+            start: Where to start in topics that the group never read: "earliest", "latest", or a time with its time
+                zone. None: the group's setting.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -96,7 +94,7 @@ class AsyncConsumer:
         )
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self.subscription = Subscription(self._link, self._settings)
-        """The engine, for the synchronous consumer; applications have no use for it."""
+        """The engine, for the synchronous consumer; not for applications."""
         self._close_grace = close_grace
         self._runs: set[asyncio.Task[BaseException | None]] = set()
         self._close_after_run = False
@@ -138,9 +136,10 @@ class AsyncConsumer:
             raise TimeoutError(msg) from None
 
     async def close(self) -> None:
-        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat.
+        """Lets handlers finish, returns unsettled messages, then closes the connections. Safe to repeat.
 
-        Called by a handler of its own it does what ``stop()`` does; ``run()`` closes when the handlers have returned.
+        Called by one of its own handlers it does the same as ``stop()``; ``run()`` closes when the handlers have
+        returned.
         """
         if self.put_off_close():
             return
@@ -156,7 +155,7 @@ class AsyncConsumer:
             await self._link.close()
 
     def put_off_close(self) -> bool:
-        """Stops and leaves the rest of ``close()`` to ``run()``, if a handler asks; whether one did."""
+        """If called by a handler, stops and leaves the rest of ``close()`` to ``run()``; returns whether it was."""
         if not self._runs or not called_by_handler_of(self.subscription):
             return False
         self._close_after_run = True
@@ -171,17 +170,17 @@ class AsyncConsumer:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the consumer; after an error, messages that it had handed out count as tried."""
+        """Closes the consumer; after an error, messages that the application received count as tried."""
         self.blame(exc)
         await self.close()
 
     def blame(self, error: BaseException | None) -> None:
-        """Notes an error that ends the application's work: a message that always raises must use up its attempts."""
+        """Records an error that ends the application's work: a message that always raises must use up its attempts."""
         if isinstance(error, Exception):
             self.subscription.failed_with = reason_of(error)
 
     def __aiter__(self) -> Self:
-        """Iterates over messages as they come, until ``stop()`` or ``close()``."""
+        """Iterates over messages as they arrive, until ``stop()`` or ``close()``."""
         return self
 
     async def __anext__(self) -> AsyncReceivedMessage:
@@ -203,7 +202,7 @@ class AsyncConsumer:
         """Waits for messages.
 
         Args:
-            max_messages: How many to take at most; what is there is taken, without waiting for more.
+            max_messages: Maximum number; returns what is available, without waiting for more.
             timeout: Seconds to wait for the first one; None: forever.
 
         Returns:
@@ -211,7 +210,7 @@ class AsyncConsumer:
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
-            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was made.
+            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was created.
         """
         return [AsyncReceivedMessage(delivery, self) for delivery in await self.deliveries(max_messages, timeout)]
 
@@ -237,10 +236,10 @@ class AsyncConsumer:
 
         Args:
             messages: One message or several.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged, and ``close()`` waits instead.
 
         Raises:
-            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            StaleReceipt: The lease of the one message has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused the one message for another reason.
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
@@ -256,22 +255,22 @@ class AsyncConsumer:
         reason: str = "",
         wait: bool = True,
     ) -> list[LogPosition | None]:
-        """Gives messages back; they are delivered again, or moved to the dead letter topic after their last attempt.
+        """Returns messages; they are delivered again, or moved to the dead letter topic after their last attempt.
 
-        With a message of a message group, all later ones of the group that were delivered go back as well, and come
-        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+        With a message of a message group, all later delivered ones of the group are returned as well, and redelivered
+        in order. Those that wait here are dropped; acks of those already received are refused.
 
         Args:
             messages: One message or several.
             delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
-            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+            reason: Reason, up to 500 characters; the ``last_error`` of the next delivery.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged.
 
         Returns:
-            For each message, where it lies in the dead letter topic, or None; empty when nobody waits.
+            For each message, its position in the dead letter topic, or None; empty without ``wait``.
 
         Raises:
-            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            StaleReceipt: The lease of the one message has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused the one message for another reason.
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
@@ -284,7 +283,7 @@ class AsyncConsumer:
         return dead_letters(handles, said) if wait else []
 
     async def settle(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> ReceiptResults:
-        """Acks (``nack=None``) or nacks by receipt handle; what the broker said of them."""
+        """Acks (``nack=None``) or nacks by receipt handle; returns the broker's outcomes."""
         said: ReceiptResults = {}
         for future in self.subscription.settle(handles, nack, wait=wait):
             said |= await future
@@ -295,15 +294,15 @@ class AsyncConsumer:
         handler: Callable[[AsyncReceivedMessage], Awaitable[object]] | Callable[[AsyncReceivedMessage], object],
         workers: int = 4,
     ) -> None:
-        """Gives every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
+        """Passes every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
         Messages of one message group are handled one after the other. Cancelling ``run()`` does what ``stop()`` does;
-        handlers at work go on until ``close()`` has waited long enough for them. A handler that raises SystemExit or
-        the like ends ``run()`` as ``stop()`` does; its message is given back, and ``run()`` raises what it raised.
+        running handlers continue for at most ``close_grace`` in ``close()``. A handler that raises SystemExit or the
+        like ends ``run()`` as ``stop()`` does; its message is returned, and ``run()`` re-raises the exception.
 
         Args:
             handler: A coroutine function, or a function, which is called in threads.
-            workers: Messages at work at a time.
+            workers: Messages handled at a time.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
@@ -316,7 +315,7 @@ class AsyncConsumer:
     async def run_wrapped(
         self, wrap: Callable[[pb.Delivery], MessageT], handler: Callable[[MessageT], Any], workers: int
     ) -> BaseException | None:
-        """Does what run() does, with messages of any kind; gives back what run() is to raise."""
+        """Implements run() for messages of any type; returns the exception that run() is to raise."""
         if not callable(handler):
             msg = f"handler is a function or a coroutine function that takes one message, not {handler!r}"
             raise TypeError(msg)
@@ -337,7 +336,7 @@ class AsyncConsumer:
                 await self.close()
 
     def stop(self) -> None:
-        """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
+        """Ends iterations and ``run()`` after the messages being handled; safe from any thread and signal handler."""
         self.subscription.stop()
 
     async def read_queue(
@@ -359,8 +358,8 @@ class AsyncConsumer:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
-            filter: Which messages are wanted; the others are skipped and do not count. None: all.
-            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+            filter: Only matching messages; the others are skipped and do not count. None: all.
+            topic_id: Identity of the offset's topic, from QueueOffset; None: not checked.
 
         Raises:
             RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
@@ -372,12 +371,12 @@ class AsyncConsumer:
     async def queue_offsets(
         self, topic: str, group: str | None = None, *, time: datetime | None = None
     ) -> list[QueueOffset]:
-        """Returns where the queues of a topic begin and end, and how far a group has come.
+        """Returns the first and last offsets of a topic's queues, and a group's progress.
 
         Args:
             topic: Topic.
-            group: Group whose progress to tell.
-            time: A time, with its time zone, to tell the offsets of.
+            group: Group whose progress to return.
+            time: A time, with its time zone, whose offsets to return.
 
         Raises:
             RequestRefused: There is no such topic or group.

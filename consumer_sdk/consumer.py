@@ -31,8 +31,8 @@ __all__ = ["Consumer"]
 class Consumer:
     """Receives the messages of some topics for a consumer group. Safe to share between threads.
 
-    Each message is delivered to one member of the group under a lease, which is extended for as long as the message
-    is held here, and again to somebody until it is acked: at least once. Usable right after construction: iterate, call
+    Each message is delivered to one member of the group under a lease, which is extended while the message is held
+    here, and redelivered until it is acked: at least once. Usable right after construction: iterate, call
     ``receive()``, or give a handler to ``run()``. Use it with ``with``, or call ``close()`` when done.
     """
 
@@ -58,24 +58,23 @@ class Consumer:
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            group: Consumer group. It must exist, unless the broker creates groups by itself.
+            group: Consumer group. It must exist, unless the broker creates groups automatically.
             topics: One topic or several.
-            prefetch: Messages that wait in this process or are on their way to it, at most.
-            lease_duration: Seconds after which others get what this process holds if it dies, from 0.1 to 12 h; None:
-                the broker's default. Leases are extended every third of it.
+            prefetch: Maximum number of messages waiting in this process or in flight to it.
+            lease_duration: Seconds after which other consumers get this process's messages if it dies, from 0.1 to 12
+                h; None: the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
-            longest_hold: Seconds after which the lease of a message is extended no more, so that a message that the
-                application forgot goes to somebody else.
-            close_grace: Seconds that ``close()`` waits, at most, for handlers at work, and again for confirmations.
-            filter: Which messages the group wants: a TagFilter or a SqlFilter for all topics, or a mapping with one for
-                each of some topics. It belongs to the group: all of its consumers name the same one, or none. None: as
-                the group is set.
-            replace_filters: Give the group these filters instead of those it has; without it, a consumer that
-                names other ones is refused.
-            start: Where to begin with topics that the group never read: "earliest", "latest", or a time with its time
-                zone. None: as the group is set.
+            longest_hold: Seconds after which the lease of a message is no longer extended, so that a forgotten message
+                goes to another consumer.
+            close_grace: Seconds that ``close()`` waits, at most, for running handlers, and again for confirmations.
+            filter: The group's filter: a TagFilter or a SqlFilter for all topics, or a mapping for some topics. It
+                belongs to the group: all of its consumers name the same one, or none. None: the group's current one.
+            replace_filters: Set these filters for the group; without it, a consumer that names other ones than the
+                group's is refused.
+            start: Where to start in topics that the group never read: "earliest", "latest", or a time with its time
+                zone. None: the group's setting.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -130,9 +129,10 @@ class Consumer:
         self._runner.run(self._core.wait_until_subscribed(timeout))
 
     def close(self) -> None:
-        """Lets handlers finish, gives back what is not settled, then closes the connections. Safe to repeat.
+        """Lets handlers finish, returns unsettled messages, then closes the connections. Safe to repeat.
 
-        Called by a handler of its own it does what ``stop()`` does; ``run()`` closes when the handlers have returned.
+        Called by one of its own handlers it does the same as ``stop()``; ``run()`` closes when the handlers have
+        returned.
         """
         if self._core.put_off_close():
             self._close_after_run = True
@@ -152,12 +152,12 @@ class Consumer:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the consumer; after an error, messages that it had handed out count as tried."""
+        """Closes the consumer; after an error, messages that the application received count as tried."""
         self._core.blame(exc)
         self.close()
 
     def __iter__(self) -> Self:
-        """Iterates over messages as they come, until ``stop()`` or ``close()``."""
+        """Iterates over messages as they arrive, until ``stop()`` or ``close()``."""
         return self
 
     def __next__(self) -> ReceivedMessage:
@@ -176,7 +176,7 @@ class Consumer:
         """Waits for messages.
 
         Args:
-            max_messages: How many to take at most; what is there is taken, without waiting for more.
+            max_messages: Maximum number; returns what is available, without waiting for more.
             timeout: Seconds to wait for the first one; None: forever.
 
         Returns:
@@ -184,7 +184,7 @@ class Consumer:
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
-            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was made.
+            BrokerUnavailable: The timeout passed, and no broker could be reached since the consumer was created.
         """
         check_count("max_messages", max_messages)
         return [ReceivedMessage(delivery, self) for delivery in self._take(max_messages, timeout)]
@@ -194,10 +194,10 @@ class Consumer:
 
         Args:
             messages: One message or several.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged, and ``close()`` waits instead.
 
         Raises:
-            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            StaleReceipt: The lease of the one message has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused the one message for another reason.
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
@@ -212,22 +212,22 @@ class Consumer:
         reason: str = "",
         wait: bool = True,
     ) -> list[LogPosition | None]:
-        """Gives messages back; they are delivered again, or moved to the dead letter topic after their last attempt.
+        """Returns messages; they are delivered again, or moved to the dead letter topic after their last attempt.
 
-        With a message of a message group, all later ones of the group that were delivered go back as well, and come
-        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+        With a message of a message group, all later delivered ones of the group are returned as well, and redelivered
+        in order. Those that wait here are dropped; acks of those already received are refused.
 
         Args:
             messages: One message or several.
             delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
-            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+            reason: Reason, up to 500 characters; the ``last_error`` of the next delivery.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged.
 
         Returns:
-            For each message, where it lies in the dead letter topic, or None; empty when nobody waits.
+            For each message, its position in the dead letter topic, or None; empty without ``wait``.
 
         Raises:
-            StaleReceipt: The lease of the one message ended before; it was, or will be, delivered again.
+            StaleReceipt: The lease of the one message has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused the one message for another reason.
             BatchReceiptsRefused: Some of several messages were refused.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
@@ -239,7 +239,7 @@ class Consumer:
         return dead_letters(handles, said) if wait else []
 
     def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
-        """Gives every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
+        """Passes every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
         An interrupt (Ctrl-C) does what ``stop()`` does and is raised again.
 
@@ -248,7 +248,7 @@ class Consumer:
 
         Args:
             handler: A function, which is called in threads.
-            workers: Messages at work at a time.
+            workers: Messages handled at a time.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
@@ -264,7 +264,7 @@ class Consumer:
             raise ended_by
 
     def stop(self) -> None:
-        """Ends iterations and ``run()`` after what is at work; callable from any thread and from signal handlers."""
+        """Ends iterations and ``run()`` after the messages being handled; safe from any thread and signal handler."""
         self._core.stop()
 
     def read_queue(
@@ -286,8 +286,8 @@ class Consumer:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
-            filter: Which messages are wanted; the others are skipped and do not count. None: all.
-            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+            filter: Only matching messages; the others are skipped and do not count. None: all.
+            topic_id: Identity of the offset's topic, from QueueOffset; None: not checked.
 
         Raises:
             RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
@@ -299,12 +299,12 @@ class Consumer:
         )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
-        """Returns where the queues of a topic begin and end, and how far a group has come.
+        """Returns the first and last offsets of a topic's queues, and a group's progress.
 
         Args:
             topic: Topic.
-            group: Group whose progress to tell.
-            time: A time, with its time zone, to tell the offsets of.
+            group: Group whose progress to return.
+            time: A time, with its time zone, whose offsets to return.
 
         Raises:
             RequestRefused: There is no such topic or group.
@@ -318,13 +318,13 @@ class Consumer:
         subscription = self._core.subscription
         if subscription.stopped:
             return []
-        # What waits already is taken in this thread: a trip to the event loop costs more than most handlers.
+        # Waiting messages are taken in this thread: a round trip to the event loop costs more than most handlers.
         return subscription.inbox.take(limit) or self._runner.run(self._core.deliveries(limit, timeout))
 
     def _settle(self, handles: list[str], nack: Nack | None, *, wait: bool) -> ReceiptResults:
         if not wait:
             if nack is not None:
-                # Here and now: the next message that this thread takes must be none that goes back, too.
+                # Synchronously: the next message that this thread takes must not be one that is returned as well.
                 self._core.subscription.break_off(handles)
             self._runner.post(self._submit, handles, nack)
             return {}

@@ -4,15 +4,15 @@ HalfmqError                  base of all errors of halfmq's SDKs (producer_sdk)
 ├── ConfigurationError       settings that cannot work (producer_sdk)
 ├── ClientClosed             the client was used after close() (producer_sdk)
 ├── BrokerUnavailable        no broker answered before the retry deadline (producer_sdk)
-├── BrokerFailed             a broker failed over the request (producer_sdk)
+├── BrokerFailed             a broker failed to process the request (producer_sdk)
 ├── RequestRefused           the broker refused a request (producer_sdk)
-└── ConsumerError            base of what only consumers meet
+└── ConsumerError            base of errors of consumers only
     ├── SubscriptionRefused  the broker refuses the subscription: a group or topic that does not exist, and the like
     ├── ReceiptRefused       an ack or nack of one message was refused
-    │   └── StaleReceipt     the lease ended before: the message was, or will be, delivered again
-    └── BatchReceiptsRefused some messages of one ack or nack were refused; says which
+    │   └── StaleReceipt     the lease has ended: the message was, or will be, delivered again
+    └── BatchReceiptsRefused some messages of one ack or nack were refused; names them
 
-Those marked (producer_sdk) are its classes under the same names.
+Those marked (producer_sdk) are the same classes as there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class ConsumerError(HalfmqError):
-    """Something that a consumer could not do; the fields are those of HalfmqError."""
+    """Base of errors of consumers; the fields are those of HalfmqError."""
 
 
 class SubscriptionRefused(ConsumerError):
@@ -65,7 +65,7 @@ class ReceiptRefused(ConsumerError):
 
 
 class StaleReceipt(ReceiptRefused):
-    """The lease ended before the ack or nack arrived: the message was, or will be, delivered again."""
+    """The lease had ended when the ack or nack arrived: the message was, or will be, delivered again."""
 
 
 class BatchReceiptsRefused(ConsumerError):
@@ -76,10 +76,10 @@ class BatchReceiptsRefused(ConsumerError):
     """
 
     def __init__(self, message: str, refused: Sequence[HalfmqError]) -> None:
-        """Makes the error from those of the messages."""
+        """Creates the error from those of the messages."""
         super().__init__(message)
         self.refused = tuple(refused)
 
     def __reduce__(self) -> tuple[type[BatchReceiptsRefused], tuple[str, tuple[HalfmqError, ...]]]:
-        """Keeps the single errors when this one travels between processes."""
+        """Preserves the single errors when this one is pickled."""
         return (type(self), (str(self), self.refused))

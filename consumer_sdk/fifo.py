@@ -1,9 +1,9 @@
-"""Message groups: what was delivered in order, and which of these deliveries were broken off.
+"""Message groups: ordered deliveries, and which of them were broken off.
 
-The messages of a message group that are delivered together share a lease, and until it ends nobody gets later ones of
-the group. When one of them goes back, the broker takes back all that are not settled, and delivers them again in their
-order. So what waits here behind it is not ours any more: it is neither handed out nor given back, and the broker
-refuses the receipts of what was handed out before.
+The messages of a message group that are delivered together share a lease, and until it ends no consumer gets later ones
+of the group. When one of them is nacked, the broker revokes all that are not settled, and delivers them again in order.
+So those that wait here after it no longer belong to this consumer: they are neither delivered to the application nor
+returned, and the broker refuses receipts of those already received.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FifoLeases"]
 
-# A broken lease is remembered because parts of its delivery may still be on their way; far fewer ever are.
+# A broken lease is remembered because parts of its delivery may still be in flight; the limit is far above any real
+# number.
 _REMEMBERED = 4096
 
 
 class FifoLeases:
-    """The leases of message groups that this consumer holds, and those that it broke off. Safe from any thread."""
+    """The leases of message groups that this consumer holds, and broken off ones. Safe from any thread."""
 
     def __init__(self) -> None:
-        """Holds nothing yet."""
+        """Starts empty."""
         self._lock = threading.Lock()
-        # By lease: the handles of what has no outcome yet, and whether an ack of it was said.
+        # By lease: the handles without an outcome yet, and whether an ack of each was submitted.
         self._open: dict[str, dict[str, bool]] = {}
-        # The oldest first, each with a handle of what was broken off; none where nothing was.
+        # The oldest first, each with a handle of a broken off message, if any.
         self._broken: dict[str, str] = {}
         self.breaks = 0
-        """How many leases were broken off so far."""
+        """Number of leases broken off so far."""
 
     def admit(self, deliveries: Iterable[pb.Delivery]) -> list[pb.Delivery]:
-        """Notes what arrived; gives back what may be handed out: all but the rest of what was broken off."""
+        """Records deliveries; returns those that may be passed on: all but those of leases broken off."""
         admitted = []
         with self._lock:
             for delivery in deliveries:
@@ -52,7 +53,7 @@ class FifoLeases:
         return admitted
 
     def acking(self, handles: Iterable[str]) -> bool:
-        """Notes that acks are said; returns whether their order matters."""
+        """Records submitted acks; returns whether their order matters."""
         ordered = False
         with self._lock:
             if not self._open and not self._broken:
@@ -66,7 +67,7 @@ class FifoLeases:
         return ordered
 
     def nacking(self, handles: Iterable[str]) -> tuple[bool, list[str]]:
-        """Notes that nacks are said, which breaks leases off.
+        """Records submitted nacks, which break leases off.
 
         Returns:
             Whether their order matters, and the handles that are broken off with them.
@@ -80,22 +81,22 @@ class FifoLeases:
             for handle in said:
                 lease = lease_of(handle)
                 ordered = ordered or lease in self._open or lease in self._broken
-                # A nack of what was acked already is refused, and takes nothing back.
+                # A nack of an acked message is refused, and revokes nothing.
                 if self._open.get(lease, {}).get(handle) is False:
                     broken_off += self._break(lease, said)
         return ordered, broken_off
 
     def lost(self, leases: Iterable[str]) -> list[str]:
-        """Notes that leases are somebody else's by now; gives the handles that are broken off with them."""
+        """Records leases that another consumer has by now; returns the handles that are broken off with them."""
         with self._lock:
             return [handle for lease in leases if lease in self._open for handle in self._break(lease)]
 
     def rest(self, lease: str) -> str:
-        """A handle of what was broken off with a lease; empty where nothing was."""
+        """A handle of a message that was broken off with a lease; empty if none was."""
         return self._broken.get(lease, "")
 
     def settled(self, receipt_handles: Iterable[str]) -> None:
-        """Forgets messages that have their outcomes."""
+        """Removes messages that have their outcomes."""
         with self._lock:
             for receipt_handle in receipt_handles if self._open else ():
                 lease = lease_of(receipt_handle)
@@ -106,18 +107,18 @@ class FifoLeases:
                         del self._open[lease]
 
     def is_broken(self, delivery: pb.Delivery) -> bool:
-        """Whether a message must not be handed out any more."""
+        """Whether a message must not be passed to the application any more."""
         if not self._broken or not delivery.message.message_group:
             return False
         return lease_of(delivery.receipt_handle) in self._broken
 
     def heads(self, handles: Iterable[str]) -> list[str]:
-        """Leaves out what goes back untried with another one: of each lease of a message group all but the first."""
+        """Omits messages that are returned untried with another one: all but the first of a message group's lease."""
         chosen: dict[str, str] = {}
         with self._lock:
             for handle in handles:
                 lease = lease_of(handle)
-                # A nack of what was acked, though nobody confirmed it, might be refused and take nothing back.
+                # A nack of a message with an unconfirmed ack might be refused and revoke nothing.
                 acked = self._open.get(lease, {}).get(handle)
                 if acked is None:
                     chosen[handle] = handle

@@ -26,7 +26,7 @@ _log = logging.getLogger("halfmq.consumer")
 
 MessageT = TypeVar("MessageT")
 
-# Whose handler the running code belongs to; threads of handlers, and calls that go from them to the loop, inherit it.
+# The subscription whose handler is running; inherited by threads of handlers and by their calls on the loop.
 _at_work_for: ContextVar[Subscription | None] = ContextVar("_at_work_for", default=None)
 
 
@@ -38,8 +38,8 @@ def called_by_handler_of(subscription: Subscription) -> bool:
 class HandlerPool(Generic[MessageT]):
     """Feeds a handler until the subscription is stopped.
 
-    Messages of one message group are handled one after the other, in their order, however many workers there are: the
-    next one begins when the ack of the one before was said, and none of the same lease after one that failed.
+    Messages of one message group are handled one after the other, in order, whatever the number of workers: the next
+    one starts when the ack of the previous one was submitted, and none of the same lease after one that failed.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class HandlerPool(Generic[MessageT]):
         handler: Callable[[MessageT], Any],
         workers: int,
     ) -> None:
-        """Takes nothing yet.
+        """Starts nothing yet.
 
         Args:
-            subscription: Where messages come from.
-            wrap: Makes of a delivery what the handler is given.
+            subscription: Source of the messages.
+            wrap: Converts a delivery to the handler's argument.
             handler: A function, called in threads, or a coroutine function, run on the event loop.
-            workers: Messages at work at a time.
+            workers: Messages handled at a time.
         """
         self._subscription = subscription
         self._wrap = wrap
@@ -68,11 +68,11 @@ class HandlerPool(Generic[MessageT]):
         self._threads = None if is_async else ThreadPoolExecutor(workers, thread_name_prefix="halfmq-handler")
 
     async def run(self) -> BaseException | None:
-        """Works until the subscription is stopped and what is at work has ended.
+        """Runs until the subscription is stopped and running handlers have ended.
 
         Returns:
-            What a handler raised to end the process, such as SystemExit; it is for the caller of the application's
-            ``run()`` to raise, because no task can raise it without ending the event loop.
+            An exception of a handler that ends the process, such as SystemExit; ``run()`` raises it in its caller,
+            because a task cannot raise it without ending the event loop.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
@@ -96,7 +96,7 @@ class HandlerPool(Generic[MessageT]):
             following: pb.Delivery | None = delivery
             while following is not None:
                 await self._handle(following)
-                # Those that still wait for their turn at the end go back untried.
+                # Those that still wait for their turn at the end are returned untried.
                 following = None if subscription.stopped else subscription.inbox.turn_over(following)
 
     async def _handle(self, delivery: pb.Delivery) -> None:
@@ -128,5 +128,5 @@ class HandlerPool(Generic[MessageT]):
         call = functools.partial(context.run, self._handler, message)
         result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         if inspect.isawaitable(result):
-            # A plain function that hands out a coroutine, such as a lambda around one.
+            # A plain function that returns a coroutine, such as a lambda around one.
             await result

@@ -1,4 +1,4 @@
-"""Messages that arrived and that the application did not take yet, and the credits that follow from them."""
+"""Messages that the application has not taken yet, and the credits that follow from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Inbox"]
 class Inbox:
     """A buffer between the stream and the application.
 
-    It says when enough was taken to let the broker send more. Taking is safe from any thread, so that synchronous
-    consumers need no trip to the event loop per message; so is dropping. Everything else belongs to the loop.
+    It reports when enough was taken to let the broker send more. Taking is safe from any thread, so that synchronous
+    consumers need no round trip to the event loop per message; so is dropping. Everything else belongs to the loop.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class Inbox:
         """Starts empty.
 
         Args:
-            chunk: After how many messages taken ``on_taken`` is called.
+            chunk: Number of taken messages after which ``on_taken`` is called.
             on_taken: Called in the thread that took them.
-            in_doubt: Whether a message may be somebody else's by now; it stays here until that is known.
-            on_doubt: Called in the thread that met such a message.
+            in_doubt: Whether another consumer may have a message by now; it stays here until that is known.
+            on_doubt: Called in the thread that found such a message.
         """
         self._on_taken = on_taken
         self._in_doubt = in_doubt
@@ -43,7 +43,7 @@ class Inbox:
         self._chunk = chunk
         self._lock = threading.Lock()
         self._waiting: deque[pb.Delivery] = deque()
-        # Of message groups that have their turn: those behind it.
+        # By message group with a message being handled: those after it.
         self._aside: dict[tuple[str, str], deque[pb.Delivery]] = {}
         self._count = 0
         self._taken = 0
@@ -54,7 +54,7 @@ class Inbox:
         return self._count
 
     def put(self, deliveries: Iterable[pb.Delivery]) -> None:
-        """Adds what arrived, and wakes those who wait for it."""
+        """Adds messages, and wakes the waiters."""
         with self._lock:
             before = len(self._waiting)
             self._waiting.extend(deliveries)
@@ -76,9 +76,9 @@ class Inbox:
         return taken
 
     def take_in_turn(self) -> pb.Delivery | None:
-        """Takes the next message whose message group has no other one at work, without waiting.
+        """Takes the next message whose message group has no other one being handled, without waiting.
 
-        What is skipped for that is kept for ``turn_over()``, so that one slow group does not hold up the others.
+        Skipped ones are kept for ``turn_over()``, so that one slow group does not block the others.
         """
         with self._lock:
             taken = None
@@ -100,7 +100,7 @@ class Inbox:
         return taken
 
     def turn_over(self, delivery: pb.Delivery) -> pb.Delivery | None:
-        """Ends the turn of a message that take_in_turn gave, or this did; gives the next one of its group."""
+        """Ends the turn of a message from take_in_turn or turn_over; returns the next one of its group."""
         group = _group_of(delivery)
         if group is None:
             return None
@@ -111,13 +111,13 @@ class Inbox:
                 following = behind.popleft()
                 enough = self._took(1)
             else:
-                # Until the doubt is over they wait with the others.
+                # While in doubt they wait with the others.
                 self._waiting.extendleft(reversed(self._aside.pop(group, deque())))
         self._tell(enough, doubt)
         return following
 
     async def wait(self) -> None:
-        """Waits for the next wake-up: something arrived, or the subscription ended."""
+        """Waits for the next wake-up: a message arrived, or the subscription ended."""
         taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._takers.add(taker)
         try:
@@ -126,13 +126,13 @@ class Inbox:
             self._takers.discard(taker)
 
     def wake(self) -> None:
-        """Wakes everyone who waits."""
+        """Wakes all waiters."""
         for taker in self._takers:
             if not taker.done():
                 taker.set_result(None)
 
     def drop(self, is_lost: Callable[[pb.Delivery], bool]) -> int:
-        """Removes messages that are not ours any more, as if they had been taken; returns their number."""
+        """Removes messages that this consumer has lost, as if they had been taken; returns their number."""
         with self._lock:
             before = self._count
             self._waiting = deque(delivery for delivery in self._waiting if not is_lost(delivery))
@@ -145,12 +145,12 @@ class Inbox:
         return dropped
 
     def handles(self) -> set[str]:
-        """Receipt handles of everything that waits."""
+        """Receipt handles of all waiting messages."""
         with self._lock:
             return {delivery.receipt_handle for part in (self._waiting, *self._aside.values()) for delivery in part}
 
     def clear(self) -> None:
-        """Forgets everything that waits."""
+        """Drops all waiting messages."""
         with self._lock:
             self._waiting.clear()
             self._aside.clear()
@@ -163,7 +163,7 @@ class Inbox:
             self._on_doubt()
 
     def _took(self, count: int) -> bool:
-        """Counts what was taken; whether the broker shall hear of it now."""
+        """Counts taken messages; returns whether to grant the broker new credits now."""
         self._count -= count
         self._taken += count
         enough = self._taken >= self._chunk

@@ -1,4 +1,4 @@
-"""Keeps the leases of everything this consumer holds, for as long as it holds it."""
+"""Extends the leases of all messages that this consumer holds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger("halfmq.consumer")
 
 _ASK_AGAIN = 1.0
 LOST_REASONS = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
-"""Why a receipt handle is refused whose lease is over."""
+"""Why a receipt handle is refused whose lease no longer exists."""
 
 
 def seconds_of(told: Timestamp | Duration) -> float:
-    """Seconds, of a time since 1970."""
+    """Seconds since 1970."""
     return told.ToNanoseconds() / 1e9
 
 
@@ -35,34 +35,34 @@ def lease_of(receipt_handle: str) -> str:
 
 
 class DatabaseClock:
-    """The database's time on this process's clock, as far as it can be known from what the broker says.
+    """The database's time on this process's clock, estimated from the broker's messages.
 
-    Every message that tells a time shows that the database is at least so far ahead, for it took a while to come. The
-    quickest one counts: one that stood in a socket, while this process stood still, shows less.
+    Every message with a time is a lower bound of how far the database's clock is ahead, because it took time to arrive.
+    The fastest one counts: one that waited in a socket, while this process was stopped, gives a lower bound only.
     """
 
     def __init__(self) -> None:
-        """Knows nothing yet."""
+        """Starts without an estimate."""
         self._ahead = -math.inf
 
     def heard(self, told: float) -> None:
-        """A time that the broker told just now, or earlier; in seconds since 1970."""
+        """Records a time that the broker sent just now, or earlier; in seconds since 1970."""
         self._ahead = max(self._ahead, told - time.monotonic())
 
     def answered(self, told: float, asked_at: float) -> None:
-        """A time that the broker told after a question: no further is it ahead; its clock may have been set back."""
+        """Records a time that the broker sent after a request: an upper bound; its clock may have been set back."""
         self._ahead = min(self._ahead, told - asked_at)
 
     def here(self, told: float) -> float:
-        """When that is by this process's clock, or a moment later."""
+        """The time on this process's clock, or slightly later."""
         return told - self._ahead
 
 
 class LeaseKeeper:
-    """Knows what is held, and says once per lease that we are still busy with it.
+    """Tracks held messages, and extends each of their leases once.
 
-    Held is what was delivered and has no outcome yet, whether the application took it or not. The broker hands out
-    ranges, so the messages of a range share a lease and one handle speaks for all of them.
+    A message is held when it was delivered and has no outcome yet, whether the application took it or not. The broker
+    delivers ranges, so the messages of a range share a lease, and one handle extends it for all of them.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class LeaseKeeper:
         on_lost: Callable[[set[str]], None],
         longest: float,
     ) -> None:
-        """Holds nothing yet.
+        """Starts empty.
 
         Args:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
-            on_lost: Told of leases that are somebody else's by now.
-            longest: Seconds after which a message is not extended any more, so that one that the application forgot
-                goes to another consumer in the end.
+            on_lost: Called with leases that another consumer has by now.
+            longest: Seconds after which the lease of a message is no longer extended, so that a forgotten one goes to
+                another consumer.
         """
         self._send = send
         self._next_id = next_id
         self._on_lost = on_lost
         self._longest = longest
         self._held: dict[str, float] = {}
-        # By lease: until when nobody else can have it, as far as this process knows.
+        # By lease: until when no other consumer can have it, as far as this process knows.
         self._sure_until: dict[str, float] = {}
-        # Before this none is in doubt, which most messages need no more than a look at the clock for.
+        # Before this time no lease is in doubt: most messages need only a look at the clock.
         self._doubt_from = math.inf
         self._request_id = 0
         self._asked_at = 0.0
@@ -96,7 +96,7 @@ class LeaseKeeper:
         self.database_clock = DatabaseClock()
 
     def hold(self, deliveries: Iterable[pb.Delivery], duration: float) -> None:
-        """Notes what arrived, under leases of so many seconds."""
+        """Records deliveries under leases of so many seconds."""
         now = time.monotonic()
         beginning = " "
         for delivery in deliveries:
@@ -116,7 +116,7 @@ class LeaseKeeper:
         return min(now + duration, self.database_clock.here(ends))
 
     def in_doubt(self, delivery: pb.Delivery) -> bool:
-        """Whether the lease of a message may have ended unnoticed: this process stood still, or had no broker.
+        """Whether the lease of a message may have ended unnoticed: this process was stopped, or had no broker.
 
         May be called from any thread.
         """
@@ -127,7 +127,7 @@ class LeaseKeeper:
         return until is not None and now >= until
 
     def ask(self) -> None:
-        """Asks for all leases now, because one is in doubt; those that are extended no more are lost."""
+        """Extends all leases now, because one is in doubt; those that are no longer extended are lost."""
         now = time.monotonic()
         if not self._request_id or now - self._asked_at >= _ASK_AGAIN:
             self.extend(self._duration)
@@ -137,18 +137,18 @@ class LeaseKeeper:
             self._lose(lost)
 
     def release(self, receipt_handles: Iterable[str]) -> None:
-        """Forgets messages that have their outcomes."""
+        """Removes messages that have their outcomes."""
         for receipt_handle in receipt_handles:
             self._held.pop(receipt_handle, None)
 
     def held(self) -> list[str]:
-        """Receipt handles of everything that is held."""
+        """Receipt handles of all held messages."""
         return list(self._held)
 
     def extend(self, duration: float) -> None:
-        """Asks for that many more seconds (0: the broker's default), from now, for every lease.
+        """Extends every lease to that many seconds from now (0: the broker's default).
 
-        Leases whose messages were all held for too long are left to expire.
+        Leases whose messages were all held for too long expire.
         """
         self._duration = duration
         held = {lease_of(handle) for handle in self._held}
@@ -159,7 +159,7 @@ class LeaseKeeper:
         self._extend(list(speakers.values()))
 
     def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
-        """Takes an outcome; returns whether it was that of an extension."""
+        """Handles an outcome; returns whether it was that of an extension."""
         if outcome.request_id != self._request_id or not self._request_id:
             return False
         self._request_id = 0
@@ -182,7 +182,7 @@ class LeaseKeeper:
         if lost:
             self._lose(lost)
         if settled_meanwhile:
-            # The message that spoke for the lease was settled in between; the others still need it.
+            # The message whose handle extended the lease was settled meanwhile; the others still need the lease.
             speakers = {lease_of(handle): handle for handle in self._held}
             self._extend([speakers[lease] for lease in settled_meanwhile if lease in speakers])
         return True

@@ -18,18 +18,18 @@ __all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "handl
 
 
 class DeliveredMessage(StoredMessage):
-    """A message that was handed to this consumer under a lease."""
+    """A message that was delivered to this consumer under a lease."""
 
     __slots__ = ("_delivery",)
 
     def __init__(self, delivery: consumer_pb2.Delivery) -> None:
-        """Covers the wire form."""
+        """Wraps the wire form."""
         self._delivery = delivery
         self._message = delivery.message
 
     @property
     def receipt_handle(self) -> str:
-        """Names this delivery to the broker."""
+        """The receipt handle, which identifies this delivery at the broker."""
         return self._delivery.receipt_handle
 
     @property
@@ -63,7 +63,7 @@ class ReceivedMessage(DeliveredMessage):
     __slots__ = ("_consumer",)
 
     def __init__(self, delivery: consumer_pb2.Delivery, consumer: _Settles) -> None:
-        """Covers the wire form."""
+        """Wraps the wire form."""
         super().__init__(delivery)
         self._consumer = consumer
 
@@ -71,31 +71,31 @@ class ReceivedMessage(DeliveredMessage):
         """Marks the message as handled.
 
         Args:
-            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged, and ``close()`` waits instead.
 
         Raises:
-            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            StaleReceipt: Its lease has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused it for another reason.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
         self._consumer.ack(self, wait=wait)
 
     def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
-        """Gives the message back; it is delivered again, or moved to the dead letter topic after its last attempt.
+        """Returns the message; it is delivered again, or moved to the dead letter topic after its last attempt.
 
-        With a message of a message group, all later ones of the group that were delivered go back as well, and come
-        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+        With a message of a message group, all later delivered ones of the group are returned as well, and redelivered
+        in order. Those that wait here are dropped; acks of those already received are refused.
 
         Args:
             delay: Seconds after which it may be delivered again, up to 12 h; None: the group's retry delays.
-            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+            reason: Reason, up to 500 characters; the ``last_error`` of the next delivery.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged.
 
         Returns:
-            Where it lies in the dead letter topic, if its attempts are used up; None otherwise, or when nobody waits.
+            Its position in the dead letter topic, if its attempts are used up; None otherwise, or without ``wait``.
 
         Raises:
-            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            StaleReceipt: Its lease has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused it for another reason.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
             TypeError: An argument is of the wrong type.
@@ -111,7 +111,7 @@ class AsyncReceivedMessage(DeliveredMessage):
     __slots__ = ("_consumer",)
 
     def __init__(self, delivery: consumer_pb2.Delivery, consumer: _SettlesAsync) -> None:
-        """Covers the wire form."""
+        """Wraps the wire form."""
         super().__init__(delivery)
         self._consumer = consumer
 
@@ -119,31 +119,31 @@ class AsyncReceivedMessage(DeliveredMessage):
         """Marks the message as handled.
 
         Args:
-            wait: Wait until the broker confirmed it; otherwise refusals are logged, and ``close()`` waits instead.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged, and ``close()`` waits instead.
 
         Raises:
-            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            StaleReceipt: Its lease has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused it for another reason.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
         await self._consumer.ack(self, wait=wait)
 
     async def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
-        """Gives the message back; it is delivered again, or moved to the dead letter topic after its last attempt.
+        """Returns the message; it is delivered again, or moved to the dead letter topic after its last attempt.
 
-        With a message of a message group, all later ones of the group that were delivered go back as well, and come
-        again in their order. Those that wait here are not handed out; acks of those that were are refused.
+        With a message of a message group, all later delivered ones of the group are returned as well, and redelivered
+        in order. Those that wait here are dropped; acks of those already received are refused.
 
         Args:
             delay: Seconds after which it may be delivered again, up to 12 h; None: the group's retry delays.
-            reason: Why, in up to 500 characters; the next delivery carries it as ``last_error``.
-            wait: Wait until the broker confirmed it; otherwise refusals are logged.
+            reason: Reason, up to 500 characters; the ``last_error`` of the next delivery.
+            wait: Wait for the broker's confirmation; otherwise refusals are logged.
 
         Returns:
-            Where it lies in the dead letter topic, if its attempts are used up; None otherwise, or when nobody waits.
+            Its position in the dead letter topic, if its attempts are used up; None otherwise, or without ``wait``.
 
         Raises:
-            StaleReceipt: Its lease ended before; it was, or will be, delivered again.
+            StaleReceipt: Its lease has ended; it was, or will be, delivered again.
             ReceiptRefused: The broker refused it for another reason.
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
             TypeError: An argument is of the wrong type.

@@ -1,4 +1,4 @@
-"""What the broker said of receipts, as errors and values of the SDK."""
+"""Outcomes of receipts, as errors and values of the SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def raise_refusals(handles: Sequence[str], said: ReceiptResults) -> None:
     """Raises if some of these receipts were refused.
 
     Raises:
-        StaleReceipt: The lease of the one message ended before.
+        StaleReceipt: The lease of the one message has ended.
         ReceiptRefused: The broker refused the one message for another reason.
         BatchReceiptsRefused: Some of several messages were refused.
         BrokerUnavailable: The broker could not settle the one message before the retry deadline.
@@ -39,7 +39,7 @@ def raise_refusals(handles: Sequence[str], said: ReceiptResults) -> None:
 
 
 def dead_letters(handles: Sequence[str], said: ReceiptResults) -> list[LogPosition | None]:
-    """Says for each receipt where its message lies in the dead letter topic, if it went there."""
+    """Returns for each receipt its message's position in the dead letter topic, or None."""
     results = [said.get(handle) for handle in handles]
     return [LogPosition.of(each.dead_letter) if each and each.HasField("dead_letter") else None for each in results]
 

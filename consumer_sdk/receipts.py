@@ -1,4 +1,4 @@
-"""Acks and nacks on the stream, batched without a timer: what comes while one request is unanswered goes next."""
+"""Acks and nacks on the stream, batched without a timer: those submitted during one request form the next."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Nack", "ReceiptLane", "ReceiptResults", "nack_of"]
 _log = logging.getLogger("halfmq.consumer")
 
 ReceiptResults: TypeAlias = dict[str, pb.ReceiptResult]
-"""What the broker said of receipts, by handle. It says nothing of those that were settled as asked."""
+"""The broker's outcomes of receipts, by handle. Receipts that were settled as requested have none."""
 
 _HANDLES_PER_REQUEST = 1024
-# What brokers take.
+# The brokers' limit.
 _LONGEST_REASON = 500
 _LONGEST_DELAY = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """What a nack says of its messages; those that say the same share a request.
+    """The parameters of a nack; nacks with equal ones share a request.
 
     Attributes:
         delay: Nanoseconds after which they may be delivered again; None: the group's retry delays.
@@ -54,7 +54,7 @@ class Nack:
 
 
 def nack_of(delay: float | None, reason: str) -> Nack:
-    """Makes a nack of an application's words, in the frame of its call: what cannot travel is its own error.
+    """Makes a nack of an application's arguments, in its call, so that invalid ones fail only that call.
 
     Raises:
         TypeError: The delay is no number, or the reason no text.
@@ -82,7 +82,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Request:
-    """The request in flight. Handles that cannot be settled just now are sent again under a new id."""
+    """The request in flight. Handles that cannot be settled now are resent under a new id."""
 
     request_id: int
     nack: Nack | None
@@ -96,7 +96,7 @@ class _Request:
 
 
 class ReceiptLane:
-    """Sends one request at a time and keeps it until its outcome arrived, across as many streams as that takes."""
+    """Sends one request at a time and keeps it until its outcome has arrived, across reconnects."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class ReceiptLane:
         Args:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
-            on_settled: Told of handles that have their final outcomes, what was said of them, and whether they were
-                sent on more than one stream, so that the outcomes may be those of a repetition.
-            retry: How long and how often to repeat what the broker cannot do just now.
+            on_settled: Called with handles that have their final outcomes, the outcomes, and whether they were sent on
+                more than one stream, so that the outcomes may be those of a repetition.
+            retry: Retries of what the broker cannot process now.
         """
         self._send = send
         self._next_id = next_id
@@ -129,18 +129,18 @@ class ReceiptLane:
 
         Args:
             handles: What to settle.
-            nack: What to say of them; None: they are handled.
-            wait: Whether somebody waits for the results; otherwise refusals are logged.
+            nack: Parameters of a nack; None: ack.
+            wait: Whether the caller waits for the results; otherwise refusals are logged.
 
         Returns:
-            A future of what the broker says of them, or None when nobody waits.
+            A future of the broker's outcomes, or None without ``wait``.
         """
         loop = asyncio.get_running_loop()
         settled: asyncio.Future[ReceiptResults] | None = loop.create_future() if wait else None
         self._waiting.append(_Entry(handles, nack, settled))
         self._idle.clear()
         if self._current is None and not self._scheduled:
-            # After everything that is ready now has run: handles of one moment share a request.
+            # After all callbacks that are ready now, so that handles submitted together share a request.
             self._scheduled = True
             loop.call_soon(self._begin)
         return settled
@@ -150,20 +150,20 @@ class ReceiptLane:
         await self._idle.wait()
 
     def resend(self) -> None:
-        """Says again what is unanswered, on a new stream."""
+        """Resends unanswered requests on a new stream."""
         if self._current is not None:
             self._current.sent_before = True
             self._transmit(self._current)
 
     def fail_waiters(self, error: Exception) -> None:
-        """Lets nobody wait any longer; the handles are still sent when there is a stream again."""
+        """Fails all waiters; the handles are still sent when there is a stream again."""
         under_way = self._current.entries if self._current is not None else []
         for entry in (*under_way, *self._waiting):
             if entry.settled is not None and not entry.settled.done():
                 entry.settled.set_exception(error)
 
     def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
-        """Takes an outcome; returns whether it was this lane's."""
+        """Handles an outcome; returns whether it belongs to this lane."""
         current = self._current
         if current is None or outcome.request_id != current.request_id:
             return False
@@ -175,7 +175,7 @@ class ReceiptLane:
         current.failures += 1
         if again and not self._retry.exhausted(current.failures, time.monotonic() - current.began):
             current.open = again
-            # Until the new id is given, an outcome that arrives cannot be meant for this request.
+            # Until the new id is assigned, an arriving outcome cannot belong to this request.
             current.request_id = 0
             asyncio.get_running_loop().call_later(self._retry.backoff(current.failures), self._repeat, current)
         else:
@@ -218,7 +218,7 @@ class ReceiptLane:
         self._send(said)
 
     def _give_up(self, request: _Request, error: Exception) -> None:
-        # What cannot be said must not hold up what comes after it.
+        # A request that cannot be sent must not block later ones.
         _log.error(
             "%d messages cannot be settled: %r; they come again when their leases end", len(request.handles), error
         )
@@ -237,7 +237,7 @@ class ReceiptLane:
         self._current = None
         said = request.said
         if request.sent_before:
-            # The first time was not in vain: only its outcome was lost with the stream.
+            # The first request had succeeded: only its outcome was lost with the stream.
             said = {handle: each for handle, each in said.items() if each.error.reason != "RECEIPT_GONE"}
         self._on_settled(request.handles, said, request.sent_before)
         unheard: ReceiptResults = {}

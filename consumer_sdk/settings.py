@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerSettings", "settings_from"]
 
-# What brokers take; their word would come too late, in the background.
+# The brokers' limits; their refusal would come too late, in the background.
 _MOST_TOPICS = 1000
 _SHORTEST_LEASE = 0.1
 _LONGEST_LEASE = 12 * 3600.0
@@ -28,18 +28,18 @@ _LONGEST_LEASE = 12 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What a consumer asks of the broker.
+    """A consumer's settings.
 
     Attributes:
         group: Consumer group.
         topics: Topics to read.
-        prefetch: Messages that wait in this process or are on their way to it, at most.
-        lease_duration: Seconds that a delivery is ours without extension; None: the broker's default.
+        prefetch: Maximum number of messages waiting in this process or in flight to it.
+        lease_duration: Seconds of a lease without extension; None: the broker's default.
         client_id: The consumer's name in logs and leases.
-        longest_hold: Seconds after which the lease of a message is extended no more.
-        filters: Which messages of a topic the group wants, where it does not want all.
-        replace_filters: Whether these take the place of the filters that the group has.
-        start: Where to begin with topics that the group never read; None: as the group is set.
+        longest_hold: Seconds after which the lease of a message is no longer extended.
+        filters: The group's filters, for topics that have one.
+        replace_filters: Whether these replace the group's filters.
+        start: Where to start in topics that the group never read; None: the group's setting.
     """
 
     group: str
@@ -70,14 +70,14 @@ class ConsumerSettings:
 
     @property
     def credit_chunk(self) -> int:
-        """After how many messages taken the broker gets new credits: few enough words, and it never runs dry."""
+        """Number of taken messages after which new credits are granted: few requests, but always some credits left."""
         return max(1, self.prefetch // 4)
 
     def subscribe(self, *, again: bool = False) -> pb.Subscribe:
         """Makes the first request of a stream.
 
         Args:
-            again: It was confirmed before. Filters are replaced once: by now others may have been set on purpose.
+            again: It was confirmed before. Filters are replaced only once: others may have been set on purpose since.
         """
         subscribe = pb.Subscribe(
             consumer_group=self.group,
@@ -104,7 +104,7 @@ def settings_from(
     replace_filters: bool = False,
     start: StartPosition | None = None,
 ) -> ConsumerSettings:
-    """Makes settings of a consumer's arguments; one topic needs no list around it."""
+    """Makes settings of a consumer's arguments; a single topic may be a string."""
     if not isinstance(topics, str | Iterable):
         refuse("topics", "is the name of a topic, or several names", topics)
     listed = (topics,) if isinstance(topics, str) else tuple(topics)

@@ -1,4 +1,4 @@
-"""How messages are settled: which words share a request, and which must keep their order."""
+"""Settling of messages: which acks and nacks share a request, and which must keep their order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _HANDLES_PER_REQUEST = 1024
 
 
 class Settling:
-    """Says acks and nacks on the stream.
+    """Sends acks and nacks on the stream.
 
-    Acks wait for acks, and nacks for nacks; the two do not wait for each other. Those of message groups have a lane of
-    their own and keep the order in which they were said: a nack that overtook the acks before it would take back what
-    they speak of.
+    Acks wait for acks, and nacks for nacks; the two do not wait for each other. Those of message groups have their own
+    lane and keep their order: a nack that overtook earlier acks would revoke their messages.
     """
 
     def __init__(
@@ -37,15 +36,15 @@ class Settling:
         on_broken_off: Callable[[list[str]], None],
         retry: RetryConfig,
     ) -> None:
-        """Says nothing yet.
+        """Sends nothing yet.
 
         Args:
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
             fifo: The leases of message groups.
-            on_settled: Told of handles that have their final outcomes.
-            on_broken_off: Told, in any thread, of handles that go back with others, or went with a lease that is over.
-            retry: How long and how often to repeat what the broker cannot do just now.
+            on_settled: Called with handles that have their final outcomes.
+            on_broken_off: Called, in any thread, with handles that are returned with others, or lost with their lease.
+            retry: Retries of what the broker cannot process now.
         """
         self._fifo = fifo
         self._on_settled = on_settled
@@ -55,15 +54,15 @@ class Settling:
         )
 
     def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:
-        """Acks (``nack=None``) or nacks, in requests of a size that brokers take.
+        """Acks (``nack=None``) or nacks, in requests within the brokers' size limit.
 
         Args:
             handles: What to settle.
             nack: What to say of them.
-            wait: Whether somebody waits for the results; otherwise refusals are logged.
+            wait: Whether the caller waits for the results; otherwise refusals are logged.
 
         Returns:
-            Futures of what the broker says of them; none when nobody waits.
+            Futures of the broker's outcomes; none without ``wait``.
         """
         ordered = self._fifo.acking(handles) if nack is None else self.break_off(handles)
         lane = self._ordered if ordered else self._acks if nack is None else self._nacks
@@ -74,10 +73,10 @@ class Settling:
         return [future for future in pending if future is not None]
 
     def break_off(self, handles: Sequence[str]) -> bool:
-        """Ends the deliveries of message groups that a nack of these takes back; from any thread.
+        """Breaks off the deliveries of message groups that a nack of these revokes; from any thread.
 
         Returns:
-            Whether any of them is of a message group.
+            Whether any of them belongs to a message group.
         """
         ordered, broken_off = self._fifo.nacking(handles)
         if broken_off:
@@ -85,11 +84,11 @@ class Settling:
         return ordered
 
     def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
-        """Takes an outcome; returns whether it was that of an ack or a nack."""
+        """Handles an outcome; returns whether it was that of an ack or a nack."""
         return any(lane.on_outcome(outcome) for lane in self._lanes)
 
     def resend(self) -> None:
-        """Says again what is unanswered, on a new stream."""
+        """Resends unanswered requests on a new stream."""
         for lane in self._lanes:
             lane.resend()
 
@@ -99,7 +98,7 @@ class Settling:
             await lane.drain()
 
     def fail_waiters(self, error: Exception) -> None:
-        """Lets nobody wait any longer; see ReceiptLane.fail_waiters."""
+        """Fails all waiters; see ReceiptLane.fail_waiters."""
         for lane in self._lanes:
             lane.fail_waiters(error)
 
@@ -107,23 +106,24 @@ class Settling:
         self._on_settled(receipt_handles)
         self._fifo.settled(receipt_handles)
         if repeated:
-            # The answer to a repetition does not say where the message went the first time.
+            # The answer to a repetition does not have the position from the first time.
             buried = list(receipt_handles)
         else:
             buried = [handle for handle, result in said.items() if result.HasField("dead_letter")]
         for lease in dict.fromkeys(map(lease_of, buried)):
             self._give_back_rest(lease)
         lost = [lease_of(handle) for handle, result in said.items() if result.error.reason in LOST_REASONS]
-        # What follows in their message groups is somebody else's, too.
+        # The later messages of their message groups are lost, too.
         broken_off = self._fifo.lost(dict.fromkeys(lost)) if lost else []
         if broken_off:
             self._on_broken_off(broken_off)
 
     def _give_back_rest(self, lease: str) -> None:
-        # A message that goes to the dead letters takes nothing back: its message group goes on, and we hold the rest.
+        # A message that becomes a dead letter revokes nothing: its message group continues, and its other messages are
+        # still held.
         rest = self._fifo.rest(lease)
         if rest:
             said = self._ordered.submit([rest], Nack(untried=True), wait=True)
-            # No caller asked for it, so its refusal is not reported.
+            # No caller requested it, so its refusal is not reported.
             if said is not None:
                 said.add_done_callback(lambda future: future.cancelled() or future.exception())

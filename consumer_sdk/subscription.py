@@ -1,4 +1,4 @@
-"""The engine behind both consumers: one stream, what came through it, and what is still to be said on it."""
+"""The engine of both consumers: one stream, received messages, and pending requests."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _log = logging.getLogger("halfmq.consumer")
 TakenT = TypeVar("TakenT")
 
 _HANDLES_PER_RETURN = 1024
-# Seconds that a broker gets to end the stream after we said that nothing more comes.
+# Seconds that a broker gets to end the stream after it was half-closed.
 _LAST_WORDS = 2.0
 
 
 class Subscription:
-    """Keeps one Consume stream to one of the brokers until it is closed.
+    """Keeps one Consume stream to one of the brokers open until it is closed.
 
-    Leases live in the database, not in the stream: what was delivered stays ours when a stream breaks, and what is
-    unanswered is said again on the next one.
+    Leases are stored in the database, not in the stream: delivered messages stay leased when a stream breaks, and
+    unanswered requests are resent on the next one.
     """
 
     def __init__(self, link: BrokerLink, settings: ConsumerSettings) -> None:
@@ -63,9 +63,9 @@ class Subscription:
         self._failure: ConsumerError | None = None
         self._never_reached: BrokerUnavailable | None = None
         self.stopped = False
-        """Whether no more messages are handed out."""
+        """Whether delivery to the application has stopped."""
         self.failed_with = ""
-        """What ended the application's work; what it had taken by then counts as tried when it is given back."""
+        """The exception that ended the application's work; messages it had taken by then count as tried."""
         self._closed = False
         self._finished = False
         self._lease_duration = 0.0
@@ -100,7 +100,7 @@ class Subscription:
             raise self._failure
 
     async def receive(self, limit: int) -> list[pb.Delivery]:
-        """Waits for messages; gives none only after the end.
+        """Waits for messages; returns none only after the end.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
@@ -109,7 +109,7 @@ class Subscription:
         return await self._take(lambda: self.inbox.take(limit)) or []
 
     async def receive_in_turn(self) -> pb.Delivery | None:
-        """Waits for a message whose message group has no other one at work; see Inbox.take_in_turn.
+        """Waits for a message whose message group has no other one being handled; see Inbox.take_in_turn.
 
         Returns:
             The message; None after the end.
@@ -121,10 +121,10 @@ class Subscription:
         return await self._take(self.inbox.take_in_turn)
 
     def complain_if_never_reached(self) -> None:
-        """Tells of brokers that were tried and that nobody has ever heard of; an outage later is waited for in silence.
+        """Raises if no broker has been reached yet; a later outage is waited for silently.
 
         Raises:
-            BrokerUnavailable: no broker has taken the subscription so far.
+            BrokerUnavailable: no broker has accepted the subscription so far.
         """
         if self._never_reached is not None:
             raise self._never_reached
@@ -147,22 +147,22 @@ class Subscription:
         return self._settling.submit(handles, nack, wait=wait)
 
     def break_off(self, handles: Sequence[str]) -> None:
-        """Hands out nothing more of the message groups that go back with a nack of these; from any thread."""
+        """Stops delivery of the message groups that are returned with a nack of these; from any thread."""
         self._settling.break_off(handles)
 
     def stop(self) -> None:
-        """Hands out no more messages, and ends those who wait for some; from any thread."""
+        """Stops delivery to the application, and ends all waits for messages; from any thread."""
         self.stopped = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.inbox.wake)
 
     async def close(self, grace: float) -> None:
-        """Gives everything back that is not settled, then ends the stream.
+        """Returns all unsettled messages, then ends the stream.
 
-        The stream is half-closed first: a broker must not send us again what we have just given back.
+        The stream is half-closed first, so that the broker does not redeliver messages that were just returned.
 
         Args:
-            grace: Seconds for pending acks and nacks to be confirmed, and again for what is given back.
+            grace: Seconds for pending acks and nacks to be confirmed, and again for returned messages.
         """
         self.stop()
         if self._closed:
@@ -243,7 +243,7 @@ class Subscription:
         duplex = Duplex(broker.consumer.Consume())
         duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe(again=self._subscribed_before)))
         self._duplex = duplex
-        # Before any credit: what we hold must not be delivered to us once more.
+        # Before any credit: held messages must not be delivered to this consumer again.
         self._keeper.extend(self._lease_duration)
         self._credits = 0
         self._grant()
@@ -265,7 +265,7 @@ class Subscription:
             self._keeper.hold(deliveries, self._lease_duration)
             self.inbox.put(deliveries)
             if self._fifo.breaks != breaks:
-                # Another thread gave a message back in between.
+                # Another thread returned a message in between.
                 self.inbox.drop(self._fifo.is_broken)
             if len(deliveries) < len(arrived):
                 self._grant()
@@ -273,7 +273,7 @@ class Subscription:
             outcome = response.outcome
             if not self._settling.on_outcome(outcome):
                 self._keeper.on_outcome(outcome)
-                # What was in doubt is ours, or is gone.
+                # Messages in doubt are confirmed, or lost.
                 self.inbox.wake()
         elif event == "subscribed":
             self._on_subscribed(response.subscribed)
@@ -299,8 +299,8 @@ class Subscription:
             self._keeper.extend(self._lease_duration)
 
     def _start_ack_timer(self) -> None:
-        """Frees those who wait for an outcome when there is no stream for longer than the retry deadline."""
-        # A failed attempt to connect does not start the clock again.
+        """Fails waiters for an outcome when there is no stream for longer than the retry deadline."""
+        # A failed attempt to connect does not restart the clock.
         if self._ack_timer is None:
             self._ack_timer = asyncio.get_running_loop().call_later(self._link.retry.deadline, self._on_ack_timeout)
 
@@ -346,7 +346,7 @@ class Subscription:
         )
 
     def _fail(self, failure: ConsumerError) -> None:
-        """Ends everybody's waiting with an error; nothing more comes."""
+        """Fails all waiters; no more messages arrive."""
         self._failure = failure
         _log.error("%s", failure, exc_info=failure.__cause__)
         self._settling.fail_waiters(failure)
@@ -358,24 +358,24 @@ class Subscription:
             self._duplex.put(request)
 
     def _grant(self) -> None:
-        # What waits here and what the broker may still send are never more than the prefetch together.
+        # Waiting messages and outstanding credits together never exceed the prefetch.
         room = self._settings.prefetch - len(self.inbox) - self._credits
         if room > 0 and self._duplex is not None and not self.stopped:
             self._credits += room
             self._put(pb.ConsumeRequest(credits=pb.GrantCredits(messages=room)))
 
     def _on_taken(self) -> None:
-        # Called in whatever thread took them.
+        # Called in the thread that took them.
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._grant)
 
     def _on_doubt(self) -> None:
-        # Called in whatever thread met it. Without a stream the question is asked when there is one again.
+        # Called in the thread that found it. Without a stream the leases are extended when there is one again.
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._keeper.ask)
 
     def _withhold(self, broken_off: list[str]) -> None:
-        # Called in whatever thread gave something back.
+        # Called in the thread that returned a message.
         if self._loop is not None:
             self.inbox.drop(self._fifo.is_broken)
             self._loop.call_soon_threadsafe(self._keeper.release, broken_off)

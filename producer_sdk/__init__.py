@@ -1,6 +1,7 @@
-"""Transactional messages for Python: what is sent and what the database commits both happen, or neither does.
+"""Transactional messages for Python: the messages and the database transaction both happen, or neither does.
 
-Start with TransactionProducer. The listener answers checks by what the block writes under the transaction's id::
+Start with TransactionProducer. The listener answers checks from the row that the block writes under the transaction's
+id::
 
     with TransactionProducer("localhost:8085", "order-service", OrderListener()) as producer:
         with producer.transaction() as tx, database.begin() as db:

@@ -35,22 +35,22 @@ class AsyncTransaction:
 
     Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
     them and inside the block; leaving the block normally then releases the messages. When an exception leaves it, the
-    producer's listener is asked how the local transaction ended: it may have committed all the same. Without a listener
+    producer's listener checks how the local transaction ended: it may have committed nevertheless. Without a listener
     an exception drops the messages.
     """
 
     def __init__(self, calls: TransactionCalls, begin: Callable[[], None], own_check: OwnCheck | None = None) -> None:
-        """Begins with no message; nothing is sent yet.
+        """Starts without messages; nothing is sent yet.
 
         Args:
             calls: How to reach the broker.
             begin: Called before each message: refuses once the producer is closed.
-            own_check: How to find out the outcome of a block that an exception left; None: it is rolled back.
+            own_check: Finds out the outcome of a block that an exception left; None: it is rolled back.
         """
         self.transaction_id = new_id()
         """Identity of the transaction; store it along with the local change, so that a check can be answered."""
         self.result: TransactionResult | None = None
-        """The transaction's state after commit or rollback; None before, and when it had no message."""
+        """The transaction's state after commit or rollback; None before, and if it had no message."""
         self._calls = calls
         self._begin = begin
         self._own_check = own_check
@@ -86,8 +86,8 @@ class AsyncTransaction:
             The message's id.
 
         Raises:
-            DuplicateKey: Another message has the ``dedup_key``; this one is no part of the transaction.
-            RequestRefused: The broker refused the message; it is no part of the transaction.
+            DuplicateKey: Another message has the ``dedup_key``; this one is not part of the transaction.
+            RequestRefused: The broker refused the message; it is not part of the transaction.
             PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
         """
         message = encode_message(
@@ -118,14 +118,14 @@ class AsyncTransaction:
         return await self._add(encoded) if encoded else ()
 
     async def rollback(self, reason: str = "") -> None:
-        """Drops the messages now; the rest of the block can send no more, and its end does nothing.
+        """Drops the messages now; the rest of the block cannot send, and its end does nothing.
 
         Args:
-            reason: Why, in up to 500 characters; kept with the transaction.
+            reason: Reason, up to 500 characters; recorded with the transaction.
 
         Raises:
             TransactionRefused: The broker recorded another outcome.
-            RequestRefused: The broker refused the reason; the messages wait for a check.
+            RequestRefused: The broker refused the reason; a check will decide.
             VerdictUnconfirmed: It is unknown whether the rollback was recorded.
             TypeError: The reason is no text; nothing was done.
             ValueError: The reason cannot be written in UTF-8; nothing was done.
@@ -146,12 +146,12 @@ class AsyncTransaction:
         await self.finish(exc)
 
     async def finish(self, error: BaseException | None) -> None:
-        """Commits, or settles what an exception left open; what the end of the block does.
+        """Commits, or settles the transaction after an exception; called at the end of the block.
 
         Raises:
             TransactionRefused: The broker recorded another outcome than COMMITTED.
             VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
-            PrepareUnconfirmed: A ``send`` was left in doubt and the block ended normally all the same.
+            PrepareUnconfirmed: A ``send`` has an unknown outcome, and the block still ended normally.
         """
         if self._over:
             return
@@ -162,11 +162,11 @@ class AsyncTransaction:
         try:
             await self._conclude(reason_of(error))
         except HalfmqError as failure:
-            # The application's own exception is on its way and tells more; a check settles the rest.
+            # The application's own exception is more informative; a check settles the rest.
             _log.warning("%s", failure)
 
     async def _add(self, encoded: Sequence[pb.Message]) -> tuple[str, ...]:
-        # A position is the number of messages before it, so the sends of one transaction go one after the other.
+        # A position is the number of messages before it, so the sends of one transaction are sequential.
         async with self._one_at_a_time:
             self._begin()
             self._refuse_if_over()
@@ -221,13 +221,13 @@ class AsyncTransaction:
         try:
             self.result = await self._calls.rollback(self.transaction_id, reason)
         except TransactionRefused as error:
-            # Nothing was stored at all: as good as rolled back.
+            # Nothing was stored: equivalent to a rollback.
             if self._doubt is None or error.state is not None:
                 raise
 
     async def _let_prepares_end(self) -> None:
         if self._interrupted:
-            # A Prepare that is still on its way must not arrive after the verdict.
+            # A Prepare that is still in flight must not arrive after the verdict.
             await self._calls.settle_prepares()
 
     def _refuse_if_over(self) -> None:

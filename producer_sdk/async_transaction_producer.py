@@ -40,11 +40,11 @@ _log = logging.getLogger("halfmq.producer")
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Sends messages whose fate is that of a local transaction, and answers for them afterwards.
+    """Sends messages that commit or roll back with a local transaction, and answers checks about them.
 
-    With a listener it holds a check stream to one of the brokers, on which it is asked about transactions of its
-    group that never got a verdict. Without one there is no stream: then nobody can answer checks from this producer,
-    and such transactions wait for another producer of the group, or for an operator.
+    With a listener it holds a check stream to one of the brokers, on which it gets checks of its group's transactions
+    without a verdict. Without a listener there is no stream, and such transactions wait for another producer of the
+    group, or for an operator.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class AsyncTransactionProducer(AsyncProducer):
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            group: Producer group; all of its members can answer for each other's transactions.
-            listener: Runs and answers for local transactions. A synchronous one is called in threads.
+            group: Producer group; all of its members can answer checks of each other's transactions.
+            listener: Runs local transactions and answers checks. A synchronous one is called in threads.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
             batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
             listener_concurrency: Listener calls at a time, at most.
-            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
+            close_grace: Seconds that ``close()`` waits, at most, for calls in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -94,7 +94,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._own_check = OwnCheck(self._listener) if self._listener is not None else None
 
     async def wait_until_registered(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a plain wait
-        """Waits until a broker knows this producer and may ask it.
+        """Waits until a broker has registered this producer for checks.
 
         Args:
             timeout: Seconds to wait at most; None: forever.
@@ -123,14 +123,14 @@ class AsyncTransactionProducer(AsyncProducer):
     async def send_in_transaction(
         self, messages: Message | Iterable[Message], arg: Any = None
     ) -> TransactionSendResult:
-        """Stores half messages, has the listener run the local transaction, and gives the verdict that it names.
+        """Stores half messages, has the listener run the local transaction, and sends the listener's verdict.
 
         Args:
             messages: One message or several.
-            arg: Handed to ``execute_local_transaction``.
+            arg: Passed to ``execute_local_transaction``.
 
         Returns:
-            Outcome of it. An exception of the listener is in it, not raised: a check finds out what it meant.
+            The outcome. An exception of the listener is in it, not raised: a check determines the outcome.
 
         Raises:
             ListenerRequired: The producer has no listener.
@@ -144,7 +144,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return await self.conclude(half, local_state, error)
 
     async def prepare_for_listener(self, messages: Message | Iterable[Message]) -> tuple[HalfMessages, ListenerCaller]:
-        """Does the first third of ``send_in_transaction``, for callers that run the listener themselves."""
+        """The first step of ``send_in_transaction``, for callers that run the listener themselves."""
         self._begin()
         if self._listener is None:
             msg = "send_in_transaction runs the listener; pass listener= to the producer, or use transaction()"
@@ -157,7 +157,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def conclude(
         self, half: HalfMessages, local_state: LocalTransactionState, local_error: Exception | None
     ) -> TransactionSendResult:
-        """Does the last third of ``send_in_transaction``: passes the listener's word on."""
+        """The last step of ``send_in_transaction``: sends the listener's verdict."""
         result = TransactionResult(half.transaction_id, TransactionState.PREPARED)
         if local_state is LocalTransactionState.COMMIT:
             result = await self._calls.commit(half.transaction_id)
@@ -165,7 +165,7 @@ class AsyncTransactionProducer(AsyncProducer):
             try:
                 result = await self._calls.rollback(half.transaction_id, "the listener said ROLLBACK")
             except VerdictUnconfirmed as error:
-                # Nothing is lost by waiting: consumers do not see the messages, and the check has the same answer.
+                # Waiting is safe: consumers do not see the messages, and a check gets the same answer.
                 _log.warning("%s", error)
         return TransactionSendResult(
             transaction_id=half.transaction_id,
@@ -183,12 +183,12 @@ class AsyncTransactionProducer(AsyncProducer):
         first_position: int = 0,
         first_check_delay: float | None = None,
     ) -> TransactionResult:
-        """Stores half messages durably; the caller gives the verdict later.
+        """Stores half messages durably; the caller sends the verdict later.
 
         Args:
             messages: One message or several.
-            transaction_id: Identity of the transaction, a UUID; None: a new one. The same call with the same id
-                again has no further effect.
+            transaction_id: Identity of the transaction, a UUID; None: a new one. Repeating the call with the same id
+                has no further effect.
             first_position: Number of messages that the transaction has already, when more are added to it.
             first_check_delay: Seconds before the first check, at least; None: the broker's default.
 
@@ -196,7 +196,7 @@ class AsyncTransactionProducer(AsyncProducer):
             RequestRefused: The broker refused, or they are larger than any request may be; nothing was stored.
             PrepareUnconfirmed: It is unknown whether they were stored.
             TypeError: An argument is of the wrong type.
-            ValueError: An argument cannot be.
+            ValueError: An argument is invalid.
         """
         self._begin()
         encoded = [to_wire(message) for message in as_messages(messages)]
@@ -219,7 +219,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Args:
             transaction_id: Identity of the transaction.
-            reason: Why, in up to 500 characters; kept with the transaction.
+            reason: Reason, up to 500 characters; recorded with the transaction.
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
@@ -230,11 +230,11 @@ class AsyncTransactionProducer(AsyncProducer):
         return await self._calls.rollback(plausible_id("a transaction id", transaction_id), reason)
 
     async def get_transaction(self, transaction_id: str) -> TransactionInfo:
-        """Asks what the broker knows of a transaction.
+        """Returns what the broker knows of a transaction.
 
         Raises:
-            RequestRefused: It knows nothing of it, or the id is none.
-            ValueError: The id is no text at all.
+            RequestRefused: It is unknown, or the id is malformed.
+            ValueError: The id is no text.
             BrokerUnavailable: No broker answered in time.
         """
         self._begin()

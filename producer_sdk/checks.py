@@ -1,4 +1,4 @@
-"""The check stream: the broker asks how a local transaction ended, and the listener's answer goes back."""
+"""The check stream: the broker sends checks of local transactions, and gets the listener's answers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["CheckStream"]
 
 _log = logging.getLogger("halfmq.producer")
 
-# Seconds that a broker gets to end the stream after we said that nothing more comes.
+# Seconds that a broker gets to end the stream after it was half-closed.
 _LAST_WORDS = 1.0
-# Seconds until a broker that refused the stream is asked again.
+# Seconds until the stream is retried at a broker that refused it.
 _WAIT_AFTER_REFUSAL = 30.0
 
 _VERDICTS = {
@@ -38,10 +38,10 @@ _VERDICTS = {
 
 
 class CheckStream:
-    """Keeps one stream to one of the brokers, for as long as the producer lives.
+    """Keeps one stream to one of the brokers open, until the producer is closed.
 
-    Any broker can ask about any transaction of the group, so one stream is enough. A verdict counts as delivered when
-    the broker confirmed it; until then it is sent again on every new stream.
+    Any broker can check any transaction of the group, so one stream is enough. A verdict counts as delivered when the
+    broker has confirmed it; until then it is resent on every new stream.
     """
 
     def __init__(self, link: BrokerLink, group: str, client_id: str, listener: ListenerCaller) -> None:
@@ -50,13 +50,13 @@ class CheckStream:
         self._group = group
         self._client_id = client_id
         self._listener = listener
-        # Set while a broker knows us, or while the last one that was asked refused to.
+        # Set while registered at a broker, or while the last attempt to register was refused.
         self._answered = asyncio.Event()
         self._refusal: RequestRefused | None = None
         self._closing = asyncio.Event()
         self._duplex: Duplex[pb.CheckTransactionsRequest, pb.CheckTransactionsResponse] | None = None
         self._task: asyncio.Task[None] | None = None
-        # By transaction: the latest check number that the listener is being asked, and answers without confirmation.
+        # By transaction: the latest check number that the listener is processing, and unconfirmed answers.
         self._asking: dict[str, int] = {}
         self._unconfirmed: dict[str, pb.CheckAnswer] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -67,7 +67,7 @@ class CheckStream:
             self._task = asyncio.create_task(self._run())
 
     async def wait_until_registered(self) -> None:
-        """Waits until a broker knows this producer and may ask it.
+        """Waits until a broker has registered this producer for checks.
 
         Raises:
             RequestRefused: A broker refused to register it.
@@ -77,7 +77,7 @@ class CheckStream:
             raise self._refusal
 
     async def close(self, grace: float) -> None:
-        """Lets listener calls at work finish and their answers go out, then ends the stream.
+        """Waits for running listener calls and their answers, then ends the stream.
 
         Args:
             grace: Seconds for that, at most.
@@ -196,14 +196,14 @@ class CheckStream:
             state, reason = await self._listener.check(_half_messages(check))
             answer = pb.CheckAnswer(
                 transaction_id=transaction_id,
-                # A repeated question while the listener was at work has this answer too.
+                # A check repeated while the listener was running has the same answer.
                 check_number=self._asking[transaction_id],
                 verdict=_VERDICTS[state],
                 reason=reason,
             )
         finally:
             del self._asking[transaction_id]
-        # The broker confirms verdicts only; and an UNKNOWN that is lost has the same effect as one that arrives.
+        # The broker confirms verdicts only; a lost UNKNOWN has the same effect as one that arrives.
         if state is not LocalTransactionState.UNKNOWN:
             self._unconfirmed[transaction_id] = answer
         if self._duplex is not None:

@@ -1,4 +1,4 @@
-"""The application's side of a transaction: run it, and say afterwards how it went."""
+"""The application's side of a transaction: run it, and answer checks of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 
 class TransactionListener(ABC):
-    """Runs local transactions and answers for them.
+    """Runs local transactions and answers checks of them.
 
     Methods are called from several threads. Checks go to any producer of the group, so answers must come from the
     database that the local transaction wrote to, not from the memory of this process.
@@ -35,19 +35,19 @@ class TransactionListener(ABC):
 
     @abstractmethod
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Runs the local transaction; the half messages are stored by now.
+        """Runs the local transaction; the half messages are already stored.
 
         Args:
             messages: The half messages, with the ``transaction_id`` to store along with the local change.
-            arg: What ``send_in_transaction`` was given for it.
+            arg: The ``arg`` of ``send_in_transaction``.
 
         Returns:
-            COMMIT or ROLLBACK; UNKNOWN when a later check shall find out. An exception counts as UNKNOWN.
+            COMMIT or ROLLBACK; UNKNOWN when a later check is to decide. An exception counts as UNKNOWN.
         """
 
     @abstractmethod
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Returns how a local transaction ended whose verdict the broker never got.
+        """Returns the outcome of a local transaction whose verdict the broker did not get.
 
         Args:
             messages: The half messages, with ``transaction_id`` and ``check_number``.
@@ -59,7 +59,7 @@ class TransactionListener(ABC):
 
 
 class AsyncTransactionListener(ABC):
-    """Runs local transactions and answers for them, on the event loop of an AsyncTransactionProducer.
+    """Runs local transactions and answers checks of them, on the event loop of an AsyncTransactionProducer.
 
     Checks go to any producer of the group, so answers must come from the database that the local transaction wrote to,
     not from the memory of this process.
@@ -67,19 +67,19 @@ class AsyncTransactionListener(ABC):
 
     @abstractmethod
     async def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Runs the local transaction; the half messages are stored by now.
+        """Runs the local transaction; the half messages are already stored.
 
         Args:
             messages: The half messages, with the ``transaction_id`` to store along with the local change.
-            arg: What ``send_in_transaction`` was given for it.
+            arg: The ``arg`` of ``send_in_transaction``.
 
         Returns:
-            COMMIT or ROLLBACK; UNKNOWN when a later check shall find out. An exception counts as UNKNOWN.
+            COMMIT or ROLLBACK; UNKNOWN when a later check is to decide. An exception counts as UNKNOWN.
         """
 
     @abstractmethod
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Returns how a local transaction ended whose verdict the broker never got.
+        """Returns the outcome of a local transaction whose verdict the broker did not get.
 
         Args:
             messages: The half messages, with ``transaction_id`` and ``check_number``.
@@ -97,10 +97,10 @@ AnyListener: TypeAlias = TransactionListener | AsyncTransactionListener
 def run_execute(
     listener: TransactionListener, messages: HalfMessages, arg: Any
 ) -> tuple[LocalTransactionState, Exception | None]:
-    """Runs a local transaction here and now.
+    """Runs a local transaction in the calling thread.
 
     Returns:
-        The listener's word, and the exception that stood in its place.
+        The listener's answer, and its exception, if any.
     """
     try:
         return _state(listener.execute_local_transaction(messages, arg), "execute_local_transaction"), None
@@ -109,13 +109,13 @@ def run_execute(
 
 
 class ListenerCaller:
-    """Calls a listener of either kind without ever blocking the event loop; at most so many calls at a time."""
+    """Calls a listener of either kind without blocking the event loop, with limited concurrency."""
 
     def __init__(self, listener: AnyListener, concurrency: int) -> None:
-        """Makes no thread yet.
+        """Starts no thread yet.
 
         Args:
-            listener: Whom to call; a synchronous one is called in threads.
+            listener: The listener; a synchronous one is called in threads.
             concurrency: Calls at a time, at most.
         """
         self.listener = listener
@@ -127,7 +127,7 @@ class ListenerCaller:
         """Runs a local transaction.
 
         Returns:
-            The listener's word, and the exception that stood in its place.
+            The listener's answer, and its exception, if any.
         """
         async with self._slots:
             if isinstance(self.listener, TransactionListener):
@@ -139,10 +139,10 @@ class ListenerCaller:
                 return LocalTransactionState.UNKNOWN, _failed_execute(messages, error)
 
     async def check(self, messages: HalfMessages) -> tuple[LocalTransactionState, str]:
-        """Asks how a local transaction ended.
+        """Asks the listener how a local transaction ended.
 
         Returns:
-            The listener's word, and why it is UNKNOWN if that is because of an exception, whichever it was.
+            The listener's answer, and the reason if it is UNKNOWN because of any exception.
         """
         async with self._slots:
             try:
@@ -154,7 +154,7 @@ class ListenerCaller:
             except BaseException as error:
                 if is_own_cancellation(error):
                     raise
-                # SystemExit as well: a check that ends the process would be asked again, and end the next one.
+                # SystemExit as well: a check that ends the process would be repeated, and end the next one.
                 _log.exception(
                     "check %d of transaction %s failed in the listener; answering UNKNOWN, the broker asks again",
                     messages.check_number,
@@ -163,7 +163,7 @@ class ListenerCaller:
                 return LocalTransactionState.UNKNOWN, reason_of(error)
 
     def close(self) -> None:
-        """Lets idle threads go; a call that is still at work keeps its own until it returns."""
+        """Ends idle threads; a running call keeps its thread until it returns."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -184,7 +184,7 @@ def _state(answer: object, method: str) -> LocalTransactionState:
 
 
 def _failed_execute(messages: HalfMessages, error: Exception) -> Exception:
-    # Not a rollback: the exception may have come after the local commit.
+    # Not a rollback: the exception may have been raised after the local commit.
     _log.error(
         "execute_local_transaction failed for transaction %s; leaving the verdict to a check",
         messages.transaction_id,

@@ -1,7 +1,7 @@
-"""The check that a producer makes by itself: how did the local transaction end whose block an exception left?
+"""The check that a producer runs itself for a transaction whose block an exception left.
 
-The exception alone does not tell. A connection that breaks during COMMIT, a cancelled task, Ctrl-C: the database may
-have committed all the same, and a rollback would lose the messages of what is there.
+The exception alone does not determine the outcome. After a connection that breaks during COMMIT, a cancelled task or
+Ctrl-C the database may have committed, and a rollback would lose its messages.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ __all__ = ["OwnCheck"]
 
 _log = logging.getLogger("halfmq.producer")
 
-# Seconds. A check may wait for what the caller holds: a lock of its process, or a row in its database.
+# Seconds. A check may wait for a lock that the caller holds, in its process or in its database.
 _PATIENCE = 5.0
 
 
 class OwnCheck:
-    """Asks the listener, and has its word passed on."""
+    """Asks the listener, and passes on its verdict."""
 
     def __init__(self, listener: ListenerCaller) -> None:
-        """Takes whom to ask."""
+        """Takes the listener."""
         self._listener = listener
         self._asking: set[asyncio.Task[None]] = set()
 
     async def conclude(self, half: HalfMessages, verdict: Callable[[LocalTransactionState], Awaitable[None]]) -> None:
-        """Settles a transaction whose block an exception left; where that fails, the broker asks the listener.
+        """Settles a transaction whose block an exception left; if that fails, the broker sends a check.
 
-        It takes up to 5 seconds here; what takes longer goes on in the background.
+        It waits up to 5 seconds; after that the check continues in the background.
 
         Args:
             half: The half messages.
-            verdict: Told COMMIT or ROLLBACK; it is not called where the listener does not know.
+            verdict: Called with COMMIT or ROLLBACK; not called if the listener answers UNKNOWN.
         """
         asking = asyncio.create_task(self._ask(half, verdict))
         self._asking.add(asking)
@@ -50,7 +50,7 @@ class OwnCheck:
         await asyncio.wait([asking], timeout=_PATIENCE)
 
     async def close(self, grace: float) -> None:
-        """Waits for what goes on in the background.
+        """Waits for background checks.
 
         Args:
             grace: Seconds for that, at most.
@@ -67,5 +67,5 @@ class OwnCheck:
         try:
             await verdict(state)
         except HalfmqError as failure:
-            # The application's own exception is on its way and tells more.
+            # The application's own exception is more informative.
             _log.warning("%s", failure)

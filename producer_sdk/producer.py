@@ -45,7 +45,7 @@ class Producer:
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
             batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
-            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
+            close_grace: Seconds that ``close()`` waits, at most, for calls in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -66,11 +66,11 @@ class Producer:
         return self._core.client_id
 
     def start(self) -> None:
-        """Starts what runs in the background; the first call does it too."""
+        """Starts the background tasks; the first call does it too."""
         self._runner.run(self._core.start())
 
     def close(self) -> None:
-        """Waits for what is in flight, then closes the connections. Safe to repeat."""
+        """Waits for calls in flight, then closes the connections. Safe to repeat."""
         try:
             if self._runner.started:
                 self._runner.run(self._core.close())
@@ -103,18 +103,18 @@ class Producer:
         dedup_key: str | None = None,
         message_id: str | None = None,
     ) -> LogPosition:
-        """Sends one message; consumers see it at once, or when its time has come. See Message for the arguments.
+        """Sends one message; consumers see it at once, or at its delivery time. See Message for the arguments.
 
         Returns:
-            Where it lies, or when it will be delivered. With ``duplicate`` set it tells of the message that had the
-            ``dedup_key`` before; this one is dropped.
+            Its position, or when it will be delivered. With ``duplicate`` set, the position is that of the earlier
+            message with the ``dedup_key``; this one is dropped.
 
         Raises:
-            DuplicateKey: A half message has the ``dedup_key``, and it is open whether it will be dropped.
+            DuplicateKey: A half message without a verdict has the ``dedup_key``.
             RequestRefused: The broker refused it, or it is larger than any request may be.
-            BrokerUnavailable: No broker answered in time; it may or may not have been stored. Sent again with
-                ``message_id=error.message_ids[0]`` it is one message.
-            BrokerFailed: The same, because a broker failed over it.
+            BrokerUnavailable: No broker answered in time; it may or may not have been stored. Resent with
+                ``message_id=error.message_ids[0]`` it is stored once.
+            BrokerFailed: The same, because a broker failed to process it.
             TypeError: An argument is of the wrong type.
             ValueError: A text cannot be written in UTF-8, a time has no time zone, an id is no UUID, or two arguments
                 exclude each other.
@@ -136,33 +136,33 @@ class Producer:
         )
 
     def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
-        """Sends messages; each stands for itself.
+        """Sends messages; each is stored independently.
 
         Returns:
-            Where they lie or when they will be delivered, in the order of the call; see send.
+            Their positions or delivery times, in the order of the call; see send.
 
         Raises:
-            BatchRefused: Some were refused or are unconfirmed; it says which, and where the others lie. Sent again
-                under its ``message_ids`` they are the same messages.
+            BatchRefused: Some were refused or are unconfirmed; it names them, and has the positions of the others.
+                Resent under its ``message_ids`` each is stored once.
             TypeError: An argument is of the wrong type; nothing was sent.
             ValueError: As for send; nothing was sent.
         """
         return self._runner.run(self._core.send_many(messages))
 
     def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
-        """Recalls scheduled messages: no consumer ever sees them. Safe to repeat.
+        """Recalls scheduled messages: no consumer will get them. Safe to repeat.
 
         Args:
-            message_ids: Identity of one message or of several, as send, commit or the transaction told them.
+            message_ids: Identity of one message or of several, as returned by send, commit or the transaction.
 
         Returns:
             When each was recalled (database time, UTC), in the order of the call.
 
         Raises:
-            RecallRefused: The one message is in the log already, was never committed, or is not known.
-            BatchRecallRefused: Some of several messages could not be taken back; it says which.
-            BrokerUnavailable: No broker answered in time; the one message may or may not have been taken back.
+            RecallRefused: The one message is in the log already, was never committed, or is unknown.
+            BatchRecallRefused: Some of several messages could not be recalled; it names them.
+            BrokerUnavailable: No broker answered in time; the one message may or may not have been recalled.
             TypeError: It is neither a text nor several.
-            ValueError: An id is none at all.
+            ValueError: An id is malformed.
         """
         return self._runner.run(self._core.recall(message_ids))

@@ -23,12 +23,12 @@ class Transaction:
 
     Every ``send`` stores its half message durably before it returns. Commit the local transaction after the last of
     them and inside the block; leaving the block normally then releases the messages. When an exception leaves it, the
-    producer's listener is asked how the local transaction ended: it may have committed all the same. Without a listener
+    producer's listener checks how the local transaction ended: it may have committed nevertheless. Without a listener
     an exception drops the messages.
     """
 
     def __init__(self, core: AsyncTransaction, runner: BackgroundRunner) -> None:
-        """Begins with no message; nothing is sent yet."""
+        """Starts without messages; nothing is sent yet."""
         self._core = core
         self._runner = runner
 
@@ -44,7 +44,7 @@ class Transaction:
 
     @property
     def result(self) -> TransactionResult | None:
-        """The transaction's state after commit or rollback; None before, and when it had no message."""
+        """The transaction's state after commit or rollback; None before, and if it had no message."""
         return self._core.result
 
     def send(
@@ -67,8 +67,8 @@ class Transaction:
             The message's id.
 
         Raises:
-            DuplicateKey: Another message has the ``dedup_key``; this one is no part of the transaction.
-            RequestRefused: The broker refused the message; it is no part of the transaction.
+            DuplicateKey: Another message has the ``dedup_key``; this one is not part of the transaction.
+            RequestRefused: The broker refused the message; it is not part of the transaction.
             PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
         """
         return self._runner.run(
@@ -99,14 +99,14 @@ class Transaction:
         return self._runner.run(self._core.send_many(messages))
 
     def rollback(self, reason: str = "") -> None:
-        """Drops the messages now; the rest of the block can send no more, and its end does nothing.
+        """Drops the messages now; the rest of the block cannot send, and its end does nothing.
 
         Args:
-            reason: Why, in up to 500 characters; kept with the transaction.
+            reason: Reason, up to 500 characters; recorded with the transaction.
 
         Raises:
             TransactionRefused: The broker recorded another outcome.
-            RequestRefused: The broker refused the reason; the messages wait for a check.
+            RequestRefused: The broker refused the reason; a check will decide.
             VerdictUnconfirmed: It is unknown whether the rollback was recorded.
             TypeError: The reason is no text; nothing was done.
             ValueError: The reason cannot be written in UTF-8; nothing was done.

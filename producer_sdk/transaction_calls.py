@@ -30,12 +30,12 @@ __all__ = ["TransactionCalls"]
 
 # An id with its tag and length.
 _ID_SIZE = 38
-# Requests of rollbacks in flight: each carries one reason, so different reasons must not wait for each other.
+# Concurrent rollback requests: each carries one reason, so different reasons must not wait for each other.
 _ROLLBACKS_IN_FLIGHT = 4
 
 
 class TransactionCalls:
-    """Sends prepares, commits and rollbacks, each kind in requests of many."""
+    """Sends prepares, commits and rollbacks, batched per kind."""
 
     def __init__(self, link: BrokerLink, group: str, limits: BatchLimits) -> None:
         """Sends nothing yet."""
@@ -64,8 +64,8 @@ class TransactionCalls:
         Raises:
             RequestRefused: The broker refused, or they are larger than a request may be; nothing was stored.
             PrepareUnconfirmed: It is unknown whether they were stored.
-            TypeError: A number is none.
-            ValueError: A number is out of every range.
+            TypeError: A number is of the wrong type.
+            ValueError: A number is out of range.
         """
         delay = None if first_check_delay is None else _duration(first_check_delay)
         try:
@@ -121,7 +121,7 @@ class TransactionCalls:
         except HalfmqError as error:
             if isinstance(error, RequestRefused) and error.code is grpc.StatusCode.INVALID_ARGUMENT:
                 raise _still_open(error, transaction_id, verdict) from error
-            # Another refusal may have come after a try that was recorded.
+            # Another refusal may follow an earlier try that was recorded.
             raise _unconfirmed(error, transaction_id, verdict) from error
         try:
             return transaction_result(result, transaction_id)
@@ -133,7 +133,7 @@ class TransactionCalls:
             raise _unconfirmed(error, transaction_id, verdict) from error
 
     async def settle_prepares(self) -> None:
-        """Waits until every prepare that is on its way has arrived, or failed to."""
+        """Waits until every prepare in flight has completed or failed."""
         await self._prepares.drain()
 
     async def drain(self) -> None:
@@ -165,7 +165,7 @@ def _duration(seconds: float) -> Duration:
 
 
 def _about(error: HalfmqError, transaction_id: str) -> HalfmqError:
-    # The failure of one request is shared by all of its items; each gets an error of its own.
+    # The failure of one request is shared by all of its items; each gets a separate error.
     return type(error)(
         str(error), code=error.code, reason=error.reason, field=error.field, transaction_id=transaction_id
     )

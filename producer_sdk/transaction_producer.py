@@ -22,11 +22,11 @@ __all__ = ["TransactionProducer"]
 
 
 class TransactionProducer(Producer):
-    """Sends messages whose fate is that of a local transaction, and answers for them afterwards.
+    """Sends messages that commit or roll back with a local transaction, and answers checks about them.
 
-    Safe to share between threads; their calls travel in common requests. ``execute_local_transaction`` runs in the
-    thread that called ``send_in_transaction``, checks run in threads of their own. Without a listener nobody can
-    answer checks from this producer: such transactions wait for another producer of the group, or for an operator.
+    Safe to share between threads; their calls are batched. ``execute_local_transaction`` runs in the thread that called
+    ``send_in_transaction``, checks run in separate threads. Without a listener this producer cannot answer checks: such
+    transactions wait for another producer of the group, or for an operator.
     """
 
     _core: AsyncTransactionProducer
@@ -44,21 +44,21 @@ class TransactionProducer(Producer):
         listener_concurrency: int = 16,
         close_grace: float = 10.0,
     ) -> None:
-        """Reads the settings; with a listener, begins to answer checks.
+        """Reads the settings; with a listener, starts to answer checks.
 
-        It does not wait until a broker is there: see wait_until_registered.
+        It does not wait for a broker: see wait_until_registered.
 
         Args:
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            group: Producer group; all of its members can answer for each other's transactions.
-            listener: Runs and answers for local transactions.
+            group: Producer group; all of its members can answer checks of each other's transactions.
+            listener: Runs local transactions and answers checks.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
             batching: How large requests grow and how many are in flight; None: the defaults of BatchLimits.
             listener_concurrency: Listener calls at a time, at most.
-            close_grace: Seconds that ``close()`` waits, at most, for what is in flight.
+            close_grace: Seconds that ``close()`` waits, at most, for calls in flight.
 
         Raises:
             ConfigurationError: A setting cannot work.
@@ -81,7 +81,7 @@ class TransactionProducer(Producer):
         )
         self._listener = listener
         if listener is not None:
-            # The group may have transactions that wait for an answer; where no broker is there, it tries again.
+            # The group may have transactions that wait for a check; without a reachable broker, it retries.
             self.start()
 
     @property
@@ -90,7 +90,7 @@ class TransactionProducer(Producer):
         return self._core.group
 
     def wait_until_registered(self, timeout: float | None = None) -> None:
-        """Waits until a broker knows this producer and may ask it.
+        """Waits until a broker has registered this producer for checks.
 
         Args:
             timeout: Seconds to wait at most; None: forever.
@@ -108,14 +108,14 @@ class TransactionProducer(Producer):
         return Transaction(self._core.transaction(), self._runner)
 
     def send_in_transaction(self, messages: Message | Iterable[Message], arg: Any = None) -> TransactionSendResult:
-        """Stores half messages, has the listener run the local transaction, and gives the verdict that it names.
+        """Stores half messages, has the listener run the local transaction, and sends the listener's verdict.
 
         Args:
             messages: One message or several.
-            arg: Handed to ``execute_local_transaction``.
+            arg: Passed to ``execute_local_transaction``.
 
         Returns:
-            Outcome of it. An exception of the listener is in it, not raised: a check finds out what it meant.
+            The outcome. An exception of the listener is in it, not raised: a check determines the outcome.
 
         Raises:
             ListenerRequired: The producer has no listener.
@@ -125,7 +125,7 @@ class TransactionProducer(Producer):
             VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
         """
         half, _ = self._runner.run(self._core.prepare_for_listener(messages))
-        assert self._listener is not None  # noqa: S101 - prepare_for_listener refuses to go on without one
+        assert self._listener is not None  # noqa: S101 - prepare_for_listener raises without one
         local_state, error = run_execute(self._listener, half, arg)
         return self._runner.run(self._core.conclude(half, local_state, error))
 
@@ -136,12 +136,12 @@ class TransactionProducer(Producer):
         first_position: int = 0,
         first_check_delay: float | None = None,
     ) -> TransactionResult:
-        """Stores half messages durably; the caller gives the verdict later.
+        """Stores half messages durably; the caller sends the verdict later.
 
         Args:
             messages: One message or several.
-            transaction_id: Identity of the transaction, a UUID; None: a new one. The same call with the same id
-                again has no further effect.
+            transaction_id: Identity of the transaction, a UUID; None: a new one. Repeating the call with the same id
+                has no further effect.
             first_position: Number of messages that the transaction has already, when more are added to it.
             first_check_delay: Seconds before the first check, at least; None: the broker's default.
 
@@ -149,7 +149,7 @@ class TransactionProducer(Producer):
             RequestRefused: The broker refused, or they are larger than any request may be; nothing was stored.
             PrepareUnconfirmed: It is unknown whether they were stored.
             TypeError: An argument is of the wrong type.
-            ValueError: An argument cannot be.
+            ValueError: An argument is invalid.
         """
         return self._runner.run(self._core.prepare(messages, transaction_id, first_position, first_check_delay))
 
@@ -168,7 +168,7 @@ class TransactionProducer(Producer):
 
         Args:
             transaction_id: Identity of the transaction.
-            reason: Why, in up to 500 characters; kept with the transaction.
+            reason: Reason, up to 500 characters; recorded with the transaction.
 
         Raises:
             TransactionRefused: The broker recorded another outcome, or does not know the transaction.
@@ -178,11 +178,11 @@ class TransactionProducer(Producer):
         return self._runner.run(self._core.rollback(transaction_id, reason))
 
     def get_transaction(self, transaction_id: str) -> TransactionInfo:
-        """Asks what the broker knows of a transaction.
+        """Returns what the broker knows of a transaction.
 
         Raises:
-            RequestRefused: It knows nothing of it, or the id is none.
-            ValueError: The id is no text at all.
+            RequestRefused: It is unknown, or the id is malformed.
+            ValueError: The id is no text.
             BrokerUnavailable: No broker answered in time.
         """
         return self._runner.run(self._core.get_transaction(transaction_id))

@@ -1,6 +1,6 @@
-"""What operators do, as Python calls: topics, consumer groups, dead letters, and the outcome of a message.
+"""Administration: topics, consumer groups, dead letters, and the history of messages.
 
-For tests, examples and jobs; for people there is docs/grpcurl.md. Both SDKs have it under the same names.
+For tests, examples and jobs; for manual use see docs/grpcurl.md. Both SDKs export it under the same names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The synchronous client of operators: the asynchronous one, run on a background event loop."""
+"""The synchronous admin client: the asynchronous one, run on a background event loop."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FoundT = TypeVar("FoundT")
 
 
 class Admin:
-    """Creates, changes and deletes topics and consumer groups, and looks after messages.
+    """Creates, changes and deletes topics and consumer groups, and inspects messages.
 
     Safe to share between threads. Use it with ``with``, or call ``close()`` when done.
 
     Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
-    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
-    for an argument that cannot be. Calls are retried by themselves: one that creates or deletes, and whose answer
-    was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
+    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed to process it, and TypeError or
+    ValueError for an invalid argument. Calls are retried automatically: one that creates or deletes, and whose answer
+    was lost, may then be refused because its work is done; ``exist_ok`` and ``missing_ok`` treat that as success.
     """
 
     def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
@@ -89,8 +89,8 @@ class Admin:
             topic: Its name.
             queues: Number of queues for messages without a priority; None: the broker's default.
             retention: How long messages are kept, in seconds or as a timedelta; None: the broker's default.
-            retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
-            dedup_window: How long a dedup_key keeps other messages with it out; None: one day.
+            retention_bytes: Bytes of bodies that are kept, at most; 0: no limit.
+            dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
             exist_ok: Take one that exists, whatever its settings.
         """
@@ -155,15 +155,15 @@ class Admin:
 
         Args:
             group: Its name.
-            max_attempts: Deliveries of a message before it is given up; None: 17.
-            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
-                the last counts for all others. Empty: the broker's default.
+            max_attempts: Deliveries of a message before it becomes a dead letter; None: 17.
+            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas; the
+                last applies to all later ones. Empty: the broker's default.
             when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
-            mode: Whether its consumers share the messages, forever; None: they do.
-            start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
-            keep_unread: Whether retention spares what it has not handled, in queues that it read before.
+            mode: Whether its consumers share the messages; cannot be changed later. None: they do.
+            start: Where it starts in topics that it never read; None: earliest, for a broadcasting group latest.
+            keep_unread: Whether retention keeps messages that it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
-                keep their order themselves; otherwise they get each when the one before is settled.
+                keep their order themselves; otherwise they get each one when the previous one is settled.
             exist_ok: Take one that exists, whatever its settings.
         """
         return self._runner.run(
@@ -211,17 +211,17 @@ class Admin:
         self._runner.run(self._core.delete_group(group, missing_ok=missing_ok))
 
     def pause_group(self, group: str, reason: str = "") -> GroupInfo:
-        """Stops handing out messages to a group; what was handed out may still be settled. The reason is kept."""
+        """Pauses delivery to a group; delivered messages may still be settled. The reason is recorded."""
         return self._runner.run(self._core.pause_group(group, reason))
 
     def resume_group(self, group: str) -> GroupInfo:
-        """Goes on handing out messages to a group."""
+        """Resumes delivery to a group."""
         return self._runner.run(self._core.resume_group(group))
 
     def seek_group(
         self, group: str, topic: str, to: StartPosition | int, *, queue: int | None = None
     ) -> list[GroupProgress]:
-        """Moves a group to another place, also while it runs; what its consumers hold is somebody else's from then on.
+        """Moves a group to another position, also while it runs; its consumers lose the messages that they hold.
 
         Args:
             group: Its name.
@@ -230,16 +230,16 @@ class Admin:
             queue: Only this queue; None: all queues of the topic.
 
         Returns:
-            Where the group stands in the topic now.
+            The group's progress in the topic now.
         """
         return self._runner.run(self._core.seek_group(group, topic, to, queue=queue))
 
     def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
-        """Tells which messages of a topic a group wants from now on; None: all. What was skipped stays so."""
+        """Sets a group's filter of a topic from now on; None: all messages. Messages skipped before stay skipped."""
         return self._runner.run(self._core.set_filter(group, topic, filter))
 
     def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
-        """Returns how far a group has come in every queue it ever read, or in those of one topic."""
+        """Returns a group's progress in every queue it ever read, or in those of one topic."""
         return self._runner.run(self._core.group_progress(group, topic))
 
     def list_dead_letters(
@@ -248,7 +248,7 @@ class Admin:
         *,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> Iterator[DeadLetter]:
-        """Iterates over what a group could not handle, the oldest first."""
+        """Iterates over a group's dead letters, the oldest first."""
         return self._each(self._core.list_dead_letters(group, filter=filter))
 
     def redrive(
@@ -259,7 +259,7 @@ class Admin:
         offsets: Sequence[int] = (),
         republish_expired: bool = False,
     ) -> Iterator[RedriveProgress]:
-        """Delivers dead letters to their group again, as it is iterated over; each once, however often this is done.
+        """Delivers dead letters to their group again, as it is iterated over; each once, even if the call is repeated.
 
         Args:
             group: Group that could not handle them, and gets them again.
@@ -269,14 +269,14 @@ class Admin:
                 the topic get.
 
         Returns:
-            Iterates over how far it is. The last one has ``done``; who ends before leaves the rest as it is.
+            Iterates over its progress. The last one has ``done``; stopping before leaves the rest unchanged.
         """
         return self._each(
             self._core.redrive(group, filter=filter, offsets=offsets, republish_expired=republish_expired)
         )
 
     def get_message(self, message_id: str) -> MessageInfo:
-        """Finds a message by its id, whether it lies in the log or waits."""
+        """Finds a message by its id, whether it is in the log or not yet visible."""
         return self._runner.run(self._core.get_message(message_id))
 
     def find_messages(
@@ -293,7 +293,7 @@ class Admin:
         return self._each(self._core.find_messages(topic, key=key, since=since, until=until))
 
     def timeline(self, message_id: str) -> list[TimelineEvent]:
-        """Returns all that happened to a message, in order; deliveries are kept for a day by default."""
+        """Returns all events of a message, in order; deliveries are kept for a day by default."""
         return self._runner.run(self._core.timeline(message_id))
 
     def _each(self, source: AsyncGenerator[FoundT, None]) -> Iterator[FoundT]:

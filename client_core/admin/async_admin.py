@@ -1,4 +1,4 @@
-"""The asynchronous client of operators; the synchronous one runs it."""
+"""The asynchronous admin client; the synchronous one runs it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
 
 
 class AsyncAdmin(AsyncInspection):
-    """Creates, changes and deletes topics and consumer groups, and looks after messages.
+    """Creates, changes and deletes topics and consumer groups, and inspects messages.
 
     Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.
 
     Every call may raise RequestRefused when the broker refuses it (``reason`` says why, such as ``TOPIC_NOT_FOUND``),
-    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed over it, and TypeError or ValueError
-    for an argument that cannot be. Calls are retried by themselves: one that creates or deletes, and whose answer
-    was lost, may then be told that its work is done; ``exist_ok`` and ``missing_ok`` take that for a success.
+    BrokerUnavailable when no broker answered in time, BrokerFailed when one failed to process it, and TypeError or
+    ValueError for an invalid argument. Calls are retried automatically: one that creates or deletes, and whose answer
+    was lost, may then be refused because its work is done; ``exist_ok`` and ``missing_ok`` treat that as success.
     """
 
     async def create_topic(
@@ -59,8 +59,8 @@ class AsyncAdmin(AsyncInspection):
             topic: Its name.
             queues: Number of queues for messages without a priority; None: the broker's default.
             retention: How long messages are kept, in seconds or as a timedelta; None: the broker's default.
-            retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
-            dedup_window: How long a dedup_key keeps other messages with it out; None: one day.
+            retention_bytes: Bytes of bodies that are kept, at most; 0: no limit.
+            dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
             exist_ok: Take one that exists, whatever its settings.
         """
@@ -141,15 +141,15 @@ class AsyncAdmin(AsyncInspection):
 
         Args:
             group: Its name.
-            max_attempts: Deliveries of a message before it is given up; None: 17.
-            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas;
-                the last counts for all others. Empty: the broker's default.
+            max_attempts: Deliveries of a message before it becomes a dead letter; None: 17.
+            retry_delays: How long to wait after the first, second ... failed delivery, in seconds or as timedeltas; the
+                last applies to all later ones. Empty: the broker's default.
             when_exhausted: What happens to a message after its last attempt; None: it goes to the dead letters.
-            mode: Whether its consumers share the messages, forever; None: they do.
-            start: Where it begins with topics that it never read; None: earliest, for a broadcasting group latest.
-            keep_unread: Whether retention spares what it has not handled, in queues that it read before.
+            mode: Whether its consumers share the messages; cannot be changed later. None: they do.
+            start: Where it starts in topics that it never read; None: earliest, for a broadcasting group latest.
+            keep_unread: Whether retention keeps messages that it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
-                keep their order themselves; otherwise they get each when the one before is settled.
+                keep their order themselves; otherwise they get each one when the previous one is settled.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("group", group, _GROUP)
@@ -211,17 +211,17 @@ class AsyncAdmin(AsyncInspection):
         await _unless_missing(deleting, missing_ok)
 
     async def pause_group(self, group: str, reason: str = "") -> GroupInfo:
-        """Stops handing out messages to a group; what was handed out may still be settled. The reason is kept."""
+        """Pauses delivery to a group; delivered messages may still be settled. The reason is recorded."""
         return await self._pause(group, resume=False, reason=reason)
 
     async def resume_group(self, group: str) -> GroupInfo:
-        """Goes on handing out messages to a group."""
+        """Resumes delivery to a group."""
         return await self._pause(group, resume=True)
 
     async def seek_group(
         self, group: str, topic: str, to: StartPosition | int, *, queue: int | None = None
     ) -> list[GroupProgress]:
-        """Moves a group to another place, also while it runs; what its consumers hold is somebody else's from then on.
+        """Moves a group to another position, also while it runs; its consumers lose the messages that they hold.
 
         Args:
             group: Its name.
@@ -230,7 +230,7 @@ class AsyncAdmin(AsyncInspection):
             queue: Only this queue; None: all queues of the topic.
 
         Returns:
-            Where the group stands in the topic now.
+            The group's progress in the topic now.
         """
         check_text("group", group, _GROUP)
         check_text("topic", topic, _TOPIC)
@@ -240,7 +240,7 @@ class AsyncAdmin(AsyncInspection):
         return [GroupProgress.of(progress) for progress in response.progress]
 
     async def set_filter(self, group: str, topic: str, filter: MessageFilter | None) -> GroupInfo:  # noqa: A002
-        """Tells which messages of a topic a group wants from now on; None: all. What was skipped stays so."""
+        """Sets a group's filter of a topic from now on; None: all messages. Messages skipped before stay skipped."""
         check_text("group", group, _GROUP)
         check_text("topic", topic, _TOPIC)
         wanted = consumer_pb2.TopicFilter(topic=topic, filter=filter_to_wire("filter", filter))
@@ -248,7 +248,7 @@ class AsyncAdmin(AsyncInspection):
         return GroupInfo.of((await self._link.call(lambda broker: broker.admin.SetFilter, request)).group)
 
     async def group_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
-        """Returns how far a group has come in every queue it ever read, or in those of one topic."""
+        """Returns a group's progress in every queue it ever read, or in those of one topic."""
         progress = [GroupProgress.of(each) for each in (await self._describe(group)).progress]
         return [each for each in progress if topic is None or each.topic == topic]
 

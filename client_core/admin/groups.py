@@ -1,4 +1,4 @@
-"""Consumer groups, as operators see them."""
+"""Consumer groups, as administration returns them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class GroupMode(IntEnum):
     CLUSTERING = pb.GROUP_MODE_CLUSTERING
     """Every message goes to one consumer of the group."""
     BROADCASTING = pb.GROUP_MODE_BROADCASTING
-    """Every message goes to every consumer of the group; each keeps its place under its client_id."""
+    """Every message goes to every consumer of the group; progress is stored per client_id."""
 
 
 class ExhaustedPolicy(IntEnum):
     """What happens to a message after its last attempt."""
 
     DEAD_LETTER = pb.EXHAUSTED_POLICY_DEAD_LETTER
-    """It moves to the group's dead letter topic; its message group goes on."""
+    """It moves to the group's dead letter topic; its message group continues."""
     RETRY = pb.EXHAUSTED_POLICY_RETRY
-    """It is delivered again forever, after the last of the retry delays; its message group waits."""
+    """It is redelivered without limit, with the last of the retry delays; its message group waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class GroupInfo:
     Attributes:
         name: Its name.
         mode: Whether its consumers share the messages.
-        max_attempts: Deliveries of a message before it is given up.
-        retry_delays: How long it waits after the first, second ... failed delivery; the last counts for all others.
+        max_attempts: Deliveries of a message before it becomes a dead letter.
+        retry_delays: How long it waits after the first, second ... failed delivery; the last applies to all later ones.
         when_exhausted: What happens to a message after its last attempt.
-        start: Where it begins with a topic that it never read; None where the broker did not say.
-        filters: Which messages it wants, by topic; all of the topics that are not in it.
+        start: Where it starts in a topic that it never read; None where the broker did not say.
+        filters: Its filters, by topic; all messages of topics that are not in it.
         paused_at: Since when it is paused (database time, UTC); None unless it is.
         pause_reason: Why it is paused.
         created_at: When it was created (database time, UTC).
-        keep_unread: Whether retention spares what it has not handled.
+        keep_unread: Whether retention keeps messages that it has not handled.
         fifo: Whether push consumers among RocketMQ's clients keep the order of message groups themselves.
     """
 
@@ -93,15 +93,15 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group has come in a queue.
+    """A group's progress in a queue.
 
     Attributes:
         topic: Topic.
         queue: Number of the queue within the topic, from 0.
         committed_offset: All messages below it are handled.
-        next_offset: The next message that was never handed out.
+        next_offset: The next message that was never delivered.
         max_offset: Offset that the next message released will get.
-        in_flight: Messages handed out and not yet handled, or waiting to be delivered again.
+        in_flight: Messages delivered and not yet handled, or waiting for redelivery.
         lag: Messages that the group has not handled yet.
         lag_time: How long ago the first of them became visible; None when there is none.
         client_id: Consumer whose progress it is, in a broadcasting group; empty in others.

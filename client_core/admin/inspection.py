@@ -1,4 +1,4 @@
-"""Outcome of messages: found by id or key, their history, and what groups could not handle."""
+"""Messages by id or key, their history, and dead letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FoundT = TypeVar("FoundT")
 
 
 class AsyncInspection:
-    """The half of AsyncAdmin that is about messages."""
+    """The part of AsyncAdmin that is about messages."""
 
     def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
         """Reads the settings; nothing is connected yet.
@@ -66,7 +66,7 @@ class AsyncInspection:
         *,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> AsyncGenerator[DeadLetter, None]:
-        """Iterates over what a group could not handle, the oldest first."""
+        """Iterates over a group's dead letters, the oldest first."""
         check_text("group", group, "is the name of a consumer group")
         request = admin_pb2.ListDeadLettersRequest(group=group, filter=filter_to_wire("filter", filter))
         return self._paged(
@@ -83,7 +83,7 @@ class AsyncInspection:
         offsets: Sequence[int] = (),
         republish_expired: bool = False,
     ) -> AsyncGenerator[RedriveProgress, None]:
-        """Delivers dead letters to their group again, as it is iterated over; each once, however often this is done.
+        """Delivers dead letters to their group again, as it is iterated over; each once, even if the call is repeated.
 
         Args:
             group: Group that could not handle them, and gets them again.
@@ -93,7 +93,7 @@ class AsyncInspection:
                 the topic get.
 
         Returns:
-            Iterates over how far it is. The last one has ``done``; who ends before leaves the rest as it is.
+            Iterates over its progress. The last one has ``done``; stopping before leaves the rest unchanged.
         """
         check_text("group", group, "is the name of a consumer group")
         request = admin_pb2.RedriveDeadLettersRequest(
@@ -104,7 +104,7 @@ class AsyncInspection:
         return self._redrive(request)
 
     async def get_message(self, message_id: str) -> MessageInfo:
-        """Finds a message by its id, whether it lies in the log or waits."""
+        """Finds a message by its id, whether it is in the log or not yet visible."""
         request = query_pb2.GetMessageRequest(message_id=plausible_id("a message id", message_id))
         return MessageInfo.of(await self._link.call(lambda broker: broker.query.GetMessage, request))
 
@@ -125,7 +125,7 @@ class AsyncInspection:
             check_text("key", key, "is a key of messages")
             request.key = key
         if since is not None:
-            # A Python keyword, out of reach as an attribute.
+            # A Python keyword, so not accessible as an attribute.
             getattr(request, "from").CopyFrom(as_timestamp("since", since))
         if until is not None:
             request.until.CopyFrom(as_timestamp("until", until))
@@ -136,7 +136,7 @@ class AsyncInspection:
         )
 
     async def timeline(self, message_id: str) -> list[TimelineEvent]:
-        """Returns all that happened to a message, in order; deliveries are kept for a day by default."""
+        """Returns all events of a message, in order; deliveries are kept for a day by default."""
         request = query_pb2.GetTimelineRequest(message_id=plausible_id("a message id", message_id))
         response = await self._link.call(lambda broker: broker.query.GetTimeline, request)
         return [TimelineEvent.of(event) for event in response.events]
@@ -157,7 +157,7 @@ class AsyncInspection:
 
     async def _redrive(self, request: admin_pb2.RedriveDeadLettersRequest) -> AsyncGenerator[RedriveProgress, None]:
         async def begin(broker: Broker, _: float) -> tuple[Any, Any, Any]:
-            # No deadline: it takes as long as there are dead letters.
+            # No deadline: the duration depends on the number of dead letters.
             stream = broker.admin.RedriveDeadLetters(request)
             responses = aiter(stream)
             return stream, responses, await anext(responses, None)

@@ -1,4 +1,4 @@
-"""Messages, as operators see them: where one stands, what happened to it, and which a group could not handle."""
+"""Messages, as administration returns them: state, history, and dead letters."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["DeadLetter", "MessageInfo", "RedriveProgress", "TimelineEvent", "Tim
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """Where a message stands.
+    """State of a message.
 
     Attributes:
         state: State of its transaction; an ordinary message is COMMITTED.
-        message: The message in the log; None while it is not there.
-        waiting: The message while it waits for a verdict or for its time; None otherwise.
-        scheduled_at: When it will be delivered, while it waits for that (UTC); None otherwise.
+        message: The message in the log; None while it is not in the log.
+        waiting: The message while it has no verdict or is scheduled; None otherwise.
+        scheduled_at: When it will be delivered, while it is scheduled (UTC); None otherwise.
         recalled_at: When it was recalled before its delivery time (database time, UTC); None unless it was.
     """
 
@@ -54,26 +54,26 @@ class MessageInfo:
 
 
 class TimelineEventType(IntEnum):
-    """What can happen to a message."""
+    """Types of events."""
 
     UNSPECIFIED = query_pb2.TIMELINE_EVENT_TYPE_UNSPECIFIED
     """Something that this SDK does not know yet."""
     PREPARED = query_pb2.TIMELINE_EVENT_TYPE_PREPARED
     """The half message was stored."""
     CHECK_SENT = query_pb2.TIMELINE_EVENT_TYPE_CHECK_SENT
-    """A producer was asked for the verdict."""
+    """A check was sent to a producer."""
     CHECK_ANSWERED = query_pb2.TIMELINE_EVENT_TYPE_CHECK_ANSWERED
-    """It answered."""
+    """The producer answered the check."""
     PARKED = query_pb2.TIMELINE_EVENT_TYPE_PARKED
     """All checks were used up."""
     OPERATOR_ACTED = query_pb2.TIMELINE_EVENT_TYPE_OPERATOR_ACTED
-    """An operator did something."""
+    """An operator resolved the transaction."""
     COMMITTED = query_pb2.TIMELINE_EVENT_TYPE_COMMITTED
     """The verdict: release."""
     ROLLED_BACK = query_pb2.TIMELINE_EVENT_TYPE_ROLLED_BACK
     """The verdict: drop."""
     SCHEDULED = query_pb2.TIMELINE_EVENT_TYPE_SCHEDULED
-    """It waits for its time."""
+    """It waits for its delivery time."""
     RECALLED = query_pb2.TIMELINE_EVENT_TYPE_RECALLED
     """It was recalled before its delivery time."""
     RELEASED = query_pb2.TIMELINE_EVENT_TYPE_RELEASED
@@ -83,26 +83,26 @@ class TimelineEventType(IntEnum):
     ACKED = query_pb2.TIMELINE_EVENT_TYPE_ACKED
     """A consumer handled it."""
     NACKED = query_pb2.TIMELINE_EVENT_TYPE_NACKED
-    """A consumer gave it back."""
+    """A consumer nacked it."""
     DEAD_LETTERED = query_pb2.TIMELINE_EVENT_TYPE_DEAD_LETTERED
-    """It was given up after its last attempt."""
+    """It became a dead letter after its last attempt."""
     REDRIVEN = query_pb2.TIMELINE_EVENT_TYPE_REDRIVEN
-    """It was taken out of the dead letters, to be delivered again."""
+    """It was redriven from the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Something that happened to a message.
+    """An event of a message.
 
     Attributes:
-        type: What.
+        type: Type of the event.
         happened_at: When (database time, UTC).
-        group: Producer group or consumer group that it concerns.
-        client_id: Producer, consumer or operator that it concerns.
+        group: The producer group or consumer group.
+        client_id: The producer, consumer or operator.
         number: Number of the check, or of the delivery.
         answer: What a producer answered to a check; None for other events.
-        source: Who gave the verdict.
-        position: Where the message lies, for RELEASED and DEAD_LETTERED; until when it waits, for SCHEDULED.
+        source: Source of the verdict.
+        position: The message's position, for RELEASED and DEAD_LETTERED; its delivery time, for SCHEDULED.
         reason: Why, where a reason was given.
     """
 
@@ -137,9 +137,9 @@ class DeadLetter:
     """A message that a group could not handle.
 
     Attributes:
-        message: The message, as it lies in the dead letter topic.
+        message: The message in the dead letter topic.
         origin: Where it was delivered from.
-        reason: Why it was given up.
+        reason: Reason of the last failure.
         attempts: How often it was delivered.
         redriven_at: When it was delivered to the group again (database time, UTC); None unless it was.
     """
@@ -164,13 +164,13 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class RedriveProgress:
-    """How far a redrive is.
+    """Progress of a redrive.
 
     Attributes:
         examined: Dead letters looked at so far.
-        redriven: Of those, delivered again at their original place.
+        redriven: Of those, delivered again at their original offsets.
         republished: Of those, appended to their topic again.
-        left: Of those, wanted but left: redriven before, or their original is past retention.
+        left: Of those, matched but skipped: redriven before, or their original is past retention.
         total: Dead letters to look at in all.
         done: Nothing more follows.
     """

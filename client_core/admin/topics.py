@@ -1,4 +1,4 @@
-"""Topics, as operators see them."""
+"""Topics, as administration returns them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TopicInfo:
         name: Its name.
         queues: Number of queues for messages without a priority.
         retention: How long messages are kept.
-        retention_bytes: Bytes of bodies that are kept, at most; 0: no bound.
-        dedup_window: How long a dedup_key keeps other messages with it out.
+        retention_bytes: Bytes of bodies that are kept, at most; 0: no limit.
+        dedup_window: How long other messages with the same dedup_key are rejected.
         priority_levels: Number of priorities.
         created_at: When it was created (database time, UTC).
-        topic_id: Tells it from other topics of its name: one that is deleted and created again has another one.
+        topic_id: Identity: a topic that is deleted and re-created under its name has another one.
     """
 
     name: str
@@ -58,5 +58,5 @@ class TopicInfo:
 
 
 def optional_duration(name: str, span: Span | None) -> Duration | None:
-    """Makes the wire form of a length of time that may be left out; see as_duration."""
+    """Makes the wire form of an optional duration; see as_duration."""
     return None if span is None else as_duration(name, span)

@@ -1,7 +1,6 @@
 """How halfmq's SDKs reach a broker: endpoints, channels with fail-over, retries, streams, the background loop.
 
-Both SDKs stand on this package: consumer_sdk imports it too. It knows the protocol's services and nothing of what
-producers and consumers do with them.
+Both SDKs are built on this package. It knows the protocol's services, but not how producers and consumers use them.
 """
 
 from __future__ import annotations

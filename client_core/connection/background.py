@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, on which the synchronous clients run the asynchronous ones."""
+"""An event loop in its own thread, on which the synchronous clients run the asynchronous ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ResultT = TypeVar("ResultT")
 class EventLoopThread:
     """A daemon thread that runs an event loop.
 
-    All synchronous clients of a process share one: gRPC wakes every loop of a process for every event, so a second
-    one costs more than it gives.
+    All synchronous clients of a process share one: gRPC wakes every loop of a process for every event, so a second one
+    costs more than it gains.
     """
 
     _shared: EventLoopThread | None = None
@@ -44,7 +44,7 @@ class EventLoopThread:
 
     @classmethod
     def acquire(cls) -> EventLoopThread:
-        """Gives the thread of this process, started if need be; every user calls release() in the end."""
+        """Returns the thread of this process, started if need be; every user calls release() when done."""
         with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = cls()
@@ -52,7 +52,7 @@ class EventLoopThread:
             return cls._shared
 
     def release(self) -> None:
-        """Gives it back; after the last user the thread ends."""
+        """Releases it; after the last user the thread ends."""
         with EventLoopThread._shared_lock:
             self._users -= 1
             if self._users > 0:
@@ -79,7 +79,7 @@ class EventLoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancels what still runs, then ends the loop and the thread."""
+        """Cancels running tasks, then ends the loop and the thread."""
         self.loop.call_soon_threadsafe(self._end)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -97,7 +97,7 @@ class EventLoopThread:
             self.loop.close()
 
     def _survive(self, run: Callable[[], object]) -> None:
-        # SystemExit and KeyboardInterrupt of one task leave the loop as well; whoever waits for that task gets them.
+        # SystemExit and KeyboardInterrupt of a task are raised out of the loop as well; the task's waiter gets them.
         try:
             run()
         except BaseException as error:
@@ -109,7 +109,7 @@ class EventLoopThread:
 
     @classmethod
     def forget(cls) -> None:
-        """Drops the shared thread without a word to it: after a fork it exists in the parent alone."""
+        """Drops the shared thread without stopping it: after a fork it exists only in the parent."""
         cls._shared = None
         cls._shared_lock = threading.Lock()
 
@@ -125,16 +125,16 @@ os.register_at_fork(after_in_child=EventLoopThread.forget)
 
 
 def is_own_cancellation(error: BaseException) -> bool:
-    """Whether an exception asks the current task to end, and is not one that an application's code raised."""
+    """Whether an exception cancels the current task, rather than being raised by the application's code."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 class BackgroundRunner:
-    """One synchronous client's hold on the background loop: taken at the first call, given back by close()."""
+    """One synchronous client's reference to the background loop: acquired at the first call, released by close()."""
 
     def __init__(self, what: str) -> None:
-        """Takes nothing yet.
+        """Acquires nothing yet.
 
         Args:
             what: The client's name in error messages, such as ``TransactionProducer``.
@@ -177,7 +177,7 @@ class BackgroundRunner:
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Has something called on the background loop, soon, and does not wait for it.
+        """Schedules a call on the background loop, without waiting for it.
 
         Raises:
             ClientClosed: As for run().
@@ -185,7 +185,7 @@ class BackgroundRunner:
         self._current().loop.call_soon_threadsafe(call, *args)
 
     def refuse_if_closed(self) -> None:
-        """Does nothing for a client that can be used.
+        """Raises unless the client can be used.
 
         Raises:
             ClientClosed: As for run().
@@ -198,7 +198,7 @@ class BackgroundRunner:
             raise ClientClosed(msg)
 
     def close(self) -> None:
-        """Gives the loop back; later calls raise ClientClosed."""
+        """Releases the loop; later calls raise ClientClosed."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None

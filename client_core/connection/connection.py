@@ -1,4 +1,4 @@
-"""How to reach the brokers of one database: where, how encrypted, and how long to try."""
+"""How to reach the brokers of one database: endpoints, TLS and retries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Connection", "Endpoint"]
 
 @dataclass(frozen=True)
 class Connection:
-    """The settings that all clients of one database share: make it once, and give it to each of them.
+    """The settings that all clients of one database share: create it once, and pass it to each of them.
 
-    Every client takes it instead of an endpoint: ``TransactionProducer(connection, "shop")``. It holds settings
-    only; each client opens channels of its own from it, so clients of several event loops and processes can share one.
+    Every client accepts it instead of an endpoint: ``TransactionProducer(connection, "shop")``. It holds settings only;
+    each client opens its own channels, so clients of several event loops and processes can share one.
 
     Attributes:
-        endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence. Every broker of
-            one database will do.
+        endpoint: Where the brokers listen: ``"host:port"``, several separated by commas, or a sequence. Any broker of
+            the database works.
         tls: How to encrypt; None: not at all.
         retry: When calls are retried.
     """
@@ -41,7 +41,7 @@ class Connection:
         """Refuses settings that cannot work.
 
         Raises:
-            ConfigurationError: The endpoint cannot be one, or another setting is of the wrong kind.
+            ConfigurationError: The endpoint is invalid, or another setting is of the wrong type.
         """
         check_kind("tls", self.tls, TlsConfig)
         check_kind("retry", self.retry, RetryConfig)
@@ -58,10 +58,10 @@ class Connection:
     def of(
         cls, given: Endpoint, *, tls: TlsConfig | None = None, retry: RetryConfig | None = None
     ) -> Self | Connection:
-        """The connection that a client was given, as such or as an endpoint with its settings beside it.
+        """The connection of a client, from a Connection or from an endpoint and separate settings.
 
         Raises:
-            ConfigurationError: A setting cannot work, or stands beside a connection that has its own.
+            ConfigurationError: A setting is invalid, or is given in addition to a Connection.
         """
         check_kind("tls", tls, TlsConfig)
         check_kind("retry", retry, RetryConfig)

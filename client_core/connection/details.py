@@ -1,7 +1,7 @@
 """The rich details of a refusal (google.rpc.Status): the field at fault, the reason as a constant, when to try again.
 
-The messages are described here as far as they are read, because the package that has them is one that only the broker
-needs. Field numbers are those of google/rpc/status.proto and error_details.proto.
+The messages are declared here as far as they are read, because the package that contains them is a dependency of the
+broker only. Field numbers are those of google/rpc/status.proto and error_details.proto.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _FIELDS = {
 
 
 def field_and_reason(details: bytes) -> tuple[str, str]:
-    """Reads the field at fault and the reason; each is empty where the details do not say."""
+    """Reads the field at fault and the reason; each is empty if missing in the details."""
     read = _read(details)
     violations = read["BadRequest"].field_violations if "BadRequest" in read else ()
     return violations[0].field if violations else "", read["ErrorInfo"].reason if "ErrorInfo" in read else ""
 
 
 def retry_delay(details: bytes) -> float | None:
-    """Reads the seconds after which to try again; None where the details do not say."""
+    """Reads the seconds after which to retry; None if missing in the details."""
     read = _read(details)
     if "RetryInfo" not in read or not read["RetryInfo"].HasField("retry_delay"):
         return None
@@ -51,7 +51,7 @@ def retry_delay(details: bytes) -> float | None:
 
 
 def _read(details: bytes) -> dict[str, Any]:
-    """The details that are known here, by their kind."""
+    """The known details, by their type."""
     read = {}
     try:
         for detail in _CLASSES["Status"].FromString(details).details:
@@ -59,7 +59,7 @@ def _read(details: bytes) -> dict[str, Any]:
             if package == "google.rpc" and kind in _CLASSES:
                 read[kind] = _CLASSES[kind].FromString(detail.value)
     except message.DecodeError:
-        # Somebody else's details, such as those of a proxy.
+        # Details of another origin, such as a proxy.
         return {}
     return read
 
@@ -76,7 +76,7 @@ def _classes() -> dict[str, Any]:
             )
             type_name = f".halfmq.details.{of}" if of else None
             described.field.add(name=field, number=number, type=kind, label=label, type_name=type_name)
-    # A pool of its own: an application may have the real ones in the common pool.
+    # A separate pool: an application may have the original ones in the default pool.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

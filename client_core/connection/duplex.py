@@ -1,4 +1,4 @@
-"""One bidirectional stream: what is put is written in order, what arrives is handed on."""
+"""One bidirectional stream: queued requests are written in order, responses are passed to a callback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["HEARTBEAT", "Duplex"]
 
 HEARTBEAT = 5.0
-"""Seconds of silence after which brokers are asked to say that they are there."""
+"""Interval of heartbeats in seconds that brokers are asked for."""
 _MISSED = 3
-"""So many heartbeats that did not come mean that the broker hangs."""
+"""Missed heartbeats after which the broker counts as hung."""
 _FIRST_ANSWER = 30.0
-"""Seconds until the broker's first word; it may have to wait for its database."""
+"""Seconds until the broker's first response; it may have to wait for its database."""
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -28,20 +28,20 @@ ResponseT = TypeVar("ResponseT")
 class Duplex(Generic[RequestT, ResponseT]):
     """A stream call with a queue in front of it.
 
-    gRPC allows one write at a time; the queue lets many parts of a client say something without waiting for each
-    other. What was put but not written when the stream breaks is lost with it: the owner knows what is unanswered.
+    gRPC allows one write at a time; with the queue many parts of a client can send without waiting for each other.
+    Requests not yet written when the stream breaks are lost with it: the owner tracks what is unanswered.
 
-    A broker that hangs keeps its connections, and gRPC answers pings for it; so a stream on which nothing comes, not
-    even a heartbeat, is given up.
+    A hung broker keeps its connections, and gRPC answers pings for it; so a stream without responses and heartbeats is
+    abandoned.
     """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[RequestT, ResponseT]) -> None:
-        """Takes a call over that nobody else writes to or reads from."""
+        """Takes ownership of a call; there must be no other reader or writer."""
         self._call = call
         self._outbox: deque[RequestT] = deque()
         self._something_to_write = asyncio.Event()
         self._half_closed = False
-        # Looked at by counting, not by a clock that also runs while this process is stopped.
+        # By counting, not by a clock that also runs while this process is stopped.
         self._quiet_for = 0
         self._missed_at_most = round(_FIRST_ANSWER / HEARTBEAT)
 
@@ -52,7 +52,7 @@ class Duplex(Generic[RequestT, ResponseT]):
             self._something_to_write.set()
 
     def half_close(self) -> None:
-        """Says that nothing more will be put; what waits is written first."""
+        """Half-closes the stream after the queued requests have been written."""
         self._half_closed = True
         self._something_to_write.set()
 
@@ -61,7 +61,7 @@ class Duplex(Generic[RequestT, ResponseT]):
         self._call.cancel()
 
     def expect_heartbeats(self, *, agreed: bool) -> None:
-        """Notes whether the broker sends them; one that does not may be silent for as long as it likes."""
+        """Records whether the broker sends heartbeats; one that does not may be silent for any time."""
         self._missed_at_most = _MISSED if agreed else sys.maxsize
 
     async def run(self, on_response: Callable[[ResponseT], None]) -> None:
@@ -71,12 +71,12 @@ class Duplex(Generic[RequestT, ResponseT]):
             on_response: Called with each response, on the event loop; it must not block.
 
         Raises:
-            grpc.aio.AioRpcError: The stream broke, the broker ended it with an error, or says nothing any more.
+            grpc.aio.AioRpcError: The stream broke, the broker ended it with an error, or went silent.
         """
         writer = asyncio.create_task(self._write())
         self._watch = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
         try:
-            # Not by read(): it skips what has arrived once the end has arrived as well.
+            # Not by read(): it skips received responses once the end of the stream has been received as well.
             async for response in self._call:
                 self._quiet_for = 0
                 on_response(response)
@@ -110,7 +110,7 @@ class Duplex(Generic[RequestT, ResponseT]):
                     await self._something_to_write.wait()
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream is over; the reader finds out why and says so.
+            # The stream has ended; the reader reports why.
             return
 
 

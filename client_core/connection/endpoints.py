@@ -1,4 +1,4 @@
-"""Where brokers listen, as users write it."""
+"""Parsing of endpoint settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from client_core.errors import ConfigurationError
 __all__ = ["Addresses", "parse_endpoints"]
 
 Addresses: TypeAlias = str | Sequence[str]
-"""``"host:port"``, several of them separated by commas, or a sequence of them. Every broker of one database will do."""
+"""``"host:port"``, several of them separated by commas, or a sequence of them. Any broker of the database works."""
 
 
 def parse_endpoints(endpoint: Addresses) -> tuple[str, ...]:
-    """Takes an endpoint setting apart.
+    """Parses an endpoint setting.
 
     Args:
         endpoint: ``host:port`` (IPv6: ``[::1]:port``) or ``unix:path``, one or many.
@@ -24,7 +24,7 @@ def parse_endpoints(endpoint: Addresses) -> tuple[str, ...]:
         The endpoints, each once, in the order in which they are tried.
 
     Raises:
-        ConfigurationError: There is none, or one of them cannot be an endpoint.
+        ConfigurationError: There is none, or one of them is invalid.
     """
     if not isinstance(endpoint, str | Sequence) or not all(isinstance(one, str) for one in endpoint):
         refuse("endpoint", "is a text such as 'localhost:8085', or a sequence of them", endpoint)
@@ -42,7 +42,7 @@ def parse_endpoints(endpoint: Addresses) -> tuple[str, ...]:
 def _check_host_and_port(target: str) -> None:
     host, colon, port = target.rpartition(":")
     bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-    # isascii() too: isdecimal() alone takes digits of every script.
+    # isascii() too: isdecimal() alone accepts digits of every script.
     plausible = host and colon and not bare_ipv6 and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
     if not plausible or "/" in target:
         msg = f"{target!r} is no broker endpoint; write host:port, such as 'localhost:8085' or '[::1]:8081'"

@@ -1,4 +1,4 @@
-"""Channels to the brokers of one database, and calls that find one that answers."""
+"""Channels to the brokers of one database, and calls with fail-over between them."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ _MIB = 1 << 20
 _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", 32 * _MIB),
     ("grpc.max_receive_message_length", 32 * _MIB),
-    # A broker that vanished without a word (power, network) is noticed after 15 s.
+    # An unreachable broker (power, network) is detected after 15 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC waits for the longer of the two, and this one is a minute unless it is set.
+    # gRPC uses the longer of the two, and this one defaults to a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Off: the probe lets the window of an unread stream grow to hundreds of megabytes.
     ("grpc.http2.bdp_probe", 0),
-    # gRPC's own waits between connection attempts grow to 2 minutes; a broker that is back must be found in seconds.
+    # gRPC's own back-off between connection attempts grows to 2 minutes; a broker that is back must be found in
+    # seconds.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -62,7 +63,7 @@ class Broker:
     """One endpoint with its channel and the protocol's services; the channel connects when it is first used."""
 
     def __init__(self, endpoint: str, connection: Connection) -> None:
-        """Makes the channel; call it on the event loop that will use it."""
+        """Creates the channel; call it on the event loop that will use it."""
         self.endpoint = endpoint
         self.channel = connection.channel(endpoint, _CHANNEL_OPTIONS)
 
@@ -98,7 +99,7 @@ class Broker:
 
 
 class Route:
-    """Which of the endpoints one user of a link talks to: the same one until it fails."""
+    """The endpoint that one user of a link currently uses: the same one until it fails."""
 
     def __init__(self, link: BrokerLink) -> None:
         """Starts at the first endpoint."""
@@ -111,7 +112,7 @@ class Route:
         return len(self._link.endpoints)
 
     def broker(self) -> Broker:
-        """The broker to talk to now.
+        """The current broker.
 
         Raises:
             ClientClosed: The link is closed.
@@ -119,13 +120,13 @@ class Route:
         return self._link.broker(self._index)
 
     def fail_over(self, failed: Broker) -> None:
-        """Goes on to the next endpoint, unless another call has done so since ``failed`` was chosen."""
+        """Switches to the next endpoint, unless another call has done so since ``failed`` was chosen."""
         if self._link.endpoints[self._index] == failed.endpoint:
             self._index = (self._index + 1) % self.choices
 
 
 class BrokerLink:
-    """All that one client knows of its brokers. Channels are made when they are needed and belong to one event loop."""
+    """One client's brokers. Channels are created on demand and belong to one event loop."""
 
     def __init__(self, endpoint: Endpoint, *, tls: TlsConfig | None = None, retry: RetryConfig | None = None) -> None:
         """Reads the settings; nothing is connected yet.
@@ -136,7 +137,7 @@ class BrokerLink:
             retry: When calls are retried; None: the defaults of RetryConfig, or as the Connection says.
 
         Raises:
-            ConfigurationError: The endpoint cannot be one, or another argument is of the wrong kind.
+            ConfigurationError: The endpoint is invalid, or another argument is of the wrong type.
         """
         self._connection = Connection.of(endpoint, tls=tls, retry=retry)
         self.endpoints = self._connection.endpoints
@@ -147,7 +148,7 @@ class BrokerLink:
         self._route = Route(self)
 
     def bind(self) -> None:
-        """Notes the event loop at the first call, and refuses any other one from then on.
+        """Records the event loop at the first call, and refuses any other one from then on.
 
         Raises:
             RuntimeError: This is not the event loop of the first call.
@@ -160,7 +161,7 @@ class BrokerLink:
             raise RuntimeError(msg)
 
     def broker(self, index: int) -> Broker:
-        """The broker behind an endpoint, with a channel of its own.
+        """The broker at an endpoint, with its own channel.
 
         Raises:
             ClientClosed: The link is closed.
@@ -175,18 +176,18 @@ class BrokerLink:
     async def call(
         self, method: Callable[[Broker], grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]], request: RequestT
     ) -> ResponseT:
-        """Sends a request until a broker answers it, or the retry settings say that it is enough.
+        """Sends a request until a broker answers it, or the retry limits are reached.
 
         Args:
-            method: Picks the call off a broker, such as ``lambda broker: broker.transactions.Commit``.
-            request: What to send. It is sent again as it is, so it must carry ids of the client's making.
+            method: Selects the broker's method, such as ``lambda broker: broker.transactions.Commit``.
+            request: The request. It is resent unchanged, so its ids must be generated by the client.
 
         Returns:
             The answer.
 
         Raises:
             BrokerUnavailable: No broker answered in time.
-            BrokerFailed: A broker failed over it.
+            BrokerFailed: A broker failed to process it.
             RequestRefused: A broker refused the request.
             ClientClosed: The link is closed.
         """
@@ -197,11 +198,11 @@ class BrokerLink:
         return await self.attempt(send)
 
     async def attempt(self, operation: Callable[[Broker, float], Awaitable[ResponseT]], wait: float = 0.0) -> ResponseT:
-        """Runs an operation against one broker after the other; what ``call`` does, for any operation.
+        """Runs an operation against one broker after the other; like ``call``, for any operation.
 
         Args:
-            operation: Given a broker and the seconds that it may take; repeatable, and fails with gRPC's errors.
-            wait: Seconds by which it may take longer than other calls, because the broker is asked to wait.
+            operation: Called with a broker and a timeout in seconds; idempotent, and fails with gRPC's errors.
+            wait: Extra seconds that it may take, because the broker is asked to wait.
         """
         self.bind()
         give_up = time.monotonic() + self.retry.deadline
@@ -220,7 +221,7 @@ class BrokerLink:
                 task = asyncio.current_task()
                 if not self._closed or (task is not None and task.cancelling()):
                     raise
-                # Not we were cancelled but the call, by the end of its channel.
+                # The call was cancelled by the end of its channel, not this task.
                 msg = "this client was closed while the call was under way; make a new one and repeat the call"
                 raise ClientClosed(msg) from error
 
@@ -230,7 +231,7 @@ class BrokerLink:
             raise as_halfmq_error(error) from error
 
     async def close(self, grace: float | None = None) -> None:
-        """Closes all channels; calls in flight get so many seconds to end."""
+        """Closes all channels; calls in flight get this many seconds to end."""
         self._closed = True
         brokers, self._brokers = list(self._brokers.values()), {}
         await asyncio.gather(*(broker.channel.close(grace) for broker in brokers))

@@ -1,4 +1,4 @@
-"""Reasons that travel with verdicts and nacks."""
+"""Reasons of verdicts and nacks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _LONGEST = 500
 
 
 def reason_of(error: BaseException) -> str:
-    """Says an exception in the 500 characters that the broker keeps."""
+    """Describes an exception in the 500 characters that the broker keeps."""
     try:
         text = repr(error)
     except Exception:
         text = type(error).__name__
-    # A lone surrogate cannot travel, and would take the other items of its request down with it.
+    # A lone surrogate cannot be encoded, and would fail the other items of its request, too.
     return text[:_LONGEST].encode("utf-8", "replace").decode()
 
 
 def text_of_reason(reason: str) -> str:
-    """Gives a reason back that can travel.
+    """Returns the reason if it can be encoded.
 
     Raises:
         TypeError: It is no text.

@@ -1,4 +1,4 @@
-"""Where a stream that ended is opened again, and when."""
+"""Where and when to reopen a stream that ended."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _STABLE_AFTER = 5.0
 
 
 class Reconnect:
-    """The endpoint of one stream that is to live forever, and the wait before each new attempt.
+    """The endpoint of one long-lived stream, and the wait before each new attempt.
 
     The next endpoint is tried at once while there is one that was not tried yet; after that, waits grow as those of
-    calls do. A stream that stood for five seconds wipes the slate.
+    calls do. A stream that lasted for five seconds resets this.
     """
 
     def __init__(self, link: BrokerLink) -> None:
@@ -39,13 +39,13 @@ class Reconnect:
         return self._route.broker()
 
     def ended(self, broker: Broker, error: BaseException | None = None) -> float:
-        """Notes the end of a stream and turns to the next endpoint.
+        """Records the end of a stream and switches to the next endpoint.
 
         Args:
             broker: Where it ended.
-            error: What it ended with; a time that the broker named in it is kept. None: the broker ended it by
-                itself, as it does before it stops; with one endpoint there may be another broker behind it, so even
-                then the first new attempt goes at once.
+            error: Its error; a retry time in it is respected. None: the broker ended the stream normally, as it does
+                before it stops; a single endpoint may lead to several brokers, so even then the first new attempt is
+                immediate.
 
         Returns:
             Seconds to wait before the next attempt.

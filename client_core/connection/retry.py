@@ -1,4 +1,4 @@
-"""When a failed call is retried, and how long it waits before."""
+"""When a failed call is retried, and after which wait."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RetryConfig:
         initial_backoff: Seconds before the second try, before jitter (each wait is 50 to 100 % of its value).
         maximum_backoff: Seconds that no wait exceeds, unless the broker asks for a longer one.
         multiplier: Each wait is this many times the one before.
-        deadline: Seconds after which no further try begins. What is unconfirmed then is reported as such.
-        attempt_timeout: Seconds for one try, so that a broker that hangs leaves time for another one.
+        deadline: Seconds after which no further try begins. Anything unconfirmed then is reported as such.
+        attempt_timeout: Seconds for one try, so that a hung broker leaves time for another one.
     """
 
     attempts: int | None = None
@@ -69,19 +69,19 @@ class RetryConfig:
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row (from 1), with jitter."""
-        # Beyond 64 doublings the power may overflow, and the maximum was reached long before.
+        # Beyond 64 doublings the power may overflow; the maximum is reached long before.
         grown = self.initial_backoff * self.multiplier ** min(failures - 1, 64)
-        # Half of it is random: clients that failed together must not come back together.
+        # Half of it is random: clients that failed together must not retry together.
         return min(self.maximum_backoff, grown) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
 
     def hinted(self, error: BaseException | None) -> float | None:
-        """Seconds to wait because the broker named a time, with jitter; None where it named none."""
+        """Seconds to wait as the broker requested, with jitter; None without a request."""
         hint = retry_hint(error) if error is not None else None
         # Never before that time: the broker has promised nothing earlier.
         return None if hint is None else hint * random.uniform(1.0, 1.2)  # noqa: S311
 
     def retrying(self) -> AsyncRetrying:
-        """Makes the loop around the tries of one request."""
+        """Returns the retry loop of one request."""
         return AsyncRetrying(
             retry=retry_if_exception(is_retryable),
             stop=self._stop(),
@@ -90,9 +90,9 @@ class RetryConfig:
         )
 
     def repeating(self, unsettled: Callable[[ResultT], bool]) -> AsyncRetrying:
-        """Makes the loop around the tries of one item, which go on while its result is unsettled.
+        """Returns the retry loop of one item, which continues while its result is unsettled.
 
-        The result of the last try is given back, whatever it is.
+        The result of the last try is returned in any case.
         """
         return AsyncRetrying(
             retry=retry_if_result(unsettled),
@@ -102,7 +102,7 @@ class RetryConfig:
         )
 
     def exhausted(self, tries: int, seconds: float) -> bool:
-        """Whether it is enough after so many tries, and so many seconds since the first of them began."""
+        """Whether to stop after so many tries, and so many seconds since the first of them began."""
         return seconds >= self.deadline or (self.attempts is not None and tries >= self.attempts)
 
     def _stop(self) -> stop_base:

@@ -1,7 +1,7 @@
-"""What gRPC's failures mean to a client of this protocol, in one place.
+"""Classification of gRPC failures for clients of this protocol.
 
-Every unary call of the protocol is idempotent by the ids that it carries, so whatever may be an accident of the
-connection or a passing state of the broker is retried, and nothing else is.
+Every unary call of the protocol is idempotent by its ids, so connection failures and transient states of the broker are
+retried, and nothing else.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ HOPELESS = frozenset(
         grpc.StatusCode.OUT_OF_RANGE,
     }
 )
-"""The stream itself is wrong; no other broker of the same database would take it."""
-# After any other failure the broker is sure to have done nothing.
+"""The stream's request is invalid; no other broker of the same database would accept it."""
+# After any other failure the broker has certainly done nothing.
 _OUTCOME_UNKNOWN = frozenset(
     {
         grpc.StatusCode.CANCELLED,
@@ -57,18 +57,18 @@ _OUTCOME_UNKNOWN = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-# Another message has the key for good, or as long as its transaction has no verdict.
+# Another message owns the key permanently, or until its transaction has a verdict.
 _DUPLICATES = frozenset({"DEDUP_KEY_TAKEN", "DEDUP_KEY_PENDING"})
-# gRPC reports some broken connections as UNKNOWN, with nothing but the text to tell them from a failed servicer.
+# gRPC reports some broken connections as UNKNOWN, distinguishable from a failed servicer only by the text.
 _LOST_CONNECTION_TEXTS = ("stream removed", "connection reset", "socket closed", "connection closed", "broken pipe")
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed when it is sent again."""
+    """Whether the same request may succeed when it is retried."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return False
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        # gRPC's own refusal of a message beyond the size limit; it would be refused forever.
+        # gRPC's own refusal of a message beyond the size limit; retrying cannot help.
         return "larger than max" not in (error.details() or "")
     return error.code() in _PASSING or _connection_was_lost(error)
 
@@ -80,7 +80,7 @@ def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _connection_was_lost(error: grpc.aio.AioRpcError) -> bool:
-    # A cancellation of our own never arrives as an AioRpcError: this one was sent by a server that is going away.
+    # A local cancellation never arrives as an AioRpcError: this one was sent by a server that is shutting down.
     if error.code() is grpc.StatusCode.CANCELLED:
         return True
     if error.code() is not grpc.StatusCode.UNKNOWN:
@@ -90,9 +90,9 @@ def _connection_was_lost(error: grpc.aio.AioRpcError) -> bool:
 
 
 def retry_hint(error: BaseException) -> float | None:
-    """Seconds after which the broker asks to be retried, if it says so.
+    """Seconds after which the broker asks for a retry, if it does.
 
-    It does in the trailing metadata ``halfmq-retry-ms``, and in the details as RetryInfo.
+    They are in the trailing metadata ``halfmq-retry-ms``, and in the details as RetryInfo.
     """
     if not isinstance(error, grpc.aio.AioRpcError):
         return None
@@ -104,7 +104,7 @@ def retry_hint(error: BaseException) -> float | None:
 
 
 def as_halfmq_error(error: grpc.aio.AioRpcError) -> HalfmqError:
-    """Says a failed call in the SDK's own errors."""
+    """Converts a failed call to an error of the SDK."""
     code, details = error.code(), error.details() or "no details"
     field, reason = field_and_reason(_trailing(error, DETAILS_KEY))
     reason = reason or _trailing(error, "halfmq-reason").decode("utf-8", "replace")
@@ -112,14 +112,14 @@ def as_halfmq_error(error: grpc.aio.AioRpcError) -> HalfmqError:
 
 
 def as_item_error(error: pb.ItemError, transaction_id: str = "") -> HalfmqError:
-    """Says the failure of one item in the SDK's own errors."""
+    """Converts the failure of one item to an error of the SDK."""
     code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
     text = error.message or error.reason or code.name
     return _error(code, code in _PASSING, text, error.reason, error.field, transaction_id)
 
 
 def is_passing_item(error: pb.ItemError) -> bool:
-    """Whether the same item may succeed when it is sent again."""
+    """Whether the same item may succeed when it is retried."""
     return _CODES.get(error.code) in _PASSING
 
 

@@ -13,12 +13,12 @@ __all__ = ["TlsConfig"]
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """How to trust a broker, and how to prove who we are.
+    """How to verify a broker, and how the client identifies itself.
 
     Attributes:
         root_certificates: PEM of the authorities to trust; None: those that come with gRPC.
-        client_certificate: PEM of our own certificate chain, where the broker asks for one.
-        client_key: PEM of the key to it; given together with the certificate or not at all.
+        client_certificate: PEM of the client's certificate chain, where the broker asks for one.
+        client_key: PEM of its key; given together with the certificate or not at all.
         server_name: Name to expect in the broker's certificate, where it is not the host that is connected to.
     """
 
@@ -44,7 +44,7 @@ class TlsConfig:
             raise ConfigurationError(msg, field=missing)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Makes what gRPC wants to have."""
+        """Creates gRPC's channel credentials."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.root_certificates,
             private_key=self.client_key,

@@ -1,4 +1,4 @@
-"""Reading queues by offset, without a group and without leases; and where queues begin and end."""
+"""Reading queues by offset, without a group and without leases; and the offsets of queues."""
 
 from __future__ import annotations
 

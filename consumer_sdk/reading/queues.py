@@ -1,4 +1,4 @@
-"""Reading queues by offset, without a group and without leases; and where queues begin and end."""
+"""Reading queues by offset, without a group and without leases; and the offsets of queues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class QueueSlice:
 
     Attributes:
         messages: The messages, in the order of their offsets.
-        next_offset: Offset to go on from.
+        next_offset: Offset to continue from.
         min_offset: First offset that is kept; above the one asked for, messages were removed by retention.
         max_offset: Offset that the next message released to the queue will get.
     """
@@ -51,11 +51,11 @@ class QueueSlice:
 
 @dataclass(frozen=True, slots=True)
 class QueueMeasure:
-    """How large a part of a queue is.
+    """Size of a part of a queue.
 
     Attributes:
         end_offset: Where the part ends: its last message is the one before.
-        bytes: Bytes of the bodies in it; what retention took has none.
+        bytes: Bytes of the bodies in it; messages deleted by retention do not count.
     """
 
     end_offset: int
@@ -64,7 +64,7 @@ class QueueMeasure:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffset:
-    """Where a queue begins and ends, and how far a group has come.
+    """First and last offset of a queue, and a group's progress.
 
     Attributes:
         queue: Number of the queue within the topic.
@@ -76,8 +76,7 @@ class QueueOffset:
             none, and when no group was named.
         offset_at_time: Offset of the first message that became visible at the time asked for, or later; None when
             no time was named.
-        topic_id: Tells the topic from others of its name; keep it with offsets that you keep. Empty from a broker
-            that does not tell it yet.
+        topic_id: Identity of the topic; store it with offsets. Empty from a broker that does not support it.
     """
 
     queue: int
@@ -120,7 +119,7 @@ async def read_queue(
 
 
 async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: datetime | None) -> list[QueueOffset]:
-    """Asks for offsets through a link; see AsyncQueueReader.queue_offsets."""
+    """Requests offsets through a link; see AsyncQueueReader.queue_offsets."""
     request = pb.QueueOffsetsRequest(topic=topic, consumer_group=group or "")
     if time is not None:
         request.time.CopyFrom(as_timestamp("time", time))
@@ -153,7 +152,7 @@ async def measure_queue(
     if max_bytes is not None:
         check_count("max_bytes", max_bytes)
     at, size = offset, 0
-    # An end of 0 would be the queue's.
+    # An end of 0 would mean the queue's end.
     while end_offset is None or at < end_offset:
         request = pb.MeasureQueueRequest(
             topic=topic,
@@ -164,7 +163,7 @@ async def measure_queue(
             topic_id=topic_id or "",
         )
         found = await link.call(lambda broker: broker.consumer.MeasureQueue, request)
-        # The first message is in it, and a later one only if there is room.
+        # The first message is always included, a later one only if it fits.
         if size and max_bytes is not None and size + found.bytes > max_bytes:
             break
         whole = found.end_offset - at >= _MEASURED_AT_ONCE
@@ -177,7 +176,7 @@ async def measure_queue(
 async def commit_offsets(
     link: BrokerLink, topic: str, group: str, offsets: Mapping[int, int], topic_id: str | None = None
 ) -> None:
-    """Notes a group's progress through a link; see AsyncQueueReader.commit_offsets."""
+    """Records a group's progress through a link; see AsyncQueueReader.commit_offsets."""
     request = pb.CommitOffsetsRequest(consumer_group=group, topic=topic, topic_id=topic_id or "")
     for queue, offset in sorted(offsets.items()):
         request.queues.add(queue=queue, offset=offset)

@@ -54,8 +54,8 @@ class QueueReader:
             offset: First offset wanted; below the first one kept, reading starts there.
             max_messages: How many to read at most.
             wait: Seconds to wait for the first message when there is none; None: do not wait.
-            filter: Which messages are wanted; the others are skipped and do not count. None: all.
-            topic_id: The topic that the offset is of, as QueueOffset tells it; None: whichever has the name.
+            filter: Only matching messages; the others are skipped and do not count. None: all.
+            topic_id: Identity of the offset's topic, from QueueOffset; None: not checked.
 
         Raises:
             RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
@@ -67,12 +67,12 @@ class QueueReader:
         )
 
     def queue_offsets(self, topic: str, group: str | None = None, *, time: datetime | None = None) -> list[QueueOffset]:
-        """Returns where the queues of a topic begin and end, and how far a group has come.
+        """Returns the first and last offsets of a topic's queues, and a group's progress.
 
         Args:
             topic: Topic.
-            group: Group whose progress to tell.
-            time: A time, with its time zone, to tell the offsets of.
+            group: Group whose progress to return.
+            time: A time, with its time zone, whose offsets to return.
 
         Raises:
             RequestRefused: There is no such topic or group.
@@ -92,7 +92,7 @@ class QueueReader:
         max_bytes: int | None = None,
         topic_id: str | None = None,
     ) -> QueueMeasure:
-        """Returns how many bytes a part of a queue has, or where it ends if it is to have no more than some.
+        """Returns the size of a part of a queue in bytes, or the offset at which it reaches a limit.
 
         The broker adds up the sizes of all messages of the part, 100,000 of them in a call.
 
@@ -100,9 +100,9 @@ class QueueReader:
             topic: Topic.
             queue: Number of the queue within the topic.
             offset: First offset of the part.
-            end_offset: First offset that is no longer of it; None: where the queue ends.
-            max_bytes: Bytes of bodies that it may have; None: any number. If there are any messages, it has one.
-            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
+            end_offset: End of the part, exclusive; None: the queue's end.
+            max_bytes: Limit in bytes of bodies; None: none. If there are any messages, the part has at least one.
+            topic_id: Identity of the offsets' topic, from QueueOffset; None: not checked.
 
         Raises:
             RequestRefused: There is no such topic or queue, an offset is negative, or another topic has the name by now
@@ -117,13 +117,13 @@ class QueueReader:
     def commit_offsets(
         self, topic: str, group: str, offsets: Mapping[int, int], *, topic_id: str | None = None
     ) -> None:
-        """Notes how far a group has come that reads by offset: its lag is seen, and retention can spare what is left.
+        """Records the progress of a group that reads by offset, for its lag and for retention.
 
         Args:
             topic: Topic.
             group: Group. It must exist, share its messages, and have no consumers.
-            offsets: By number of the queue, the offset below which all is handled.
-            topic_id: The topic that the offsets are of, as QueueOffset tells it; None: whichever has the name.
+            offsets: By number of the queue, the offset below which all messages are handled.
+            topic_id: Identity of the offsets' topic, from QueueOffset; None: not checked.
 
         Raises:
             RequestRefused: There is no such topic, queue or group, another topic has the name by now

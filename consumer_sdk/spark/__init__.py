@@ -4,9 +4,9 @@
         spark.readStream.format("halfmq").option("endpoint", "localhost:8085").option("topic", "orders").load()
     )
 
-Where halfmq is installed, Spark finds it by itself. It needs the extra ``halfmq[spark]``.
+Spark discovers it automatically where halfmq is installed. It needs the extra ``halfmq[spark]``.
 
-For functions given to foreachBatch: write_once, apply_once and persisted. For jobs that take messages as a consumer
+For functions given to foreachBatch: write_once, apply_once and persisted. For jobs that lease messages as a consumer
 group: lease_messages, then ack or nack.
 """
 

@@ -1,4 +1,4 @@
-"""Where a reader begins and ends: options of offsets and of times."""
+"""Start and end of a reader: options with offsets and times."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EARLIEST, LATEST = -2, -1
-"""What stands for an end of a queue in JSON offsets."""
+"""Values for the ends of a queue in JSON offsets."""
 TOPIC_IDS = "@topics"
 """In JSON offsets, instead of a topic: the identities of the topics."""
 
 Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
-"""Where to begin or to end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
+"""A start or end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
 
 
 def bound_of(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound | None:
-    """Where to begin or to end, as `which` says (``starting`` or ``ending``); None where it is left to the reader."""
+    """The start or end, by `which` (``starting`` or ``ending``); None if left to the reader."""
     by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
     offsets, time = given.get(by_offset), given.get(by_time)
     if offsets and time:
@@ -41,10 +41,10 @@ def bound_of(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> B
 
 
 def time_of(option: str, text: str) -> datetime:
-    """A time, as options give it.
+    """Parses a time of an option.
 
     Raises:
-        ConfigurationError: It is none, or has no time zone.
+        ConfigurationError: It is malformed, or has no time zone.
     """
     try:
         if text.strip().isdigit():
@@ -81,6 +81,6 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[
 
 
 def topic_ids_of(offsets: str | None) -> Mapping[str, str]:
-    """Which topics offsets are of, where they come from a query's progress; what cannot be is refused elsewhere."""
+    """The identities of the offsets' topics, if from a query's progress; invalid ones are refused elsewhere."""
     known = json.loads(offsets).get(TOPIC_IDS) if offsets and offsets.strip().startswith("{") else None
     return known if isinstance(known, dict) else {}

@@ -1,4 +1,4 @@
-"""Connections of one of Spark's processes, kept from task to task: workers are used again."""
+"""Connections of one of Spark's processes, kept from task to task: workers are reused."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PATIENT = RetryConfig(attempt_timeout=900.0, deadline=1800.0)
 
 
 def connected(connection: BrokerOptions, *, patient: bool = False) -> tuple[BrokerLink, BackgroundRunner]:
-    """The link to the brokers, and what runs its calls; never closed, and never the parent's after a fork.
+    """The link to the brokers, and its event loop; never closed, and never inherited after a fork.
 
     Args:
-        connection: Where the brokers are.
+        connection: How to reach the brokers.
         patient: Whether answers may take many minutes.
     """
     return _made(connection, patient, os.getpid())

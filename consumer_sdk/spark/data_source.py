@@ -1,4 +1,4 @@
-"""What Spark calls: the data source named ``halfmq``."""
+"""The Spark data source named ``halfmq``."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ class HalfmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format("halfmq")``."""
+        """The name in ``format("halfmq")``."""
         return "halfmq"
 
     def schema(self) -> StructType:
-        """The columns, where the user names none.
+        """The default columns.
 
         Raises:
-            ConfigurationError: An option cannot be.
+            ConfigurationError: An option is invalid.
         """
         with shown_in_one_line():
             ReadOptions.read(self.options)
         return default_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Reads what is there.
+        """Creates a batch reader.
 
         Raises:
-            ConfigurationError: An option or a column cannot be.
+            ConfigurationError: An option or a column is invalid.
         """
         with shown_in_one_line():
             Projection(schema)
             return BatchReader(ReadOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Reads on and on.
+        """Creates a stream reader.
 
         Raises:
-            ConfigurationError: An option or a column cannot be.
+            ConfigurationError: An option or a column is invalid.
         """
         with shown_in_one_line():
             Projection(schema)
             return StreamReader(ReadOptions.read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Writes a table.
+        """Creates a batch writer.
 
         Raises:
-            ConfigurationError: An option or a column cannot be, or it is to overwrite.
+            ConfigurationError: An option or a column is invalid, or the mode is overwrite.
         """
         with shown_in_one_line():
             _only_appended(overwrite)
@@ -71,10 +71,10 @@ class HalfmqDataSource(DataSource):
             return BatchWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """Writes micro-batches.
+        """Creates a stream writer.
 
         Raises:
-            ConfigurationError: An option or a column cannot be, or it is to overwrite.
+            ConfigurationError: An option or a column is invalid, or the mode is overwrite.
         """
         with shown_in_one_line():
             _only_appended(overwrite)

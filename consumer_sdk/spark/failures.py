@@ -1,4 +1,4 @@
-"""How errors look in Spark."""
+"""Presentation of errors in Spark."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["shown_in_one_line"]
 
 @contextmanager
 def shown_in_one_line() -> Iterator[None]:
-    """Has Spark show an error of halfmq without the Python traceback, where it would bury what the error says.
+    """Has Spark show an error of halfmq without the Python traceback, which would hide the message.
 
-    A worker that met an error ends, so what is set here lasts no longer than it.
+    A worker ends after an error, so this setting does not outlive it.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What an error suggests instead of a name that is not known."""
+"""Suggestions for unknown names in errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["did_you_mean"]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A question about the nearest name, whatever its case; all names, behind `otherwise`, where none is near."""
+    """A suggestion of the nearest name, ignoring case; if none is near, all names after `otherwise`."""
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), spelled, 1)
     return f"did you mean {spelled[near[0]]!r}?" if near else f"{otherwise} {', '.join(spelled.values())}"

@@ -1,4 +1,4 @@
-"""Single options: their names, numbers, sizes and flags. What is wrong raises ConfigurationError, which names it."""
+"""Single options: names, numbers, sizes and flags. Invalid ones raise ConfigurationError, which names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer_sdk.spark.hints import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Spark's own, which it passes on.
+# Spark's own options, which it passes on.
 _OF_SPARK = {"checkpointlocation", "queryname", "path"}
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
@@ -38,7 +38,7 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
 
 
 def count_of(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, least: int = 1) -> int | None:
-    """A whole number; None where it is not given."""
+    """A whole number; None if unset."""
     text = given.get(option)
     if text is None:
         return None
@@ -53,7 +53,7 @@ def count_of(given: Mapping[str, str], option: str, most: int = 2**31 - 1, *, le
 
 
 def bytes_of(given: Mapping[str, str], option: str) -> int | None:
-    """A number of bytes; None where it is not given."""
+    """A number of bytes; None if unset."""
     text = given.get(option)
     if text is None:
         return None

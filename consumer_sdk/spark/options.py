@@ -52,14 +52,14 @@ _LAST_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True)
 class BrokerOptions:
-    """How to reach the brokers. It travels to executors, so it holds the files' names, not what is in them.
+    """How to reach the brokers. It is sent to executors, so it holds the files' names, not their contents.
 
     Attributes:
         endpoint: One ``host:port`` or several, with commas between them.
         tls: Whether the connection is encrypted.
-        root_certificates, client_certificate, client_key: Files in PEM form; None: gRPC's own authorities, no
-            certificate of ours.
-        server_name: Name to expect in the broker's certificate, where it is another one than the host's.
+        root_certificates, client_certificate, client_key: Files in PEM form; None: gRPC's default authorities, no
+            client certificate.
+        server_name: Name to expect in the broker's certificate, if not the host's.
     """
 
     endpoint: str
@@ -74,13 +74,13 @@ class BrokerOptions:
         """Reads an endpoint and the options of encryption.
 
         Raises:
-            ConfigurationError: An option is unknown, or cannot be; the message is one line.
+            ConfigurationError: An option is unknown or invalid; the message is one line.
         """
         given = {name: str(value) for name, value in options.items() if value is not None}
         return _connection(known_options({"endpoint": endpoint} | given, _CONNECTION))
 
     def connection(self, retry: RetryConfig | None = None) -> Connection:
-        """The connection, with what is in the files.
+        """The connection, with the files' contents.
 
         Raises:
             ConfigurationError: A file cannot be read here, or a certificate comes without its key.
@@ -100,23 +100,23 @@ class BrokerOptions:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is to be read, and how.
+    """Settings of a reader.
 
     Attributes:
-        connection: Where the brokers are.
+        connection: How to reach the brokers.
         topics: Names of the topics; empty where there is a pattern.
         topic_pattern: Regular expression that a topic's whole name matches.
-        start: Where to begin in the queues that exist at the first start; later ones begin at their first message.
+        start: Where to start in the queues that exist at the first start; later ones are read from their first message.
         end: Where a batch ends.
         max_offsets_per_trigger: Messages of a micro-batch, at most.
-        max_bytes_per_trigger: Bytes of the bodies of a micro-batch, at most, but for one message of every queue; None:
-            any number.
+        max_bytes_per_trigger: Maximum bytes of the bodies of a micro-batch, but at least one message of every queue;
+            None: no limit.
         min_partitions: Ranges are split until there are so many, as far as there are messages.
-        fail_on_data_loss: Whether messages that are gone before they were read are an error.
+        fail_on_data_loss: Whether messages that were deleted before they were read are an error.
         group: Consumer group whose progress a streaming query reports.
-        wanted: Which messages are wanted; None: all.
-        messages_per_request: Messages that are asked for at a time.
-        topic_ids: By option, the identities of the topics that its offsets are of, where it tells them.
+        wanted: Filter; None: all messages.
+        messages_per_request: Messages per request.
+        topic_ids: By option, the identities of its offsets' topics, if given.
     """
 
     connection: BrokerOptions
@@ -135,10 +135,10 @@ class ReadOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Reads options as they were given to Spark, in whatever case.
+        """Parses options as given to Spark, ignoring case.
 
         Raises:
-            ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
+            ConfigurationError: An option is unknown, missing or invalid; the message is one line.
         """
         given = known_options(options, _READ)
         topics, pattern = _topics(given)
@@ -161,16 +161,16 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write.
+    """Settings of a writer.
 
     Attributes:
-        connection: Where the brokers are.
-        sink: Name under which the broker knows what was committed.
-        topic: Topic of rows that name none; None: the column does.
+        connection: How to reach the brokers.
+        sink: Name under which the broker records commits.
+        topic: Topic of rows that name none; None: from the column.
         take_over: Whether a sink of another query is taken over.
-        query_id: Of a batch: what numbers its epochs: a query, otherwise its own writeId.
-        number: Of a batch: which of the parts under its writeId it is; its epoch.
-        repeatable: Of a batch: writing it again does nothing, because the user named the writeId.
+        query_id: Of a batch: the source of its epoch numbers: a query, otherwise its own writeId.
+        number: Of a batch: the number of the part under its writeId; its epoch.
+        repeatable: Of a batch: writing it again has no effect, because the user named the writeId.
     """
 
     connection: BrokerOptions
@@ -183,10 +183,10 @@ class WriteOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Reads options as they were given to Spark, in whatever case.
+        """Parses options as given to Spark, ignoring case.
 
         Raises:
-            ConfigurationError: An option is unknown, missing, or cannot be; the message is one line.
+            ConfigurationError: An option is unknown, missing or invalid; the message is one line.
         """
         given = known_options(options, _WRITE)
         topic = given.get("topic") or None
@@ -213,7 +213,7 @@ class WriteOptions:
 
 
 def _whole(given: Mapping[str, str]) -> None:
-    """Refuses options of batches that say nothing without another one."""
+    """Refuses options of batches that have no effect without another one."""
     for name, without, why in (
         ("writeNumber", "writeId", "the name under which the broker remembers the last number"),
         ("writeQuery", "writeNumber", "which it gives"),

@@ -1,4 +1,4 @@
-"""What Spark looks for: it finds modules whose names begin with `pyspark_`, and the `DefaultSource` in them."""
+"""For Spark's discovery: it imports modules whose names begin with `pyspark_`, and uses their `DefaultSource`."""
 
 from consumer_sdk.spark import HalfmqDataSource as DefaultSource
 

@@ -1,1 +1,1 @@
-"""Messages under leases as a table: for jobs that share a consumer group with ordinary consumers."""
+"""Leased messages as a table: for jobs that share a consumer group with ordinary consumers."""

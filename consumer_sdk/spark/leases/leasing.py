@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["lease_messages", "need_pandas"]
 
 _MESSAGES_AT_A_TIME = 2000
-# Short waits, so that no proxy on the way ends a call that is silent.
+# Short waits, so that no proxy ends a silent call.
 _LONGEST_WAIT = 20.0
 
 
@@ -53,34 +53,34 @@ def lease_messages(
     reliable: bool = False,
     **options: object,
 ) -> DataFrame:
-    """Takes messages as a consumer group, under leases, into a table.
+    """Leases messages for a consumer group into a table.
 
-    It takes them when it is called, once, and the table keeps them: looking at it again takes no others, as a table
-    that Spark may compute again would. Store what comes of it, then ``ack`` the table. What is not acknowledged when
-    its lease ends is delivered again, with the next attempt.
+    They are leased once, by the call, and the table keeps them: evaluating it again does not lease others, as a table
+    that Spark may recompute would. Store the results, then ``ack`` the table. Messages that are not acknowledged when
+    their lease expires are delivered again, as the next attempt.
 
     Args:
         spark: The session.
         endpoint: One broker, ``host:port``, or several with commas between them.
-        group: Consumer group; not a broadcasting one. Other consumers may be at work in it.
+        group: Consumer group; not a broadcasting one. It may have other consumers.
         topics: One topic, or several.
-        max_messages: How many to take at most, all workers together.
-        workers: Tasks that take messages, each its share.
-        seconds: How long a task that has less than its share waits for more; 0: it takes what is there.
-        lease_duration: Seconds that the messages are this job's, from the moment each is taken. Nothing extends it, so
-            it must cover the work up to ``ack``; 12 hours at most.
+        max_messages: Maximum number, for all workers together.
+        workers: Tasks that lease messages, each its share.
+        seconds: How long a task with less than its share waits for more; 0: it does not wait.
+        lease_duration: Seconds of each message's lease. It is not extended, so it must cover the work up to ``ack``; 12
+            hours at most.
         schema: Columns, as in ``spark.read.format("halfmq").schema(...)``; None: the usual ones.
-        reliable: Whether the table is kept in Spark's checkpoint directory rather than by the executors. With them a
-            lost executor ends the job, and the messages come again.
+        reliable: Whether the table is kept in Spark's checkpoint directory rather than by the executors. With the
+            latter a lost executor ends the job, and the messages are delivered again.
         options: ``tls`` and the like, as in ``format("halfmq")``.
 
     Returns:
-        The columns, and behind them `receipt_handle` (string), which settles the message, and `attempt` (int), which
-        delivery of this message this is, from 1.
+        The columns, followed by `receipt_handle` (string), which settles the message, and `attempt` (int), the number
+        of this delivery of the message, from 1.
 
     Raises:
-        ConfigurationError: An argument cannot be, or pandas is missing.
-        PySparkException: The brokers could not be reached, or refused; what was taken comes again.
+        ConfigurationError: An argument is invalid, or pandas is missing.
+        PySparkException: The brokers could not be reached, or refused; leased messages are delivered again.
     """
     need_pandas()
     check_count("workers", workers, 100_000)
@@ -103,7 +103,7 @@ def lease_messages(
 
 @dataclass(frozen=True)
 class _Worker:
-    """What a task does; it travels to executors, so it holds no connections."""
+    """The work of a task; it is sent to executors, so it holds no connections."""
 
     connection: BrokerOptions
     settings: ConsumerSettings
@@ -114,7 +114,7 @@ class _Worker:
 
     @shown_in_one_line()
     def take(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Takes the share of one worker; as a generator, so that what was taken is on its way before more is."""
+        """Leases the share of one worker; as a generator, so that messages are passed on before more are leased."""
         projection = Projection(self.schema)
         left = self.messages * (number + 1) // self.workers - self.messages * number // self.workers
         until = time.monotonic() + self.seconds
@@ -144,7 +144,7 @@ class _Worker:
                 async for response in broker.consumer.Pull(request, timeout=timeout):
                     taken += response.deliveries
             except grpc.aio.AioRpcError:
-                # What came is ours; the next call shows whether there is still a broker.
+                # The received messages are kept; the next call shows whether there is still a broker.
                 if not taken:
                     raise
             return taken
@@ -162,7 +162,7 @@ def _schema(given: StructType | str | None) -> StructType:
 
 
 def _batch(projection: Projection, taken: list[consumer_pb2.Delivery]) -> pa.RecordBatch:
-    # What is handed out together may be of several queues.
+    # Messages delivered together may be from several queues.
     queues = groupby((delivery.message for delivery in taken), key=attrgetter("topic", "queue"))
     parts = [by_columns(list(messages)) for _, messages in queues]
     columns = projection.batch([(part, part.count) for part in parts])
@@ -174,7 +174,7 @@ def _batch(projection: Projection, taken: list[consumer_pb2.Delivery]) -> pa.Rec
 
 
 def need_pandas() -> None:
-    """Refuses to begin without the pandas that Spark wants for functions over Arrow data.
+    """Refuses to start without the pandas that Spark requires for functions over Arrow data.
 
     Raises:
         ConfigurationError: It is missing, or of another version.

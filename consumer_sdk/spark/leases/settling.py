@@ -1,4 +1,4 @@
-"""Settling leased messages from a table: the executors acknowledge them, or give them back."""
+"""Settling leased messages from a table: the executors acknowledge or return them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _HANDLES_AT_A_TIME = 1024
 
 
 class SettledMessages(NamedTuple):
-    """How many messages were settled, and how many were not.
+    """Numbers of settled and late messages.
 
     Attributes:
-        settled: They were acknowledged, or given back.
-        late: Their leases had ended, so they were, or will be, delivered again; or they were settled before, which a
-            task that Spark runs again finds of its own.
+        settled: They were acknowledged, or returned.
+        late: Their leases had ended, so they were, or will be, delivered again; or they were settled before, possibly
+            by an earlier run of the same task.
     """
 
     settled: int
@@ -43,15 +43,15 @@ class SettledMessages(NamedTuple):
 
 
 def ack(frame: DataFrame, *, endpoint: str, **options: object) -> SettledMessages:
-    """Marks the messages of a table as handled; call it when what comes of them is stored.
+    """Acknowledges the messages of a table; call it when the results are stored.
 
     Args:
-        frame: What ``lease_messages`` gave, or rows of it: the column `receipt_handle` counts.
+        frame: The table from ``lease_messages``, or rows of it; only the column `receipt_handle` is used.
         endpoint: One broker, ``host:port``, or several with commas between them.
         options: ``tls`` and the like, as in ``format("halfmq")``.
 
     Raises:
-        ConfigurationError: There is no such column, an option cannot be, or pandas is missing.
+        ConfigurationError: There is no such column, an option is invalid, or pandas is missing.
         PySparkException: Brokers could not be reached, or failed; some of the messages may be settled.
     """
     return _settle(frame, _Settler(BrokerOptions.of(endpoint, options), None))
@@ -60,18 +60,18 @@ def ack(frame: DataFrame, *, endpoint: str, **options: object) -> SettledMessage
 def nack(
     frame: DataFrame, *, endpoint: str, delay: float | None = None, reason: str = "", **options: object
 ) -> SettledMessages:
-    """Gives the messages of a table back, for another attempt or, after the last one, to the dead letter topic.
+    """Returns the messages of a table, for another attempt or, after the last one, to the dead letter topic.
 
     Args:
         frame: As in ``ack``.
         endpoint: As in ``ack``.
         delay: Seconds after which they may be delivered again, up to 12 h; None: the group's retry delays.
-        reason: Why, in up to 500 characters; the next delivery carries it.
+        reason: Reason, up to 500 characters; the ``last_error`` of the next delivery.
         options: As in ``ack``.
 
     Raises:
-        ConfigurationError: There is no such column, an option cannot be, or pandas is missing.
-        PySparkException: Brokers could not be reached, or failed; some of the messages may be given back.
+        ConfigurationError: There is no such column, an option is invalid, or pandas is missing.
+        PySparkException: Brokers could not be reached, or failed; some of the messages may be returned.
         TypeError: The delay is no number, or the reason no text.
         ValueError: The delay or the reason is out of bounds.
     """
@@ -96,14 +96,14 @@ def _settle(frame: DataFrame, settler: _Settler) -> SettledMessages:
 
 @dataclass(frozen=True)
 class _Settler:
-    """What a task does; it travels to executors, so it holds no connections."""
+    """The work of a task; it is sent to executors, so it holds no connections."""
 
     connection: BrokerOptions
     nack: Nack | None
 
     @shown_in_one_line()
     def settle(self, handles: Sequence[str]) -> int:
-        """Settles messages by their receipts; how many were late."""
+        """Settles messages by their receipts; returns how many were late."""
         late = 0
         for start in range(0, len(handles), _HANDLES_AT_A_TIME):
             for result in self._results(handles[start : start + _HANDLES_AT_A_TIME]):

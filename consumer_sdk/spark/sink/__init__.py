@@ -1,1 +1,1 @@
-"""Writing: rows become half messages of epochs, and micro-batches go to several outputs, each once."""
+"""Writing: rows become half messages of epochs, and micro-batches are written to several outputs, each once."""

@@ -1,4 +1,4 @@
-"""What a database was given of a numbered series of batches, noted in the transaction that gave it."""
+"""Records which of a numbered series of batches a database has applied, in the transaction that applies it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ CREATE_BATCH_APPLIED = (
     "CREATE TABLE IF NOT EXISTS batch_applied"
     " (name VARCHAR(100) PRIMARY KEY, query_id VARCHAR(100) NOT NULL, number BIGINT NOT NULL)"
 )
-"""The statement that makes the table of the notes: one row for each name, which tells of its last batch."""
+"""The statement that creates the table: one row per name, with its last batch."""
 
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
 class Connection(Protocol):
-    """A connection to a database as Python's DB-API (PEP 249) has it."""
+    """A DB-API (PEP 249) connection."""
 
     def cursor(self) -> Any:
-        """Makes a cursor."""
+        """Creates a cursor."""
 
     def commit(self) -> object:
-        """Ends the transaction, and keeps what it did."""
+        """Commits the transaction."""
 
     def rollback(self) -> object:
-        """Ends the transaction, and undoes what it did."""
+        """Rolls the transaction back."""
 
 
 def apply_numbered(
@@ -44,25 +44,25 @@ def apply_numbered(
     take_over: bool = False,
     paramstyle: str | None = None,
 ) -> bool:
-    """Calls `apply` and notes the number, in one transaction, unless this or a later number is noted already.
+    """Calls `apply` and records the number, in one transaction, unless this or a later number is recorded already.
 
-    The note comes first, so two that apply the same batch wait for each other, and one of them finds it applied.
+    The number is written first, so two that apply the same batch wait for each other, and one of them finds it applied.
 
     Args:
-        connection: Where the table `batch_applied` is; in no transaction, and not one that commits by itself.
-        apply: Takes a cursor and writes the rows. It neither commits, nor runs what ends a transaction by itself.
-        name: What the numbers are noted under; 100 characters at most.
-        query_id: What gives the numbers.
-        number: Which batch this is; later ones have larger numbers.
-        take_over: Whether a name that another query has is taken over.
-        paramstyle: How the driver marks parameters, where its module does not tell: qmark, format or pyformat.
+        connection: To the database with the table `batch_applied`; in no transaction, and not in autocommit mode.
+        apply: Takes a cursor and writes the rows. It neither commits, nor runs statements that commit implicitly.
+        name: Name under which numbers are recorded; 100 characters at most.
+        query_id: Source of the numbers.
+        number: Number of the batch; later ones have larger numbers.
+        take_over: Whether to take over a name of another query.
+        paramstyle: The driver's parameter style, if its module does not declare it: qmark, format or pyformat.
 
     Returns:
         Whether it was applied now.
 
     Raises:
-        ConfigurationError: The name is another query's, the connection commits by itself, or its parameter marks are
-            not known.
+        ConfigurationError: The name is another query's, the connection is in autocommit mode, or its parameter style is
+            unknown.
     """
     mark = _mark_of(connection, paramstyle)
     if _commits_by_itself(connection):
@@ -96,12 +96,12 @@ class _Marked:
     def row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         self.run(statement, *values)
         row = self._cursor.fetchone()
-        # Cursors of some drivers give rows by name.
+        # Cursors of some drivers return rows by name.
         return tuple(row.values()) if isinstance(row, dict) else row
 
 
 def _note(cursor: _Marked, name: str, query_id: str, number: int, *, take_over: bool) -> bool:
-    # An UPDATE sees what was committed last and locks it, whatever the isolation.
+    # An UPDATE sees the latest committed row and locks it, whatever the isolation level.
     changed = "UPDATE batch_applied SET number = ? WHERE name = ? AND query_id = ? AND number < ?"
     if cursor.run(changed, number, name, query_id, number):
         return True
@@ -135,7 +135,7 @@ def _mark_of(connection: Connection, paramstyle: str | None) -> str:
 
 
 def _commits_by_itself(connection: Any) -> bool:
-    # Drivers of MySQL and MariaDB ask by a method, most others have an attribute; sqlite3's old one is another.
+    # Drivers of MySQL and MariaDB have a method, most others an attribute; sqlite3's older one is different.
     if hasattr(connection, "get_autocommit"):
         return bool(connection.get_autocommit())
     autocommit = getattr(connection, "autocommit", None)

@@ -1,7 +1,7 @@
-"""A micro-batch of foreachBatch into several outputs, each of them once, whatever is repeated.
+"""A micro-batch of foreachBatch into several outputs, each of them exactly once, also when it is repeated.
 
-Spark repeats a micro-batch under the same number when something failed before its end was noted. So every output
-remembers the last number it was given, together with what it was given: a topic in its sink, a database in a table.
+Spark repeats a micro-batch under the same number after a failure before its end was recorded. So every output stores
+the last number together with the data: a topic in its sink, a database in a table.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["apply_once", "persisted", "write_once"]
 
 @contextmanager
 def persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keeps a micro-batch while several outputs take from it.
+    """Persists a micro-batch while several outputs use it.
 
-    Without it Spark reads and computes all of it again for every output. It saves work and promises nothing: what is
-    lost is computed again. So what the outputs get must come from the messages alone, not from chance or a clock.
+    Without it Spark reads and computes all of it again for every output. It is only an optimisation: lost parts are
+    recomputed. So the outputs must depend on the messages only, not on random values or a clock.
     """
     frame.persist()
     try:
@@ -47,22 +47,22 @@ def write_once(
     on_checkpoint_reset: str = "fail",
     **options: object,
 ) -> None:
-    """Writes rows of a micro-batch to a topic, unless that was done before; for the function given to foreachBatch.
+    """Writes rows of a micro-batch to a topic, unless done before; for the function passed to foreachBatch.
 
     Args:
         frame: The rows, with the columns of ``format("halfmq")``.
         batch_id: Number of the micro-batch.
         endpoint: One broker, ``host:port``, or several with commas between them.
-        write_id: Name of this output. It stays when the query restarts, and nothing else has it.
-        topic: Topic of all rows; None: the column `topic` tells.
-        query_id: What numbers the micro-batches; None: the streaming query whose micro-batch this is.
-        on_checkpoint_reset: ``fail`` or ``continue``: what happens when the output is another query's, because the
+        write_id: Unique name of this output, unchanged when the query restarts.
+        topic: Topic of all rows; None: from the column `topic`.
+        query_id: Source of the micro-batch numbers; None: the streaming query of this micro-batch.
+        on_checkpoint_reset: ``fail`` or ``continue``: what to do when the output is another query's, because the
             checkpoint was deleted.
         options: Others of ``format("halfmq")``, such as ``tls``.
 
     Raises:
         ConfigurationError: This is no micro-batch, and no query_id is given.
-        AnalysisException: An option or a column cannot be.
+        AnalysisException: An option or a column is invalid.
         PySparkException: The rows cannot be stored; none of them is.
     """
     named = {"endpoint": endpoint, "writeId": write_id, "writeNumber": batch_id, "topic": topic} | options
@@ -82,23 +82,23 @@ def apply_once(
     on_checkpoint_reset: str = "fail",
     paramstyle: str | None = None,
 ) -> bool:
-    """Changes a database by a micro-batch, unless that was done before; for the function given to foreachBatch.
+    """Applies a micro-batch to a database, unless done before; for the function passed to foreachBatch.
 
     Runs on the driver: `apply` gets a cursor and writes what was collected, a summary rather than each row. The change
-    and a note of the micro-batch's number are one transaction, in the table that ``CREATE_BATCH_APPLIED`` makes.
+    and the micro-batch's number are written in one transaction, the latter to the table of ``CREATE_BATCH_APPLIED``.
 
     Args:
-        frame: The micro-batch, or what was made of it; it tells the query.
+        frame: The micro-batch, or a frame derived from it; identifies the query.
         batch_id: Number of the micro-batch.
-        connection: A DB-API connection, in no transaction, and not one that commits by itself.
+        connection: A DB-API connection, in no transaction, and not in autocommit mode.
         apply: Takes a cursor and changes the database. It neither commits nor changes tables' definitions.
-        name: Name of this output, of 100 characters at most. It stays when the query restarts, and nothing else has it.
+        name: Unique name of this output, 100 characters at most, unchanged when the query restarts.
         query_id: As in write_once.
         on_checkpoint_reset: As in write_once.
-        paramstyle: How the driver marks parameters, where its module does not tell: qmark, format or pyformat.
+        paramstyle: The driver's parameter style, if its module does not declare it: qmark, format or pyformat.
 
     Returns:
-        Whether it was done now.
+        Whether it was applied now.
 
     Raises:
         ConfigurationError: The name is another query's, this is no micro-batch, or the connection cannot be used.
@@ -118,7 +118,7 @@ def apply_once(
 
 
 def _query_of(frame: DataFrame) -> str:
-    # Spark tells it to the thread that calls the function.
+    # Spark sets it in the thread that calls the function.
     query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query_id:
         msg = (

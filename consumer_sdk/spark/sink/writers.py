@@ -27,7 +27,7 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     attempt: WrittenAttempt
 
@@ -53,13 +53,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches, each exactly once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Takes where to and what; nothing is connected yet."""
+        """Reads the settings; nothing is connected yet."""
         self._options = options
         self._schema = schema
 
     @shown_in_one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stores the rows of a task as half messages, under a name that no other attempt has."""
+        """Stores the rows of a task as half messages, under a name unique to this attempt."""
         rows = Rows(self._schema, self._options.topic)
         number = int(_of_task("streaming.sql.batchId"))
         written = _epochs(self._options).write(_of_task("sql.streaming.queryId"), number, _messages(rows, iterator))
@@ -67,23 +67,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @shown_in_one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Releases the micro-batch; again where Spark does not know that it did."""
+        """Releases the micro-batch; repeated if Spark has no record of it."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
         if attempts:
             _epochs(self._options).commit(attempts[0].query_id, batchId, attempts)
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Drops the micro-batch; Spark also says this of one that was committed, which then stays."""
+        """Drops the micro-batch; Spark also calls this for a committed one, which then stays."""
         known = [message.attempt.query_id for message in messages if isinstance(message, _Written)]
         _epochs(self._options).abort(known[0] if known else "", batchId)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a table: all of it, or nothing; once under its writeId and writeNumber, where it has them."""
+    """Writes a table: all of it, or nothing; once per writeId and writeNumber, if set."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Takes where to and what; nothing is connected yet."""
+        """Reads the settings; nothing is connected yet."""
         self._options = options
         self._schema = schema
 
@@ -96,19 +96,19 @@ class BatchWriter(DataSourceArrowWriter):
 
     @shown_in_one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Releases all of it."""
+        """Releases all rows."""
         attempts = [message.attempt for message in messages if isinstance(message, _Written)]
         _epochs(self._options).commit(self._options.query_id, self._options.number, attempts)
         self._forget()
 
     @shown_in_one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drops all of it."""
+        """Drops all rows."""
         _epochs(self._options).abort(self._options.query_id, self._options.number)
         self._forget()
 
     def _forget(self) -> None:
         if not self._options.repeatable:
-            # What is committed is committed: nothing that fails now may look like a failure of the write.
+            # The commit is final: a failure from here on must not look like a failure of the write.
             with suppress(HalfmqError):
                 _epochs(self._options).forget()

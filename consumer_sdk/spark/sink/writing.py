@@ -1,4 +1,4 @@
-"""Rows on their way into messages, and half messages on their way to the broker."""
+"""Converting rows to messages, and sending half messages to the broker."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _COLUMNS: dict[str, tuple[tuple[DataType, ...], Callable[[message_pb2.Message, A
 
 
 class Rows:
-    """Makes messages of rows."""
+    """Converts rows to messages."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
         """Takes the columns, and the topic of rows that name none.
@@ -123,7 +123,7 @@ class Rows:
 
 @dataclass
 class WrittenAttempt:
-    """What one attempt of a task wrote, on its way to the driver."""
+    """What one attempt of a task wrote, sent to the driver."""
 
     query_id: str
     attempt_id: str
@@ -131,10 +131,10 @@ class WrittenAttempt:
 
 
 class Epochs:
-    """What a sink asks the broker; connections belong to the process that asks."""
+    """A sink's calls to the broker; connections belong to the calling process."""
 
     def __init__(self, connection: BrokerOptions, sink: str, *, take_over: bool) -> None:
-        """Takes where and what; nothing is connected yet."""
+        """Reads the settings; nothing is connected yet."""
         self._connection = connection
         self._sink = sink
         self._take_over = take_over
@@ -143,7 +143,7 @@ class Epochs:
         return sink_pb2.Epoch(sink=self._sink, query_id=query_id, number=number, take_over=self._take_over)
 
     def write(self, query_id: str, number: int, messages: Iterator[message_pb2.Message]) -> WrittenAttempt:
-        """Stores messages as halves, some requests at a time."""
+        """Stores half messages, with some requests in flight."""
         written = WrittenAttempt(query_id, new_id())
         link, runner = connected(self._connection)
         under_way: deque[Future[sink_pb2.PrepareEpochResponse]] = deque()
@@ -157,8 +157,8 @@ class Epochs:
                 under_way.append(runner.submit(link.call(lambda broker: broker.sinks.PrepareEpoch, request)))
                 while len(under_way) >= UNDER_WAY:
                     if under_way.popleft().result().already_committed:
-                        # A batch that is repeated: the commit will say that there is nothing to do. Spark wants
-                        # its rows to be read all the same.
+                        # A repeated batch: the commit will find that there is nothing to do. Spark still requires its
+                        # rows to be read.
                         for _ in messages:
                             pass
                         return written
@@ -170,7 +170,7 @@ class Epochs:
         return written
 
     def commit(self, query_id: str, number: int, attempts: list[WrittenAttempt]) -> sink_pb2.CommitEpochResponse:
-        """Releases what these attempts wrote."""
+        """Releases the messages of these attempts."""
         request = sink_pb2.CommitEpochRequest(
             epoch=self._epoch(query_id, number),
             attempts=[sink_pb2.EpochAttempt(attempt_id=each.attempt_id, messages=each.messages) for each in attempts],
@@ -196,11 +196,11 @@ class Epochs:
         return response.sink.committed_epoch if response.sink.HasField("committed_epoch") else None
 
     def forget(self) -> None:
-        """Has the broker forget the sink: nobody will ask for it again."""
+        """Deletes the sink at the broker: it is not used again."""
         self._ask(lambda broker: broker.sinks.DeleteSink, sink_pb2.DeleteSinkRequest(sink=self._sink))
 
     def abort(self, query_id: str, number: int) -> None:
-        """Drops what was written; a committed epoch stays."""
+        """Drops uncommitted messages; a committed epoch stays."""
         self._ask(
             lambda broker: broker.sinks.AbortEpoch, sink_pb2.AbortEpochRequest(epoch=self._epoch(query_id, number))
         )

@@ -1,1 +1,1 @@
-"""Reading: the driver asks the brokers and plans ranges of queues, tasks read them as Arrow record batches."""
+"""Reading: the driver plans ranges of queues, tasks read them as Arrow record batches."""

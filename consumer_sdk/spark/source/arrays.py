@@ -1,4 +1,4 @@
-"""Arrow arrays of what the broker sent by columns."""
+"""Arrow arrays of the broker's columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def offsets(columns: LogColumns) -> pa.Array:
 
 
 def bodies(columns: LogColumns) -> pa.Array:
-    """The contents, as they lie there."""
+    """The bodies, without copying."""
     ends = _buffer([0, *columns.body_ends])
     return pa.Array.from_buffers(pa.binary(), columns.count, [None, ends, pa.py_buffer(columns.bodies)])
 

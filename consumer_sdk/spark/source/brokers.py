@@ -1,4 +1,4 @@
-"""What the driver asks the brokers: which queues there are, where a query begins, and how far it is."""
+"""The driver's calls to the brokers: existing queues, the start of a query, and its progress."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["Brokers", "require_topic"]
 
 
 class Brokers:
-    """Connections of the driver's; they are made by the first question, and never travel."""
+    """The driver's connections; opened by the first call, and never sent to executors."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """Takes what is to be read."""
+        """Reads the settings."""
         connection = options.connection.connection()
         self._options = options
         self._reader = QueueReader(connection)
@@ -39,14 +39,14 @@ class Brokers:
         self.topic_ids: TopicIds = {}
 
     def queues(self, time: datetime | None = None, *, missing_ok: bool = False) -> dict[Queue, QueueOffset]:
-        """All queues that are to be read; those of topics that are gone are left out.
+        """All queues to read, without those of deleted topics.
 
-        Afterwards `topic_ids` tells of which topics they are.
+        Afterwards `topic_ids` has their topics' identities.
 
         Args:
-            time: A time to tell the offsets of.
-            missing_ok: Whether a topic that was never there while this runs is gone, too: an earlier run may have
-                seen it.
+            time: A time whose offsets to return.
+            missing_ok: Whether a topic that never existed during this run counts as deleted, too: an earlier run may
+                have seen it.
 
         Raises:
             RequestRefused: There is no such topic.
@@ -75,15 +75,15 @@ class Brokers:
         return matching
 
     def created_at(self, topic: str) -> str:
-        """When a topic was made, as text: another time, another topic of the same name."""
+        """A topic's creation time as text; another time means another topic of the same name."""
         return str(self._admin.get_topic(topic).created_at)
 
     def place(self, bound: Bound, option: str) -> Offsets:
-        """Where a bound is, in all queues that there are.
+        """Resolves a bound in all existing queues.
 
         Raises:
-            ConfigurationError: It names a queue that is not there, an offset behind a queue's end, or is of other
-                topics of these names.
+            ConfigurationError: It names a missing queue or an offset beyond a queue's end, or belongs to other topics
+                of these names.
         """
         if isinstance(bound, datetime):
             return {
@@ -107,19 +107,19 @@ class Brokers:
             if offset > end:
                 msg = f"{option} names offset {offset} of queue {queue} of {topic!r}, which ends at {end}"
                 raise ConfigurationError(msg, field=option)
-        # What is not named is read whole.
+        # Queues that are not named are read completely.
         otherwise = EARLIEST if option == "startingOffsets" else LATEST
         return {queue: _offset_of(each, named.get(queue, otherwise)) for queue, each in found.items()}
 
     def within(self, start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> Offsets:
-        """Where a micro-batch ends that has at most so many bytes of bodies.
+        """The end of a micro-batch with at most so many bytes of bodies.
 
-        Every queue gives its share of the bytes, and a message at least, so that none starves.
+        Every queue gets a share of the bytes, and at least one message, so that none starves.
 
         Args:
             start: Where it begins, in every queue.
             end: Where it may end.
-            most: Bytes that it may have.
+            most: Maximum bytes.
         """
         sizes = {queue: self._measure(queue, start[queue], end[queue]).bytes for queue in end}
         total = sum(sizes.values())
@@ -139,13 +139,13 @@ class Brokers:
         except RequestRefused as error:
             if error.code is not grpc.StatusCode.NOT_FOUND and error.reason != "TOPIC_REPLACED":
                 raise
-            # Deleted a moment ago, and perhaps created again: its readers get an error.
+            # Deleted a moment ago, and perhaps re-created: its readers get an error.
             return QueueMeasure(end, 0)
 
     def report(self, done: Offsets) -> None:
-        """Returns the brokers how far the query is, where it has a group and came further since the last time.
+        """Reports the query's progress to the brokers, if it has a group and has advanced since the last time.
 
-        The offsets are of the topics that were asked for last.
+        The offsets belong to the topics that were queried last.
 
         Raises:
             RequestRefused: There is no such group, or it has consumers.
@@ -160,7 +160,7 @@ class Brokers:
             try:
                 self._reader.commit_offsets(topic, group, offsets, topic_id=self.topic_ids.get(topic))
             except RequestRefused as error:
-                # Created again since then: the next look at the queues says so.
+                # Re-created since then: the next query of the queues reports it.
                 if error.reason != "TOPIC_REPLACED":
                     raise
         self._reported = dict(done)
@@ -176,7 +176,7 @@ def _offset_of(queue: QueueOffset, offset: int) -> int:
 
 
 def require_topic(connection: Mapping[str, str], topic: str) -> None:
-    """Makes sure that a topic exists, before work is done that would be written to it.
+    """Ensures that a topic exists, before computing what is to be written to it.
 
     Args:
         connection: The options endpoint and TLS.

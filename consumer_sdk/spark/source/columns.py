@@ -1,6 +1,6 @@
-"""The columns of messages, and how they come out of what the broker sent.
+"""The columns of messages, and their conversion from the broker's columns.
 
-A user's own schema is a projection: it names columns of those that are known here, in any order, with their types.
+A user's schema is a projection: it names known columns, in any order, with their types.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ COLUMNS = {
     "key": _Column(StringType(), arrays.first_keys),
     "value": _Column(BinaryType(), arrays.bodies),
     "tag": _Column(StringType(), lambda columns: arrays.texts(columns.tags, columns.count)),
-    # When consumers could first see it.
+    # When it became visible to consumers.
     "timestamp": _Column(TimestampType(), lambda columns: arrays.times(columns.stored_at)),
     "properties": _Column(MapType(StringType(), StringType()), arrays.properties),
     "keys": _Column(ArrayType(StringType()), arrays.keys),
     "message_group": _Column(StringType(), lambda columns: arrays.texts(columns.message_groups, columns.count)),
     "message_id": _Column(StringType(), arrays.message_ids),
     "transaction_id": _Column(StringType(), arrays.transaction_ids),
-    # When the broker took it in: for a half message, before its commit.
+    # When the broker stored it: for a half message, before its commit.
     "born_at": _Column(TimestampType(), lambda columns: arrays.times(columns.born_at)),
     "priority": _Column(IntegerType(), lambda columns: arrays.numbers(columns.priorities, columns.count)),
     "deliver_at": _Column(TimestampType(), arrays.deliver_at),
@@ -63,7 +63,7 @@ _BY_DEFAULT = ("topic", "queue", "offset", "key", "value", "tag", "timestamp", "
 
 
 def default_schema() -> StructType:
-    """The columns that ``load()`` gives where no schema is named."""
+    """The columns of ``load()`` without a schema."""
     schema = StructType()
     for name in _BY_DEFAULT:
         schema.add(name, COLUMNS[name].type)
@@ -71,10 +71,10 @@ def default_schema() -> StructType:
 
 
 class Projection:
-    """Some columns of messages, as Spark wants them."""
+    """Some columns of messages, in Spark's types."""
 
     def __init__(self, schema: StructType) -> None:
-        """Takes the schema that Spark was given.
+        """Reads the schema.
 
         Raises:
             ConfigurationError: It names a column that messages do not have, or of another type.
@@ -93,7 +93,7 @@ class Projection:
         self._arrays = [COLUMNS[field.name].array for field in schema.fields]
 
     def batch(self, parts: Sequence[tuple[LogColumns, int]]) -> pa.RecordBatch:
-        """The first rows of each part, as many as it tells, as one batch."""
+        """The first rows of each part, up to its count, as one batch."""
         batches = [self._of_part(columns).slice(0, count) for columns, count in parts]
         if len(batches) == 1:
             return batches[0]

@@ -1,7 +1,7 @@
-"""Offsets of a query: their JSON form, how much a micro-batch takes, and how ranges become partitions.
+"""Offsets of a query: JSON form, size of micro-batches, and partitioning of ranges.
 
-Spark compares offsets as texts, so queues are always in the same order: by topic, then by number. The form tells which
-topics the offsets are of: a topic that was deleted and created again has the same name, and other messages.
+Spark compares offsets as texts, so queues are always in the same order: by topic, then by number. The form includes the
+topics' identities: a topic that was deleted and re-created has the same name, and other messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TopicIds: TypeAlias = "dict[str, str]"
 
 @dataclass(frozen=True)
 class QueueRange:
-    """Messages of a queue at [start, end); `topic_id` tells of which topic of this name, where it is not empty."""
+    """Messages of a queue at [start, end); `topic_id` is the topic's identity, unless empty."""
 
     topic: str
     queue: int
@@ -51,12 +51,12 @@ class QueueRange:
 
     @property
     def count(self) -> int:
-        """How many offsets that are."""
+        """Number of offsets."""
         return self.end - self.start
 
 
 def as_json(offsets: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """Offsets as Spark keeps them in its checkpoint."""
+    """Offsets in the form of Spark's checkpoint."""
     result: dict[str, dict[str, Any]] = {}
     topics = sorted({topic for topic, _ in offsets})
     if known := {topic: topic_ids[topic] for topic in topics if topic_ids and topic_ids.get(topic)}:
@@ -67,7 +67,7 @@ def as_json(offsets: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = 
 
 
 def from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """Offsets from the form that Spark keeps."""
+    """Offsets from the form of Spark's checkpoint."""
     return {
         (topic, int(queue)): offset
         for topic, queues in kept.items()
@@ -77,24 +77,25 @@ def from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def topic_ids_of(kept: Mapping[str, Mapping[str, Any]]) -> TopicIds:
-    """Which topics the offsets are of; checkpoints of before do not tell."""
+    """The identities of the offsets' topics; missing in older checkpoints."""
     return dict(kept.get(TOPIC_IDS, {}))
 
 
 def replaced(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
-    """The topics that are known to be others than before."""
+    """The topics that are known to have been replaced."""
     return {topic for topic, own in before.items() if own and after.get(topic) and after[topic] != own}
 
 
 def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) -> Offsets:
-    """Where a micro-batch of at most so many messages ends.
+    """The end of a micro-batch of at most so many messages.
 
-    Every queue gives its share of what waits, so that none starves; what rounding leaves goes to the first ones.
+    Every queue gets a share of the limit by its backlog, so that none starves; the rounding remainder goes to the first
+    ones.
 
     Args:
         start: Where it begins; queues that are not in it begin at 0.
         head: Where the queues end now.
-        most: Messages that it may have.
+        most: Maximum number of messages.
     """
     waiting = {queue: max(0, end - start.get(queue, 0)) for queue, end in head.items()}
     total = sum(waiting.values())
@@ -102,7 +103,7 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
         return {queue: start.get(queue, 0) + waiting[queue] for queue in sorted(head)}
     shares = {queue: waiting[queue] * most // total for queue in sorted(waiting)}
     left = most - sum(shares.values())
-    # First those that would get nothing, for as long as the others have more.
+    # First those that would get nothing, as long as the others have more.
     for queue in sorted(shares, key=lambda queue: (shares[queue] > 0, queue)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
@@ -113,7 +114,7 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
 def ranges_between(
     start: Mapping[Queue, int], end: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = None
 ) -> list[QueueRange]:
-    """What lies between two sets of offsets, by queue; queues that were not there at the start begin at 0."""
+    """The ranges between two sets of offsets, by queue; queues missing in the start begin at 0."""
     known = topic_ids or {}
     ranges = [QueueRange(*queue, start.get(queue, 0), end[queue], known.get(queue[0], "")) for queue in sorted(end)]
     return [each for each in ranges if each.count > 0]

@@ -39,7 +39,7 @@ def read_range(options: ReadOptions, schema: StructType, wanted: QueueRange) -> 
     """The messages of a range, as Arrow record batches of the columns that the schema names.
 
     Raises:
-        DataLoss: Some are gone, unless that is allowed.
+        DataLoss: Some were deleted, unless that is allowed.
         HalfmqError: The broker refused, or none answered.
     """
     projection = Projection(schema)
@@ -48,7 +48,7 @@ def read_range(options: ReadOptions, schema: StructType, wanted: QueueRange) -> 
 
 
 class _Reading:
-    """What a task does."""
+    """The work of a task."""
 
     options: ReadOptions
     schema: StructType
@@ -56,23 +56,23 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range, as Arrow record batches."""
         if partition.value is None:
-            # Where there are no ranges, Spark has one task read nothing.
+            # Without ranges, Spark runs one task that reads nothing.
             return
         with shown_in_one_line():
             yield from read_range(self.options, self.schema, partition.value)
 
 
 class BatchReader(_Reading, DataSourceReader):
-    """Reads what is there now, or up to an end."""
+    """Reads up to the current end, or up to a given one."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Takes what is wanted; nothing is connected yet."""
+        """Reads the settings; nothing is connected yet."""
         self.options = options
         self.schema = schema
 
     @shown_in_one_line()
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges, fixed now: what comes later is not read."""
+        """The ranges, fixed now: later messages are not read."""
         brokers = Brokers(self.options)
         try:
             while True:
@@ -80,7 +80,7 @@ class BatchReader(_Reading, DataSourceReader):
                 before = brokers.topic_ids
                 end = brokers.place(self.options.end, "endingOffsets")
                 topic_ids = brokers.topic_ids
-                # One that was created again between the two begins where it begins.
+                # A topic that was re-created between the two calls starts at its own first offset.
                 if not replaced(before, topic_ids):
                     break
         finally:
@@ -90,44 +90,44 @@ class BatchReader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on and on."""
+    """Reads continuously."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Takes what is wanted; nothing is connected yet."""
+        """Reads the settings; nothing is connected yet."""
         self.options = options
         self.schema = schema
         self._made: Brokers | None = None
         self._last: tuple[Offsets, TopicIds] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors get: no connections."""
+        """Pickled for executors without connections."""
         return {**self.__dict__, "_made": None, "_last": None}
 
     @shown_in_one_line()
     def initialOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
-        """Where a new query begins."""
+        """The start of a new query."""
         place = self._driver.place(self.options.start or "latest", "startingOffsets")
         return as_json(place, self._driver.topic_ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """How much a micro-batch takes, where the trigger does not say otherwise."""
+        """The size of a micro-batch, unless the trigger sets it."""
         return ReadMaxRows(self.options.max_offsets_per_trigger)
 
     @shown_in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fixes the end: what comes later is not read."""
+        """Fixes the end: later messages are not read."""
         self._last = self._heads(), self._driver.topic_ids
 
     @shown_in_one_line()
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, Mapping[str, Any]], limit: ReadLimit
     ) -> dict[str, dict[str, Any]]:
-        """Where the next micro-batch ends."""
+        """The end of the next micro-batch."""
         queues = self._queues()
         topic_ids = self._driver.topic_ids
         anew = replaced(topic_ids_of(start), topic_ids)
         begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in anew}
-        # Everything before it is done: Spark's own commit() comes a batch later, and never for the last one.
+        # Everything before it is done: Spark's commit() is called a batch later, and never for the last one.
         self._driver.report({queue: offset for queue, offset in begin.items() if queue in queues})
         for topic in sorted(anew):
             data_lost(self.options, min(queue for queue in queues if queue[0] == topic), MADE_ANEW)
@@ -143,7 +143,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             last, last_ids = self._last
             later = replaced(last_ids, topic_ids)
             heads = {queue: 0 if queue[0] in later else min(head, last.get(queue, 0)) for queue, head in heads.items()}
-        # What retention took takes no share of the limit.
+        # Messages deleted by retention do not count towards the limit.
         kept = {queue: max(begin.get(queue, 0), each.min_offset) for queue, each in queues.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(heads.values())
         until = bounded(kept, heads, most)
@@ -153,7 +153,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @shown_in_one_line()
     def reportLatestOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
-        """Where the queues end, for the progress of the query."""
+        """The queues' ends, for the progress of the query."""
         return as_json(self._heads(), self._driver.topic_ids)
 
     @shown_in_one_line()
@@ -164,12 +164,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         until, topic_ids = from_json(end), topic_ids_of(end)
         others = replaced(topic_ids_of(start), topic_ids)
         begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in others}
-        # New queues begin at the first message that is kept: what was gone before is no loss of this query. So do
-        # those of a topic that was created again, which end before they began.
+        # New queues begin at the first message that is kept: earlier deletions are no data loss of this query. So do
+        # those of a re-created topic, whose ends are before their starts.
         anew = {queue for queue, offset in until.items() if offset < begin.get(queue, offset + 1)}
         if anew:
             queues = self._queues()
-            # What was planned for a topic that is gone by now is refused when it is read.
+            # Ranges of a topic that was deleted meanwhile are refused when they are read.
             gone = replaced(topic_ids, self._driver.topic_ids)
             begin |= {q: each.min_offset for q, each in queues.items() if q in anew and q[0] not in gone}
         ranges = ranges_between(begin, until, topic_ids)
@@ -188,7 +188,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._made
 
     def _queues(self) -> Mapping[Queue, QueueOffset]:
-        # A topic that is gone is a loss; a query that begins asks for it by place(), which refuses what is not there.
+        # A deleted topic is data loss; a new query resolves it by place(), which refuses a missing topic.
         return self._driver.queues(missing_ok=not self.options.fail_on_data_loss)
 
     def _heads(self) -> Offsets:

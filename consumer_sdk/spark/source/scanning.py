@@ -1,4 +1,4 @@
-"""Reading ranges of queues from the broker, the next part while the last one is made use of."""
+"""Reading ranges of queues from the broker, prefetching the next part while the last one is processed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SECONDS_AT_A_TIME = 2.0
 
 
 class DataLoss(HalfmqError):
-    """Messages that were to be read are gone: retention took them, or the topic was deleted and created again."""
+    """Messages were deleted before they were read: by retention, or the topic was deleted and re-created."""
 
 
 def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogColumns, int]]]:
-    """The messages of a range, some at a time: columns, and how many of their messages belong to the range.
+    """The messages of a range in parts: columns, and how many of their messages belong to the range.
 
     Raises:
-        DataLoss: Some are gone, unless that is allowed.
+        DataLoss: Some were deleted, unless that is allowed.
         HalfmqError: The broker refused, or none answered.
     """
     link, runner = connected(options.connection)
@@ -78,7 +78,7 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogCol
 
 
 def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
-    """Says that messages are gone before they were read.
+    """Reports that messages were deleted before they were read.
 
     Raises:
         DataLoss: Unless that is allowed.
@@ -92,7 +92,7 @@ def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
 
 
 class _Part:
-    """What one request gave."""
+    """The result of one request."""
 
     __slots__ = ("columns", "lost", "max_offset", "next_offset")
 
@@ -116,7 +116,7 @@ async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: 
 
     async def read(broker: Broker, timeout: float) -> _Part:  # noqa: ASYNC109 - gRPC's own
         part, size = _Part(at), 0
-        # What a filter skips takes time and gives nothing: the offset reached must be reported now and then.
+        # Skipping by a filter takes time and returns nothing: the current offset must be reported periodically.
         enough = time.monotonic() + min(_SECONDS_AT_A_TIME, timeout / 2)
         call = broker.consumer.ReadQueue(request, timeout=timeout)
         async for response in call:

@@ -1,4 +1,4 @@
-"""What one answer of the broker holds: columns, or messages where it does not know columns yet."""
+"""One answer of the broker: columns, or messages from a broker that does not support columns."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def columns_of(response: ReadQueueResponse) -> LogColumns | None:
 
 
 def count_before(columns: LogColumns, end: int) -> int:
-    """How many of some messages lie before an offset."""
+    """Number of messages before an offset."""
     if columns.offsets:
         return bisect_left(columns.offsets, end)
     return max(0, min(columns.count, end - columns.first_offset))
 
 
 def by_columns(messages: Sequence[LogMessage]) -> LogColumns:
-    """Columns of messages of one queue: of a broker of before, or that came under leases; there is at least one."""
+    """Columns of messages of one queue, from an older broker or leased; there is at least one message."""
     ids = [message.message_id.partition(".") for message in messages]
     return LogColumns(
         topic=messages[0].topic,
