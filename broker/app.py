@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.broker")
 
 CLOSING = 2.0
-"""Seconds after the drain that giving the database's connections back may take."""
+"""Seconds after the drain for closing the database's connections."""
 
 
 class Broker:
     """One broker process: `await start()`, then `await stop()`."""
 
     def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER) -> None:
-        """Takes the settings, and who observes it; nothing is opened yet."""
+        """Takes the settings and the observer; nothing is opened yet."""
         self.config = config
         self._observer = observer
         self._server: Server | None = None
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 before it does."""
+        """The port it listens on; 0 before it does."""
         return self._server.port if self._server is not None else 0
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach the broker."""
+        """The address for clients."""
         return f"{self.config.listen.rpartition(':')[0]}:{self.port}"
 
     async def start(self) -> None:
         """Opens the database, and serves.
 
         Raises:
-            ConfigurationError: the database, its settings, or the address is not usable; says what to change.
+            ConfigurationError: the database, its settings, or the address is not usable; the text has the remedy.
         """
         config = self.config
         await asyncio.to_thread(self._open_database)
@@ -73,10 +73,10 @@ class Broker:
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
 
     async def stop(self) -> bool:
-        """Drains: clients are sent elsewhere, calls in flight end, everything acknowledged is durable.
+        """Drains: clients switch to other brokers, calls in flight end, everything acknowledged is durable.
 
         Returns:
-            Whether all ended. If not, threads wait for a database that does not answer, and whose answer no one needs.
+            Whether all ended. If not, threads wait for a database that does not answer; no caller needs its answer.
         """
         if self._server is None:
             return True
@@ -108,7 +108,7 @@ class Broker:
             table_prefix=config.table_prefix,
         )
         for warning in warnings:
-            # Whoever has a database in memory has asked for it by name.
+            # A database in memory was requested explicitly.
             logger.log(logging.INFO if self._database.volatile else logging.WARNING, "database setting: %s", warning)
         if config.migrate:
             migrate(self._database)
@@ -121,9 +121,9 @@ class Broker:
 
 
 def warn_of_readers(setting: str, file: str) -> None:
-    """Says so in the log if every user of this machine can read a file that holds a secret.
+    """Logs a warning if every user of this machine can read a file that holds a secret.
 
-    It is no error: files that a container is given often have these rights, where nobody else can reach them.
+    It is not an error: files in containers often have these permissions, and no other users there.
     """
     if file and seen_by_all(file):
         logger.warning("%s: every user of this machine can read %r, which holds a secret: chmod o= it", setting, file)

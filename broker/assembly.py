@@ -1,4 +1,4 @@
-"""From settings to the broker's parts: which service gets which port. The only place that knows them all."""
+"""Builds the broker's parts from settings: which service gets which port. The only module that knows all parts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Parts:
-    """The broker's parts, as they work together."""
+    """The broker's parts, wired together."""
 
     store: Store
     catalog: Catalog
@@ -66,7 +66,7 @@ class Parts:
 
 
 def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER) -> Parts:
-    """Builds the parts on a database; nothing runs yet. The observer sees what they do."""
+    """Builds the parts on a database; nothing runs yet. They report to the observer."""
     policy = config.check_policy()
     store = Store(
         database,

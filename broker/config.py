@@ -38,7 +38,7 @@ FORMS = {
     "log_format": ("text|json", "is text or json"),
     "log_level": ("debug|info|warning|error", "is debug, info, warning or error"),
 }
-"""What settings that are texts look like, and how that is said."""
+"""Patterns of text settings, and their descriptions."""
 
 NEEDS = {
     "tls_client_ca": ("tls_certificate", "tls_key"),
@@ -47,7 +47,7 @@ NEEDS = {
     "rocketmq_keys": ("rocketmq",),
     "rocketmq_signature_window": ("rocketmq_keys",),
 }
-"""Settings that make no sense without others."""
+"""Settings that require others."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class BrokerConfig:
 
     Attributes:
         database: URL of the database: mysql://user:password@host:3306/name, or sqlite:///file. On a command line
-            everybody on the machine can read its password: see `load`.
+            every user of the machine can read its password: see `load`.
         table_prefix: what the names of all tables begin with, such as halfmq_, where others share the database.
         listen: address and port to serve on; port 0 takes a free one.
         broker_id: this broker's name in logs and histories.
@@ -131,7 +131,7 @@ class BrokerConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be, by name."""
+        """Refuses invalid settings, by name."""
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigurationError(f"{name} must be a finite number.", field=name)
@@ -171,12 +171,12 @@ class BrokerConfig:
 
     @property
     def name(self) -> str:
-        """The broker's name; made of host and process where none is set."""
+        """The broker's name; by default host and process number."""
         return self.broker_id or f"{socket.gethostname()}-{os.getpid()}"
 
     @property
     def creates_groups(self) -> bool:
-        """Whether unknown consumer groups are made when they are first named."""
+        """Whether unknown consumer groups are created when first named."""
         if self.auto_create_groups is None:
             return self.auto_create or self.rocketmq
         return self.auto_create_groups

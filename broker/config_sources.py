@@ -1,7 +1,7 @@
-"""Where settings come from.
+"""Reads the settings.
 
-Arguments win over the environment (HALFMQ_<NAME>), which wins over the TOML file (a table [broker]), which wins over
-the defaults.
+Arguments take precedence over the environment (HALFMQ_<NAME>), then the TOML file (a table [broker]), then the
+defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "HALFMQ_"
 OLD_NAMES = {"patience": "reconnect_timeout"}
-"""Settings by the names that they had in the version before; they are taken, with a warning, for this one."""
+"""Settings by their former names; still accepted in this version, with a warning."""
 _TYPES = {field.name: field.type for field in fields(BrokerConfig)} | {"database_file": "str"}
 
 
@@ -32,13 +32,13 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> BrokerConfig:
-    """Reads the settings from everywhere.
+    """Reads the settings from all sources.
 
-    Instead of database they may say database_file: the name of a file that holds the URL.
+    Instead of database they may set database_file: the name of a file that holds the URL.
 
     Args:
-        arguments: what the command line said; None where it said nothing.
-        environment: HALFMQ_* variables; the process's own when not given.
+        arguments: from the command line; None where unset.
+        environment: HALFMQ_* variables; by default the process's environment.
         file: a TOML file with a table [broker].
 
     Raises:
@@ -63,14 +63,14 @@ def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
         new = OLD_NAMES[old]
         if new in settings:
             raise ConfigurationError(f"{old} is the old name of {new}, which is set too; leave it out.", field=old)
-        # Of the kind that is shown: whoever runs a broker has no tests that would show the other one.
+        # A category that is shown by default: DeprecationWarning would be hidden outside of tests.
         warnings.warn(f"the setting {old} is called {new}; the old name goes with the next version", FutureWarning, 3)
         settings[new] = settings.pop(old)
     return settings
 
 
 def _with_database(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings from one place, with the URL of the database where they name a file that holds it."""
+    """Settings from one source, with the database's URL read from its file if they name one."""
     settings = dict(settings)
     named = settings.pop("database_file", "")
     if not named:
@@ -134,7 +134,7 @@ def _parse(name: str, value: Any, shown: str) -> Any:
 
 
 def _parse_number(kind: type[int] | type[float], value: Any) -> int | float:
-    # bool is an int, and int() cuts off what follows the point.
+    # bool is an int, and int() truncates floats.
     if isinstance(value, bool) or not isinstance(value, str | int | kind):
         raise ValueError(value)
     return kind(value)
@@ -150,7 +150,7 @@ def _parse_bool(value: Any) -> bool:
 
 
 def seen_by_all(file: str) -> bool:
-    """Whether every user of this machine can read a file that a setting names. If it is not there: no."""
+    """Whether every user of this machine can read a file that a setting names; False if it does not exist."""
     try:
         mode = Path(file).stat().st_mode
     except OSError:

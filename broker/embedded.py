@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class EmbeddedBroker:
     """A broker inside this process, on SQLite in memory, for tests and small tools.
 
-    A context manager; it runs on a thread of its own, so synchronous and asyncio code can both use it. What it holds is
-    gone when it stops, unless it has a folder or a database.
+    A context manager; it runs on its own thread, so synchronous and asyncio code can both use it. Its data is lost when
+    it stops, unless it has a folder or a database.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EmbeddedBroker:
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach the broker."""
+        """The address for clients."""
         return self._broker.endpoint
 
     def start(self) -> Self:

@@ -1,17 +1,17 @@
-"""What can go wrong in the broker, as values that name the field and the remedy.
+"""Errors of the broker, which name the field and the remedy.
 
 BrokerError
 ├── InvalidArgument          the request itself is wrong; repeating it cannot help
 ├── NotFound                 a topic, group, transaction or queue that does not exist
 ├── AlreadyExists            a name or an id that is taken
-├── Refused                  right request, wrong moment
+├── Refused                  valid request, but not in the current state
 │   ├── VerdictConflict      the transaction has the opposite verdict, or is parked
 │   └── StaleReceipt         the lease behind a receipt handle ended
-├── Overloaded               too much is waiting; come back after `retry_after`
-├── StorageUnavailable       the database cannot be reached or cannot write; come back later
+├── Overloaded               too much is waiting; retry after `retry_after`
+├── StorageUnavailable       the database cannot be reached or cannot write; retry later
 │   └── RowsHeld             another session holds rows that are needed, for too long
-├── StorageRejected          the database refused one item (a bug or a damaged table); its batch mates are fine
-└── ConfigurationError       the broker cannot start like this
+├── StorageRejected          the database refused one item (a bug or a damaged table); the rest of the batch is fine
+└── ConfigurationError       the broker cannot start
 
 `reason` is a stable constant for programs, the text is for people. api/status.py maps the classes to gRPC codes.
 """
@@ -22,7 +22,7 @@ from typing import Self
 
 
 class BrokerError(Exception):
-    """Base of everything the broker refuses on purpose."""
+    """Base of all intended errors of the broker."""
 
     def __init__(self, message: str, *, reason: str, field: str = "") -> None:
         """Takes the text for people, the constant for programs, and the field at fault."""
@@ -32,15 +32,16 @@ class BrokerError(Exception):
         self.field = field
 
     def as_outcome(self) -> Self:
-        """The error without the frames that it came through: kept among outcomes, it would keep all that is in them."""
+        """The error without its traceback: an error kept as an outcome would keep the frames' variables alive."""
         release(self)
         return self
 
 
 def release(error: BaseException | None) -> None:
-    """Has an error, and those behind it, let go of the frames that they came through, and of what is in those.
+    """Clears the tracebacks of an error and its causes.
 
-    A frame that keeps an error which came through it is a circle, and stays in memory until the garbage collector runs.
+    A frame that refers to an error whose traceback contains it is a reference cycle, and stays in memory until the
+    garbage collector runs.
     """
     while error is not None:
         behind = error.__cause__ or error.__context__
@@ -54,12 +55,12 @@ class InvalidArgument(BrokerError):
     def __init__(
         self, message: str, *, field: str, reason: str = "INVALID_ARGUMENT", position: int | None = None
     ) -> None:
-        """Names the field at fault, and where in its text the fault is: the character, from 1."""
+        """Takes the field at fault, and the position of the fault in its text (character, from 1)."""
         super().__init__(message, reason=reason, field=field)
         self.position = position
 
     def within(self, prefix: str) -> InvalidArgument:
-        """The same error seen from the message that holds the field."""
+        """The same error with the field prefixed by its message."""
         return InvalidArgument(self.message, field=f"{prefix}.{self.field}", reason=self.reason, position=self.position)
 
 
@@ -72,7 +73,7 @@ class AlreadyExists(BrokerError):
 
 
 class Refused(BrokerError):
-    """The request is right, the moment is not."""
+    """The request is valid, but not in the current state."""
 
 
 class VerdictConflict(Refused):
@@ -88,7 +89,7 @@ class StaleReceipt(Refused):
     """The lease behind a receipt handle ended."""
 
     def __init__(self, message: str, *, reason: str) -> None:
-        """Takes RECEIPT_STALE (somebody else has the message) or RECEIPT_GONE (the message is settled)."""
+        """Takes RECEIPT_STALE (another consumer has the message) or RECEIPT_GONE (the message is settled)."""
         super().__init__(message, reason=reason, field="receipt_handle")
 
 
@@ -96,7 +97,7 @@ class Overloaded(BrokerError):
     """Too much is waiting already."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
-        """Takes the seconds after which a retry has a chance."""
+        """Takes the seconds after which a retry may succeed."""
         super().__init__(message, reason="OVERLOADED")
         self.retry_after = retry_after
 
@@ -105,31 +106,31 @@ class StorageUnavailable(BrokerError):
     """The database cannot be reached, or does not write."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
-        """Takes the seconds after which a retry has a chance."""
+        """Takes the seconds after which a retry may succeed."""
         super().__init__(message, reason="STORAGE_UNAVAILABLE")
         self.retry_after = retry_after
 
 
 class RowsHeld(StorageUnavailable):
-    """Another session holds rows that this needs; the database is there, and takes other work."""
+    """Another session holds the needed rows; the database is reachable, and accepts other work."""
 
     def __init__(self, message: str, *, waited: bool = False) -> None:
-        """Takes whether it waited for them, in vain; otherwise it only asked."""
+        """Takes whether it waited for them; otherwise it did not wait."""
         super().__init__(message)
         self.waited = waited
 
 
 class StorageRejected(BrokerError):
-    """The database refused an item for a reason nobody foresaw."""
+    """The database refused an item for an unexpected reason."""
 
     def __init__(self, message: str) -> None:
-        """Takes the database's own words."""
+        """Takes the database's error text."""
         super().__init__(message, reason="STORAGE_REJECTED")
 
 
 class ConfigurationError(BrokerError):
-    """The broker cannot start like this."""
+    """The broker cannot start with these settings."""
 
     def __init__(self, message: str, *, field: str) -> None:
-        """Names the setting and the remedy."""
+        """Takes the setting and the remedy."""
         super().__init__(message, reason="CONFIGURATION", field=field)

@@ -58,7 +58,7 @@ class Settling:
 
         Args:
             handles: What to settle.
-            nack: What to say of them.
+            nack: Parameters of the nack.
             wait: Whether the caller waits for the results; otherwise refusals are logged.
 
         Returns:

@@ -37,7 +37,7 @@ _LISTED = {
 
 
 class AdminServicer(TopicAdminServicer, GroupAdminServicer):
-    """What operators need."""
+    """Implements AdminService: administration."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
         transactions: TransactionOperations,
         clock: Clock,
     ) -> None:
-        """Takes the services it speaks for, and the database's clock."""
+        """Takes the services it exposes, and the database's clock."""
         self._topics = topics
         self._groups = groups
         self._dead_letters = dead_letters
@@ -81,7 +81,7 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
     async def ResolveTransaction(
         self, request: admin_pb2.ResolveTransactionRequest, context: _Context
     ) -> admin_pb2.ResolveTransactionResponse:
-        """Decides a transaction in the producer's place."""
+        """Decides a transaction for the producer."""
         if request.resolution not in _VERDICTS:
             raise InvalidArgument(
                 "Say RESOLUTION_COMMIT, RESOLUTION_ROLLBACK or RESOLUTION_CHECK_AGAIN.", field="resolution"

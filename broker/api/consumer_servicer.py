@@ -51,7 +51,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         clock: Clock,
         broker_id: str,
     ) -> None:
-        """Takes the services it speaks for, who waits, the database's clock, and the broker's name."""
+        """Takes the services it exposes, the wake-ups, the database's clock, and the broker's name."""
         self._delivery = delivery
         self._receipts = receipts
         self._reader = reader
@@ -63,7 +63,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self._streams: set[_ConsumeOutbox] = set()
 
     def drain(self) -> None:
-        """Ends all consume streams and all waiting, so that consumers go to another broker."""
+        """Ends all consume streams and all waits, so that consumers switch to another broker."""
         self._wakeups.drain()
         for outbox in self._streams:
             outbox.close()
@@ -84,7 +84,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         outbox: _ConsumeOutbox = Outbox()
         self._streams.add(outbox)
         if self._wakeups.draining:
-            # It came after the others were ended; nobody would end this one.
+            # It was opened after the others were ended, so it would not be ended.
             outbox.close()
         try:
             yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
@@ -93,7 +93,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 self._take_requests(request_iterator, subscription, outbox),
                 heartbeat=heartbeat,
             ):
-                # What is serialized already passes as it is: see CallInterceptor.
+                # Serialized messages are passed through: see CallInterceptor.
                 yield cast("consumer_pb2.ConsumeResponse", response)
         finally:
             self._streams.discard(outbox)
@@ -111,9 +111,9 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 deliveries.add_deliveries(response.deliveries.deliveries, parts)
                 handed_out = [part.handed_out() for part in parts]
                 ready = response.SerializeToString()
-                # While a slow consumer is waited for, the bodies are kept once.
+                # While waiting for a slow consumer, the bodies are kept only once.
                 del parts, response
-                # What never left, the next consumer gets at once.
+                # Messages that were not sent go to the next consumer at once.
                 await outbox.write(ready, partial(subscription.give_back, handed_out))
 
     async def _take_requests(
@@ -145,7 +145,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             await outbox.write(response)
 
     async def _answered(self, settling: Coroutine[object, object, ReceiptResults], request: Request) -> ReceiptResults:
-        # What is refused as a whole is refused handle by handle here, so that the stream goes on.
+        # A request that is refused as a whole is refused handle by handle here, so that the stream continues.
         try:
             return await settling
         except BrokerError as error:
@@ -185,7 +185,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 sent = True
             finally:
                 if not sent:
-                    # What never left, the next consumer gets at once.
+                    # Messages that were not sent go to the next consumer at once.
                     await asyncio.shield(subscription.give_back(handed_out))
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
@@ -196,7 +196,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         return response
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: _Context) -> consumer_pb2.NackResponse:
-        """Gives messages back."""
+        """Returns messages for redelivery."""
         results = await self._nack(request)
         response = consumer_pb2.NackResponse()
         deliveries.add_receipt_results(response.results, request.receipt_handles, results)
@@ -205,7 +205,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def ExtendLease(
         self, request: consumer_pb2.ExtendLeaseRequest, context: _Context
     ) -> consumer_pb2.ExtendLeaseResponse:
-        """Keeps leases for longer."""
+        """Extends leases."""
         results = await self._extend(request)
         response = consumer_pb2.ExtendLeaseResponse()
         deliveries.add_receipt_results(response.results, request.receipt_handles, results)
@@ -246,7 +246,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def MeasureQueue(
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
     ) -> consumer_pb2.MeasureQueueResponse:
-        """Returns how many bytes a part of a queue has."""
+        """Returns the size of a part of a queue in bytes."""
         found = await self._reader.measure_queue(
             request.topic, request.queue, request.offset, request.end_offset, request.max_bytes, request.topic_id
         )
@@ -255,7 +255,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def QueueOffsets(
         self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
     ) -> consumer_pb2.QueueOffsetsResponse:
-        """Returns where queues begin and end, and how far a group has come."""
+        """Returns the first and last offsets of queues, and a group's progress."""
         states = await self._topics.queue_states(request.topic, request.consumer_group)
         topic_id = states[0].topic_identity if states else ""
         offsets: Sequence[int] = ()
@@ -278,7 +278,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
     async def CommitOffsets(
         self, request: consumer_pb2.CommitOffsetsRequest, context: _Context
     ) -> consumer_pb2.CommitOffsetsResponse:
-        """Notes how far a group has come that reads by offset."""
+        """Records the progress of a group that reads by offset."""
         offsets = [(each.queue, each.offset) for each in request.queues]
         await self._groups.commit(request.consumer_group, request.topic, offsets, request.topic_id)
         return consumer_pb2.CommitOffsetsResponse()

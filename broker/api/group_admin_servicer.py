@@ -1,4 +1,4 @@
-"""AdminService, as far as consumer groups go."""
+"""AdminService: the part for consumer groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """What operators need for consumer groups."""
+    """Administration of consumer groups."""
 
     _dead_letters: DeadLetterService
     _groups: GroupService
@@ -68,12 +68,12 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.UpdateGroupResponse(group=groups.group(group, wanted))
 
     async def PauseGroup(self, request: admin_pb2.PauseGroupRequest, context: _Context) -> admin_pb2.PauseGroupResponse:
-        """Stops handing out messages to a group, or goes on."""
+        """Pauses or resumes delivery to a group."""
         group, wanted = await self._groups.pause(request.group, paused=not request.resume, reason=request.reason)
         return admin_pb2.PauseGroupResponse(group=groups.group(group, wanted))
 
     async def SeekGroup(self, request: admin_pb2.SeekGroupRequest, context: _Context) -> admin_pb2.SeekGroupResponse:
-        """Moves a group to another place."""
+        """Moves a group to another position."""
         to, offset = filters.place_in(request.to, "to")
         queue_no = request.queue if request.HasField("queue") else None
         states = await self._groups.seek(request.group, request.topic, queue_no, to=to, offset=offset)
@@ -89,7 +89,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListDeadLetters(
         self, request: admin_pb2.ListDeadLettersRequest, context: _Context
     ) -> admin_pb2.ListDeadLettersResponse:
-        """Lists what a group could not handle."""
+        """Lists a group's dead letters."""
         wanted = filters.filter_in(request.filter, "filter")
         found, following = await self._dead_letters.page(request.group, wanted, request.page_token, request.page_size)
         response = admin_pb2.ListDeadLettersResponse(next_page_token=following)

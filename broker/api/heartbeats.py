@@ -1,6 +1,6 @@
-"""What is said on a stream where there is nothing else to say: so clients know a broker that hangs from a quiet one.
+"""Heartbeats on silent streams, by which clients distinguish a hung broker from a quiet one.
 
-gRPC answers pings of a connection also where the event loop behind it stands still.
+gRPC answers pings of a connection even when the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST_SELDOM = 3600 * MOST_OFTEN
 def agreed(
     wish: Subscribe | RegisterProducer, field: str, answer: Subscribed | ProducerRegistered, response: Response
 ) -> Heartbeat[Response] | None:
-    """The heartbeat that a client wishes for, noted in the answer to its first request; None: it wants none.
+    """The heartbeat that a client requests, repeated in the answer to its first request; None: it requests none.
 
     Raises:
-        InvalidArgument: it is too often or too seldom.
+        InvalidArgument: the interval is out of bounds.
     """
     if not wish.HasField("heartbeat"):
         return None

@@ -23,7 +23,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
     """Ordinary messages."""
 
     def __init__(self, sending: SendService) -> None:
-        """Takes the service it speaks for."""
+        """Takes the service it exposes."""
         self._sending = sending
 
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:

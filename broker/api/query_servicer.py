@@ -22,7 +22,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     """Finding messages."""
 
     def __init__(self, queries: MessageQueries) -> None:
-        """Takes the service it speaks for."""
+        """Takes the service it exposes."""
         self._queries = queries
 
     async def GetMessage(self, request: query_pb2.GetMessageRequest, context: _Context) -> query_pb2.GetMessageResponse:
@@ -44,7 +44,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
         self, request: query_pb2.FindMessagesRequest, context: _Context
     ) -> query_pb2.FindMessagesResponse:
         """Finds messages of a topic by key, by time, or both."""
-        # "from" is a word of Python's own.
+        # "from" is a keyword of Python.
         since = getattr(request, "from") if request.HasField("from") else None
         found, following = await self._queries.messages(
             request.topic,
@@ -62,7 +62,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def GetTimeline(
         self, request: query_pb2.GetTimelineRequest, context: _Context
     ) -> query_pb2.GetTimelineResponse:
-        """Returns what happened to a message."""
+        """Returns the events of a message."""
         response = query_pb2.GetTimelineResponse()
         for event in await self._queries.timeline(*parse_message_id(request.message_id)):
             await self._add(response, event, request.message_id)

@@ -23,7 +23,7 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
     """Exactly-once output."""
 
     def __init__(self, epochs: EpochService) -> None:
-        """Takes the service it speaks for."""
+        """Takes the service it exposes."""
         self._epochs = epochs
 
     async def PrepareEpoch(
@@ -57,12 +57,12 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         return sink_pb2.AbortEpochResponse(already_committed=await self._epochs.abort(_epoch(request.epoch)))
 
     async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:
-        """Forgets a sink."""
+        """Deletes a sink."""
         await self._epochs.delete(request.sink)
         return sink_pb2.DeleteSinkResponse()
 
     async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
-        """Returns how far a sink is."""
+        """Returns the state of a sink."""
         found = await self._epochs.find(request.sink)
         response = sink_pb2.GetSinkResponse()
         response.sink.name, response.sink.query_id = found.name, found.query_id

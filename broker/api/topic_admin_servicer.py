@@ -1,4 +1,4 @@
-"""AdminService, as far as topics go."""
+"""AdminService: the part for topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """What operators need for topics."""
+    """Administration of topics."""
 
     _topics: TopicService
 

@@ -59,7 +59,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         answers: CheckAnswers,
         broker_id: str,
     ) -> None:
-        """Takes the services it speaks for."""
+        """Takes the services it exposes."""
         self._transactions = transactions
         self._operations = operations
         self._sessions = sessions
@@ -113,7 +113,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
     async def CheckTransactions(
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: _CheckContext
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
-        """Asks the producer about its transactions, for as long as it listens."""
+        """Sends checks to the producer, as long as its stream is open."""
         producer = await self._introduced(request_iterator)
         registered = transaction_pb2.ProducerRegistered(broker_id=self._broker_id)
         beat = transaction_pb2.CheckTransactionsResponse(heartbeat=message_pb2.Heartbeat())
@@ -160,9 +160,9 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                     await room.acquire()
                     task = answers.create_task(self._take_answer(request.answer, session, outbox))
                     task.add_done_callback(lambda _: room.release())
-            except BrokerError as error:  # It cannot be decoded, or there is no room for it.
+            except BrokerError as error:  # It cannot be decoded, or exceeds the budget.
                 refused = error.as_outcome()
-        # Not raised inside: the group would wrap it, and a wrapped error is an unknown one.
+        # Not raised inside: the task group would wrap it, and a wrapped error is not recognised.
         if refused is not None:
             raise refused
 
@@ -181,7 +181,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                 return
             outcome = taken
         except BrokerError as error:
-            # Also when the database is unreachable: the transaction stays as it is and is checked again.
+            # Also when the database is unreachable: the transaction is unchanged and is checked again.
             outcome = error.as_outcome()
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")

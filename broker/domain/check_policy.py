@@ -1,6 +1,6 @@
-"""When the broker asks a producer back, and when it stops.
+"""When the broker checks a transaction, and when it stops.
 
-RocketMQ's rule and defaults: the first check after 6 s (later if the producer asked for later, never earlier), then
+RocketMQ's rule and defaults: the first check after 6 s (later if the producer requested it, never earlier), then
 one every 30 s, 15 at most. After the last one went unanswered for one more interval, the transaction is parked.
 """
 
@@ -28,7 +28,7 @@ class CheckPolicy:
     max_checks: int = 15
 
     def __post_init__(self) -> None:
-        """Refuses times that would ask without pause, or never."""
+        """Refuses times that would check without pause, or never."""
         if self.first_check < 0:
             raise ConfigurationError("first_check must be 0 s or more.", field="first_check")
         if self.interval < 10_000:

@@ -1,4 +1,4 @@
-"""Where time comes from: always from outside."""
+"""The clock, which is always injected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Returns the time that leases, checks and retention go by."""
+    """The clock of leases, checks and retention."""
 
     def now(self) -> int:
         """Microseconds since 1970 (UTC), of the database's clock."""

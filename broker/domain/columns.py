@@ -1,4 +1,4 @@
-"""Messages of the log by columns: many of them cost little more than one."""
+"""Messages of the log by columns: many cost little more than one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class LogColumns:
     """Messages of one queue, in the order of their offsets; each column has an entry for each of them.
 
-    Times are in microseconds. What most messages do not have is None where none of them has it. Among the properties
-    are those that the broker keeps there.
+    Times are in microseconds. Optional columns are None if no message has a value. The properties include the broker's
+    own ones.
     """
 
     topic: str
@@ -31,5 +31,5 @@ class LogColumns:
     message_groups: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return len(self.offsets)

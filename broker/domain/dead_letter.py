@@ -1,4 +1,4 @@
-"""Dead letters: messages that a group could not handle, and what is kept of where they came from."""
+"""Dead letters: messages that a group could not handle, and the record of their origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTEMPTS, _REASON, _CLIENT = "halfmq.attempts", "halfmq.reason", "halfmq.client
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead letter was delivered from, how often, and why it was given up.
+    """A dead letter's origin, number of deliveries, and reason.
 
     Attributes:
         client_id: in a broadcasting group, the consumer that could not handle it.
@@ -28,7 +28,7 @@ class Origin:
     client_id: str = ""
 
     def added_to(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Properties of a message with what tells its origin."""
+        """Properties of a message, with its origin added."""
         told = {
             **without_origin(properties),
             _TOPIC: self.topic,
@@ -43,7 +43,7 @@ class Origin:
 
 
 def origin_of(properties: Mapping[str, str]) -> Origin | None:
-    """Where a dead letter came from, as its properties tell; None for any other message."""
+    """A dead letter's origin, from its properties; None for any other message."""
     try:
         return Origin(
             properties[_TOPIC],

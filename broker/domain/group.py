@@ -36,11 +36,11 @@ class ExhaustedPolicy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What can be set of a group; times in microseconds.
+    """Settings of a group; times in microseconds.
 
     Attributes:
         start_at: None: as the mode suggests.
-        keep_unread: whether retention spares what it has not handled.
+        keep_unread: whether retention keeps messages that it has not handled.
         fifo: whether RocketMQ's push consumers get message groups in batches, and keep the order themselves.
     """
 
@@ -78,7 +78,7 @@ class ConsumerGroup:
 
     Attributes:
         name: of a member, the name of its group.
-        epoch: grows with every change, so that brokers notice.
+        epoch: incremented by every change, so that brokers detect it.
         parent_id: of a member, the group it belongs to.
         client_id: of a member, its consumer.
     """
@@ -105,7 +105,7 @@ class ConsumerGroup:
 
     @property
     def start_at(self) -> int:
-        """Where it begins with a topic that it never read: EARLIEST, LATEST, or a time."""
+        """Where it starts in a topic that it never read: EARLIEST, LATEST, or a time."""
         if self.settings.start_at is not None:
             return self.settings.start_at
         return LATEST if self.settings.mode is GroupMode.BROADCASTING else EARLIEST

@@ -1,7 +1,7 @@
 """Identities: 16 bytes inside, UUID text outside.
 
-Version 7 (RFC 9562) ids start with the time, so new rows go to the right end of a clustered index. Clients of RocketMQ
-name their messages by 34 hexadecimal digits: `01`, and the 16 bytes. Where an id is read, both are understood.
+Version 7 (RFC 9562) ids start with the time, so new rows are appended to a clustered index. Clients of RocketMQ
+identify messages by 34 hexadecimal digits: `01`, and the 16 bytes. Both forms are accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
 
 
 def parse_id(text: str, field: str = "transaction_id") -> bytes:
-    """The 16 bytes of a UUID text, or of a RocketMQ client's name of a message.
+    """The 16 bytes of a UUID text, or of a RocketMQ client's message id.
 
     Raises:
         InvalidArgument: the text is neither.
@@ -44,7 +44,7 @@ def parse_message_id(text: str, field: str = "message_id") -> tuple[bytes, int]:
     """Transaction id and position that a message's identity is made of.
 
     Raises:
-        InvalidArgument: the text is no identity of a message.
+        InvalidArgument: the text is not a message id.
     """
     own_id, dot, number = text.partition(".")
     if dot and not (number.isascii() and number.isdigit() and len(number) <= MAX_POSITION_DIGITS):

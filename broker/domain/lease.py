@@ -1,16 +1,16 @@
-"""Range leases: who may handle which offsets, and until when.
+"""Range leases: which consumer may handle which offsets, and until when.
 
-Handing out the offsets [first, first + count) of a queue to a consumer makes one lease, not one record per message. A
-lease carries a token that changes whenever somebody else takes the lease over, so an acknowledgement by the former
-owner is recognised as stale (a fencing token). Settled messages are marked in a bitmap; a lease whose messages are all
-settled is gone. A message that is given back alone moves into a lease of its own, with its own time.
+Delivering the offsets [first, first + count) of a queue to a consumer creates one lease, not one record per message. A
+lease has a fencing token that changes whenever another owner takes the lease over, so an acknowledgement by the former
+owner is detected as stale. Settled messages are marked in a bitmap; a lease whose messages are all settled is deleted.
+A message that is nacked individually moves into a separate lease, with its own time.
 
-`available_at` is the one time of a lease: until then it belongs to its owner (or waits, when it has none); from then
-on whoever pulls next takes it, as the next attempt.
+`available_at` is the one time of a lease: until then it belongs to its owner (or waits, when it has none); from then on
+the next consumer that pulls takes it, as the next attempt.
 
-Messages of a message group keep their order: they have leases of their own, one of which may be held or waited for at a
-time, the others stand behind it (`available_at` is NEVER) until it is gone. Such a lease is given back as a whole, and
-its attempt counts for its head, the first message that is not settled: those behind it have not been tried.
+Messages of a message group keep their order: they have separate leases, one of which may be held or waiting at a time;
+the others are queued behind it (`available_at` is NEVER) until it is deleted. Such a lease is nacked as a whole, and
+its attempt counts for its head, the first message that is not settled: those after it have not been tried.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 NEVER = 1 << 62
 
 LONGEST_HOLD = 24 * 3600 * 1_000_000
-"""Microseconds after which one delivery is extended no more; its last extension lasts as long as it was to."""
+"""Microseconds after which a delivery cannot be extended further; its last extension keeps its duration."""
 _LEFT_ALONE = 30 * 24 * 3600 * 1_000_000
 _MINUTE = 60 * 1_000_000
 _RANDOM_BITS = 36
 
 
 def token_of(time: int, chance: int) -> int:
-    """A fencing token that tells, to the minute, when its delivery began; `chance` is what cannot be guessed of it."""
+    """A fencing token with the minute in which its delivery began; `chance` is its unguessable part."""
     return (-(-time // _MINUTE) << _RANDOM_BITS | chance & (1 << _RANDOM_BITS) - 1) & (1 << 62) - 1
 
 
 def extended_until_at_most(token: int, now: int) -> int:
-    """The time from which on the delivery of a token is extended no more; NEVER for a token that does not tell.
+    """The time from which the delivery of a token cannot be extended; NEVER for a token without a time.
 
-    Older brokers made tokens of chance alone. What they seem to tell is no time of late, but for one in a thousand.
+    Older brokers generated fully random tokens. Only one in a thousand of them looks like a recent time.
     """
     until = (token >> _RANDOM_BITS) * _MINUTE + LONGEST_HOLD
     return until if now - _LEFT_ALONE <= until <= now + LONGEST_HOLD + _MINUTE else NEVER
 
 
-# One text for each number: what is not as it was handed out is not a handle.
+# One text per number: any other spelling is not a handle.
 _NUMBER = "(?:0|[1-7][0-9a-f]{15}|[1-9a-f][0-9a-f]{0,14})"
 _RECEIPT = re.compile(rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})")
 _OFFSETS = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})*")
@@ -56,7 +56,7 @@ _OFFSETS = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})*")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Names one delivery of one message: its lease, the token of that delivery, and the offset."""
+    """Identifies one delivery of one message: its lease, the token of that delivery, and the offset."""
 
     lease_id: int
     token: int
@@ -64,7 +64,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, handle: str) -> Self:
-        """The receipt that a handle names.
+        """Parses a receipt handle.
 
         Raises:
             InvalidArgument: the text is not a receipt handle.
@@ -76,12 +76,12 @@ class Receipt:
 
     @property
     def lease_key(self) -> str:
-        """Lease and token as a text: what the handles of one lease have in common."""
+        """Lease and token as a text: the common part of the handles of one lease."""
         return f"{self.lease_id:x}.{self.token:x}"
 
     @property
     def handle(self) -> str:
-        """The text that consumers send back."""
+        """The receipt handle."""
         return f"{self.lease_id:x}.{self.token:x}.{self.offset:x}"
 
 
@@ -89,7 +89,7 @@ def parse_offsets(texts: Sequence[str]) -> list[int]:
     """The offsets in the last parts of receipt handles.
 
     Raises:
-        InvalidArgument: a text is none.
+        InvalidArgument: a text is malformed.
     """
     # None of them has a dot in it: it would not be the last part.
     together = ".".join(texts)
@@ -108,7 +108,7 @@ def _no_receipt(text: str) -> InvalidArgument:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Some consecutive offsets of a queue in the hands of one consumer of a group.
+    """Consecutive offsets of a queue, leased to one consumer of a group.
 
     Attributes:
         settled: bit i is set when offset `first + i` needs no further delivery under this lease.
@@ -131,7 +131,7 @@ class Lease:
 
     @classmethod
     def of_offsets(cls, group_id: int, queue_id: int, offsets: Sequence[int], **others: Any) -> Self:
-        """A lease of these ascending offsets only; those between them belong to others, as if they had moved."""
+        """A lease of these ascending offsets only; those between them are marked as moved."""
         first, count = offsets[0], offsets[-1] - offsets[0] + 1
         foreign = (1 << count) - 1 & ~bits_of(offsets, first)
         return cls(
@@ -160,10 +160,10 @@ class Lease:
         return offsets_of((1 << self.count) - 1 & ~self.settled, self.first)
 
     def check_receipt(self, token: int, offset: int) -> None:
-        """Refuses a receipt that does not speak for this lease any more.
+        """Refuses a receipt that is no longer valid for this lease.
 
         Raises:
-            StaleReceipt: another delivery of the message has been made, or the message moved on.
+            StaleReceipt: the message was delivered again, or moved to another lease.
         """
         if token != self.token:
             raise StaleReceipt(
@@ -178,14 +178,14 @@ class Lease:
             )
 
     def settle(self, offsets: Iterable[int]) -> Lease:
-        """The lease with these offsets handled. Offsets that were settled before stay so."""
+        """The lease with these offsets handled; offsets that were settled before are unchanged."""
         settled = self.settled
         for offset in offsets:
             settled |= 1 << offset - self.first
         return replace(self, settled=settled)
 
     def move_out(self, offsets: Iterable[int]) -> Lease:
-        """The lease with these offsets gone to leases of their own, or to the dead letter topic."""
+        """The lease with these offsets moved to separate leases, or to the dead letter topic."""
         gone = self.settle(offsets).settled & ~self.settled
         return replace(self, settled=self.settled | gone, moved=self.moved | gone)
 
@@ -194,7 +194,7 @@ class Lease:
         after = replace(self, settled=self.settled | bits)
         if self.message_group is None or after.done or after.head == self.head:
             return after
-        # Another message is the first one now: this delivery is the first that tries it.
+        # Another message is the head now: this delivery is its first attempt.
         return replace(after, attempt=1, last_error=None)
 
     def back(self, *, token: int, available_at: int, untried: bool, reason: str | None) -> Lease:
@@ -223,12 +223,12 @@ class Lease:
         )
 
     def take_over(self, *, owner: str, token: int, until: int) -> Lease:
-        """The lease in new hands: the next attempt, under a new token."""
+        """The lease with a new owner: the next attempt, under a new token."""
         return replace(self, owner=owner, token=token, attempt=self.attempt + 1, available_at=until)
 
 
 def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Consecutive stretches of ascending offsets, as (first, count)."""
+    """Consecutive runs of ascending offsets, as (first, count)."""
     stretches: list[tuple[int, int]] = []
     for offset in offsets:
         if stretches and stretches[-1][0] + stretches[-1][1] == offset:
@@ -259,7 +259,7 @@ def offsets_of(bits: int, first: int) -> Sequence[int]:
 
 
 def held_too_long() -> Refused:
-    """What is said when a delivery is to be extended that is too old for it."""
+    """The error for extending a delivery that is too old."""
     return Refused(
         f"This delivery is {LONGEST_HOLD // 3_600_000_000} h old and extended no more: settle it before its lease ends,"
         " or it is delivered again. Acknowledge longer work when it is taken on, not when it is done.",
@@ -269,7 +269,7 @@ def held_too_long() -> Refused:
 
 
 def receipt_gone() -> StaleReceipt:
-    """What is said of a receipt whose lease does not exist any more."""
+    """The error for a receipt whose lease does not exist any more."""
     return StaleReceipt(
         "Every message of this lease is settled already (handled, given back, or delivered again under another lease).",
         reason="RECEIPT_GONE",

@@ -1,4 +1,4 @@
-"""What is refused at the door. The defaults are RocketMQ's where it has one."""
+"""Limits of requests. The defaults are RocketMQ's where it has one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MAX_MESSAGE_GROUP_BYTES = 64
 MAX_DEDUP_KEY_BYTES = 255
 MAX_KEY_BYTES = 16 * 1024
 MAX_KEYS = 1000
-"""Of a message: each has an entry in an index, and all of them together have to fit into a column of 64 KiB."""
+"""Per message: each has an index entry, and all together have to fit into a column of 64 KiB."""
 LONGEST_DELAY = 366 * 24 * 3600 * 1_000_000
 MAX_CLIENT_ID = 255
 MAX_REASON = 500
 MAX_OPERATOR = 255
 MAX_TOPICS_OF_CLIENT = 1000
 MAX_PRODUCER_GROUPS = 10_000
-"""Of a database: producers make them by their names alone, and every look for due checks goes through all of them."""
+"""Per database: they are created implicitly, and every query for due checks visits all of them."""
 MAX_GROUPS_MADE = 10_000
-"""Consumer groups beyond which none is made because somebody named it; operators may make more."""
+"""Limit of implicitly created consumer groups; operators may create more."""
 MAX_RECEIPTS = MAX_CREDITS = 100_000
 MAX_TRANSACTION_BYTES = 30 * 1024 * 1024
 """Bytes of a transaction's bodies, keys and properties: a check carries them all, in one message of 32 MiB at most."""
@@ -56,12 +56,12 @@ def check_name(name: str, *, field: str, longest: int) -> None:
 
 
 def check_topic_name(name: str, field: str = "topic") -> None:
-    """Refuses a topic name that cannot be."""
+    """Refuses an invalid topic name."""
     check_name(name, field=field, longest=MAX_TOPIC_NAME)
 
 
 def check_group_name(name: str, field: str) -> None:
-    """Refuses a group name that cannot be."""
+    """Refuses an invalid group name."""
     check_name(name, field=field, longest=MAX_GROUP_NAME)
 
 
@@ -74,7 +74,7 @@ def check_client_id(client_id: str, field: str = "client_id") -> None:
 
 
 def check_operator(operator: str) -> str:
-    """An operator's name as it is kept: `operator` where none is given."""
+    """An operator's name as recorded: `operator` by default."""
     operator = operator.strip()
     if len(operator) > MAX_OPERATOR:
         raise InvalidArgument(f"A name of {len(operator)} characters; {MAX_OPERATOR} are allowed.", field="operator")
@@ -84,7 +84,7 @@ def check_operator(operator: str) -> str:
 
 
 def check_search_key(key: str, field: str = "key") -> None:
-    """Refuses a key that no message can have."""
+    """Refuses an invalid key."""
     _check_label(key, field, MAX_KEY_BYTES)
 
 
@@ -97,7 +97,7 @@ def check_count(count: int, most: int, field: str) -> None:
 
 
 def check_transaction_size(size: int) -> None:
-    """Refuses a transaction that no check could carry."""
+    """Refuses a transaction that does not fit into a check."""
     if size > MAX_TRANSACTION_BYTES:
         raise InvalidArgument(
             f"The messages of the transaction have {size} bytes; {MAX_TRANSACTION_BYTES} are allowed. Store large"
@@ -108,12 +108,12 @@ def check_transaction_size(size: int) -> None:
 
 
 def same_key_twice(field: str) -> InvalidArgument:
-    """The refusal of two messages with one dedup_key in one transaction."""
+    """The error for two messages with one dedup_key in one transaction."""
     return InvalidArgument("Another message of this transaction for this topic has the same dedup_key.", field=field)
 
 
 def check_reason(reason: str, field: str = "reason") -> str:
-    """A reason as it is kept: at most 500 characters, without control characters."""
+    """A reason as stored: at most 500 characters, without control characters."""
     if len(reason) > MAX_REASON:
         raise InvalidArgument(f"A reason of {len(reason)} characters; {MAX_REASON} are allowed.", field=field)
     return _CONTROL.sub(" ", reason)
@@ -190,7 +190,7 @@ class Limits:
             )
 
     def set_delivery(self, message: Message, now: int) -> None:
-        """Makes a delay a time, and refuses a time that is too far away.
+        """Converts a delay to a time, and refuses a time that is too far ahead.
 
         Raises:
             InvalidArgument: names the field and the bound.

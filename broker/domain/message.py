@@ -1,4 +1,4 @@
-"""Messages: as a producer gives them, and as the log holds them."""
+"""Messages: as sent by producers, and as stored in the log."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What the broker keeps among the properties of a stored message; producers may not use such names.
+# The broker's own properties of a stored message; producers may not use such names.
 PRIORITY, DELIVER_AT, DEDUP_KEY = "halfmq.priority", "halfmq.deliver-at", "halfmq.dedup-key"
-# A tag that is longer than its column. It stands there in the tables only; who reads them gets it as the tag.
+# A tag that is longer than its column; stored as a property, and read as the tag.
 LONG_TAG = "halfmq.tag"
-# What the gateway for RocketMQ's clients keeps there.
+# Properties of the gateway for RocketMQ's clients.
 ROCKETMQ_ID, BORN_HOST, TRACE_CONTEXT = "halfmq.rocketmq-id", "halfmq.born-host", "halfmq.trace-context"
 
 
 SHORT_TAG = 255
-"""Characters of a tag that its column has room for."""
+"""Maximum characters of a tag in its column."""
 
 
 @dataclass(slots=True)
 class Message:
-    """A message as a producer writes it. What is in it is not shown by repr, which goes into logs.
+    """A message as a producer writes it. Its contents are not shown by repr, which is logged.
 
     Attributes:
         deliver_at: when consumers may get it (microseconds); None: at once.
-        delay: not before so long after it was taken in; becomes `deliver_at` there.
+        delay: time after the broker stores it; converted to `deliver_at` then.
         dedup_key: business identity.
-        notes: what the broker keeps besides, under names of its own.
+        notes: the broker's own properties.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class Message:
 
     @property
     def stored_properties(self) -> dict[str, str]:
-        """Its properties as they are stored, with what the broker keeps among them."""
+        """Its properties as stored, with the broker's own ones."""
         if not (self.priority or self.dedup_key or self.notes or self.deliver_at is not None):
             return self.properties
         stored = {**self.properties, **(self.notes or {})}
@@ -59,7 +59,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of body, keys and properties, and of a tag that is as large as they can be."""
+        """Bytes of body, keys and properties, and of a large tag."""
         size = len(self.body)
         if self.tag is not None and len(self.tag) > SHORT_TAG:
             size += len(self.tag.encode())
@@ -71,7 +71,7 @@ class Message:
 
 @dataclass(slots=True)
 class LogMessage:
-    """A message in the log; times in microseconds. Among the properties are those that the broker keeps there."""
+    """A message in the log; times in microseconds. The properties include the broker's own ones."""
 
     topic: str
     queue_no: int
@@ -99,7 +99,7 @@ class LogMessage:
 
 @dataclass(slots=True)
 class Candidate:
-    """What a filter looks at: a message of the log without its body; times in microseconds."""
+    """A message of the log without its body, for filters; times in microseconds."""
 
     topic: str
     queue_no: int
@@ -122,7 +122,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class LogPosition:
-    """A place in the log, or the time that a message waits for, or when it was recalled; times in microseconds."""
+    """A position in the log, or a delivery time, or the time of a recall; times in microseconds."""
 
     topic: str
     queue_no: int

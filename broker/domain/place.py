@@ -1,4 +1,4 @@
-"""Where a message is: in a queue, waiting for its time, or recalled."""
+"""A message's place: in a queue, scheduled, or recalled."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class InLog(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """Waiting until a time (microseconds); `topic_id` 0 where it is not known."""
+    """Scheduled for a time (microseconds); `topic_id` 0 if unknown."""
 
     due: int
     topic_id: int = 0
 
 
 class Recalled(NamedTuple):
-    """Taken back at a time, before it was due; times in microseconds."""
+    """Recalled at a time, before it was due; times in microseconds."""
 
     recalled_at: int
     topic_id: int

@@ -1,4 +1,4 @@
-"""When a message that was given back is delivered again, and when it is given up.
+"""When a nacked message is delivered again, and when it becomes a dead letter.
 
 The delays are RocketMQ's (18 steps from 1 s to 2 h); by default a message is delivered once and retried 16 times,
 then it goes to the group's dead letter topic.
@@ -25,13 +25,13 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 
 
 def dead_letter_topic(group: str) -> str:
-    """Name of the topic that takes what a group could not handle."""
+    """Name of a group's dead letter topic."""
     return DEAD_LETTER_PREFIX + group
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and after which delays (microseconds) a message is delivered again; `for_ever`: never given up."""
+    """How often and after which delays (microseconds) a message is delivered again; `for_ever`: without limit."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     delays: tuple[int, ...] = ROCKETMQ_DELAYS

@@ -21,7 +21,7 @@ LONGEST_DEDUP_WINDOW = 366 * DAY
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What can be set of a topic; times in microseconds, `retention_bytes` 0 for no bound."""
+    """Settings of a topic; times in microseconds, `retention_bytes` 0 for no limit."""
 
     queue_count: int = 4
     retention: int = 3 * DAY
@@ -33,7 +33,7 @@ class TopicSettings:
         """Refuses settings out of bounds.
 
         Args:
-            prefix: stands before the name of the field at fault, such as `topic.`.
+            prefix: prefix of the name of the field at fault, such as `topic.`.
 
         Raises:
             InvalidArgument: names the field and its bounds.
@@ -56,7 +56,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """What to change of a topic; None leaves a setting as it is."""
+    """Changes of a topic; None leaves a setting unchanged."""
 
     queue_count: int | None = None
     retention: int | None = None
@@ -64,7 +64,7 @@ class TopicChange:
     dedup_window: int | None = None
 
     def applied_to(self, topic: Topic) -> TopicSettings:
-        """The settings that the topic gets."""
+        """The resulting settings."""
         now = topic.settings
         return TopicSettings(
             now.queue_count if self.queue_count is None else self.queue_count,
@@ -80,8 +80,8 @@ class Topic:
     """A topic; `queue_ids[n]` is the database's number of queue n; times and durations in microseconds.
 
     Attributes:
-        priorities: the priority of the messages in each queue; none given: 0 for all.
-        group_queues: message groups lie in the queues below this number, which never changes.
+        priorities: the priority of the messages in each queue; empty: 0 for all.
+        group_queues: message groups are in the queues below this number, which never changes.
     """
 
     topic_id: int
@@ -96,7 +96,7 @@ class Topic:
 
     @property
     def identity(self) -> str:
-        """Returns it from others of its name, which were made before or later, or in another database."""
+        """Distinguishes it from others of its name: earlier or later ones, or in another database."""
         return f"{self.topic_id}-{self.created_at}"
 
     @property
@@ -111,7 +111,7 @@ class Topic:
 
     @property
     def settings(self) -> TopicSettings:
-        """What was set of it."""
+        """Its settings."""
         return TopicSettings(
             self.queue_count, self.retention, self.retention_bytes, self.dedup_window, self.priority_levels
         )
@@ -121,7 +121,7 @@ class Topic:
         return queue_for_group(message_group, self.group_queues or self.queue_count)
 
     def choose_queue(self, queue_no: int | None, priority: int, rotation: int) -> int:
-        """The database's number of the queue for a message: the given one, or one of its priority, by turns."""
+        """The database's number of the queue for a message: the given one, or one of its priority, in rotation."""
         if queue_no is not None:
             return self.queue_ids[queue_no]
         if not self.priorities:
@@ -143,12 +143,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Where a queue begins and ends, and how far a group has come in it.
+    """First and last offset of a queue, and a group's progress in it.
 
     Attributes:
         waiting_since: when the first message that the group has not handled became visible (microseconds).
-        client_id: whose progress it is, in a broadcasting group.
-        topic_identity: tells the topic from others of its name.
+        client_id: the member, in a broadcasting group.
+        topic_identity: distinguishes the topic from others of its name.
     """
 
     topic: str
@@ -166,5 +166,5 @@ class QueueState:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not handled: in flight, and never handed out."""
+        """Messages that the group has not handled: in flight, and never delivered."""
         return self.in_flight + max(0, self.max_offset - max(self.next_offset, self.min_offset))

@@ -1,13 +1,12 @@
-"""The life of a transaction, in one table.
+"""The life cycle of a transaction, in one table.
 
 A transaction is *prepared* when its half messages are stored: durable, and invisible to consumers. It ends with a
-verdict. COMMIT puts every message into its topic's log, ROLLBACK drops them all; there is no other way out, and a
-verdict never changes: the same one again is answered like the first time, the opposite one is refused with the
-recorded outcome.
+verdict. COMMIT puts every message into its topic's log, ROLLBACK drops them all; there are no other ends, and a verdict
+never changes: a repeated one gets the same answer, the opposite one is refused with the recorded outcome.
 
-The producer gives the verdict after its local transaction. When it does not (it crashed, the call was lost), the
-broker asks back, a limited number of times; a transaction nobody can answer for is *parked* and waits for an
-operator. Only an operator moves a parked transaction.
+The producer sends the verdict after its local transaction. When it does not (it crashed, the call was lost), the broker
+sends checks, a limited number of times; a transaction without a verdict after that is *parked* and waits for an
+operator. Only an operator can resolve a parked transaction.
 
 Everything that changes a state goes through `advance`; the diagram in docs/architecture.md is made from TRANSITIONS.
 """
@@ -29,7 +28,7 @@ class TransactionState(IntEnum):
 
 
 class TransactionEvent(StrEnum):
-    """What can happen to a transaction."""
+    """Events of a transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "roll back"
@@ -40,7 +39,7 @@ class TransactionEvent(StrEnum):
 
 
 class VerdictSource(IntEnum):
-    """Who gave a verdict; the numbers are stored and sent."""
+    """Source of a verdict; the numbers are stored and sent."""
 
     PRODUCER = 1
     CHECK = 2
@@ -99,7 +98,7 @@ def advance(state: TransactionState, event: TransactionEvent) -> TransactionStat
 
 
 def verdict_event(commit: bool, source: VerdictSource) -> TransactionEvent:
-    """The event that a verdict of this source is."""
+    """The event of a verdict from this source."""
     if source is VerdictSource.OPERATOR:
         return TransactionEvent.OPERATOR_COMMIT if commit else TransactionEvent.OPERATOR_ROLLBACK
     return TransactionEvent.COMMIT if commit else TransactionEvent.ROLLBACK

@@ -1,1 +1,1 @@
-"""What a broker does by itself, one small class per loop."""
+"""Background work of a broker, one small class per loop."""

@@ -1,4 +1,4 @@
-"""Keeping this broker's idea of the database's time right."""
+"""Synchronises this broker's clock with the database's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERVAL = 5.0
 
 
 class ClockSynchroniser(Loop):
-    """Keeps this broker's idea of the database's time right."""
+    """Synchronises this broker's clock with the database's."""
 
     name = "clock"
 

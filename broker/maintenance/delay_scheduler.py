@@ -1,8 +1,8 @@
-"""Releasing scheduled messages when their time has come.
+"""Releases scheduled messages when they are due.
 
-Every broker knows the times of the messages that it took in itself, and wakes for them exactly. What others took in,
-who may have died since, it learns from one cheap look a second. Who moves what is due is settled by a lock of the
-database; the others find nothing left.
+Every broker knows the times of the messages that it stored itself, and wakes up for them exactly. Those of other
+brokers, which may have died since, are found by one cheap query a second. A database lock decides which broker moves
+the due messages; the others find nothing left.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ logger = logging.getLogger("halfmq.scheduler")
 
 LOOK_INTERVAL = 1.0
 PAUSE = 0.01
-"""Seconds between two moves: what comes due meanwhile goes together."""
+"""Seconds between two moves; messages that become due meanwhile are moved together."""
 BUSY_PAUSE = 0.05
 
 
 class DelayScheduler(Loop):
-    """Moves scheduled messages into the log when they are due, and wakes who waits for them."""
+    """Moves scheduled messages into the log when they are due, and wakes the waiters."""
 
     name = "delay scheduler"
 
     def __init__(
         self, store: ScheduleStore, wakeups: Wakeups, clock: Clock, look_interval: float = LOOK_INTERVAL
     ) -> None:
-        """Takes the storage, who waits, the database's clock, and the seconds between two looks."""
+        """Takes the storage, the wake-ups, the database's clock, and the seconds between two queries."""
         super().__init__(look_interval)
         self._store = store
         self._wakeups = wakeups
@@ -45,12 +45,12 @@ class DelayScheduler(Loop):
         wakeups.on_scheduled = self.expect
 
     def expect(self, due: int) -> None:
-        """This broker took in a message that is due at this time (microseconds)."""
+        """Called when this broker has stored a message that is due at this time (microseconds)."""
         if self._timer is None or due < self._timer_due:
             self._wake_at(due)
 
     async def run_once(self) -> None:
-        """Moves what is due, then sets the time of the next round."""
+        """Moves due messages, then sets the time of the next round."""
         known = False
         while True:
             moved = await self._store.move_due(known=known)
@@ -62,11 +62,11 @@ class DelayScheduler(Loop):
                 break
         self.interval = BUSY_PAUSE if moved.busy else self._look_interval
         if moved.next_due is not None:
-            # Not later than what was taken in while the database was asked.
+            # Not later than messages stored during the query.
             self.expect(moved.next_due)
 
     async def stop(self) -> None:
-        """Ends; a move that is in flight takes place, or does not."""
+        """Stops; a move in flight may or may not take effect."""
         self._cancel_timer()
         await super().stop()
 

@@ -1,4 +1,4 @@
-"""Noticing what other brokers released, with one cheap query for all who wait here."""
+"""Detects releases by other brokers, with one cheap query for all local waiters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BUSY_FOR = 1.0
 
 
 class HeadWatcher(Loop):
-    """Wakes those who wait for a topic when its queues have grown on another broker.
+    """Wakes the waiters of a topic when another broker has released messages to its queues.
 
-    While they grow it looks more often: where messages flow, each should come soon, and the looks are few among them.
+    While they grow it polls more often: then low latency matters, and the polls are few compared with the messages.
     """
 
     name = "head watcher"
 
     def __init__(self, store: QueueHeads, wakeups: Wakeups, interval: float = INTERVAL) -> None:
-        """Takes the storage, who waits, and the seconds between two looks."""
+        """Takes the storage, the wake-ups, and the seconds between two polls."""
         super().__init__(interval)
         self._store = store
         self._wakeups = wakeups
@@ -33,7 +33,7 @@ class HeadWatcher(Loop):
         self._grew_at = 0.0
 
     async def run_once(self) -> None:
-        """One look at all queues' heads, if anybody waits."""
+        """One poll of all queues' heads, if there are waiters."""
         now = time.monotonic()
         if self._wakeups.waiting and self._wakeups.grown_to(await self._store.queue_heads()):
             self._grew_at = now

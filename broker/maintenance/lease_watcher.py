@@ -1,4 +1,4 @@
-"""Noticing changes of groups and leases that can be taken, with one cheap query for all groups that wait here."""
+"""Detects changes of groups and available leases, with one cheap query for all groups with local waiters."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ INTERVAL = 0.25
 
 
 class LeaseWatcher(Loop):
-    """Wakes the consumers of groups that were changed, or have leases to take: expired ones, and retries now due."""
+    """Wakes the consumers of groups that were changed, or have available leases: expired ones, and due retries."""
 
     name = "lease watcher"
 
     def __init__(self, store: GroupWatch, wakeups: Wakeups, interval: float = INTERVAL) -> None:
-        """Takes the storage, who waits, and the seconds between two looks."""
+        """Takes the storage, the wake-ups, and the seconds between two polls."""
         super().__init__(interval)
         self._store = store
         self._wakeups = wakeups
 
     async def run_once(self) -> None:
-        """One look at the groups whose consumers wait here."""
+        """One poll of the groups with local waiters."""
         groups = self._wakeups.waiting_groups
         if not groups:
             return

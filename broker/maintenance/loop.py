@@ -1,4 +1,4 @@
-"""The frame of every loop."""
+"""Base of all loops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ logger = logging.getLogger("halfmq.maintenance")
 
 
 class Loop(ABC):
-    """Calls `run_once` again and again, at most every `interval` seconds, or sooner when poked.
+    """Calls `run_once` repeatedly, every `interval` seconds, or sooner when poked.
 
     Attributes:
-        observer: sees every round.
+        observer: notified of every round.
     """
 
     name = "loop"
@@ -38,21 +38,21 @@ class Loop(ABC):
         """One round."""
 
     def start(self) -> None:
-        """Begins, with a first round at once."""
+        """Starts, with a first round at once."""
         self._task = asyncio.create_task(self._run(), name=f"halfmq-{self.name}")
 
     async def stop(self) -> None:
-        """Ends; a round that is in flight is abandoned, which every round survives."""
+        """Stops; a round in flight is abandoned, which every round must survive."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def run_piece(self, what: str, piece: Callable[[], Awaitable[object]]) -> None:
-        """Runs a piece of a round, whose failure ends neither the round nor the loop.
+        """Runs a part of a round, whose failure ends neither the round nor the loop.
 
         Raises:
-            StorageUnavailable: the database is unreachable, so that no other piece would go better.
+            StorageUnavailable: the database is unreachable, so the other parts would fail as well.
         """
         try:
             await piece()
@@ -67,13 +67,13 @@ class Loop(ABC):
         ):
             logger.warning("%s: %s", what, error.message)
         elif isinstance(error, StorageUnavailable):
-            # The storage tells when the database goes and comes back, once for all who need it.
+            # The storage logs outages of the database, once for all users.
             logger.debug("%s: %s", what, error.message)
         else:
             logger.error("%s failed; it goes on with the next round", what, exc_info=error)
 
     def poke(self) -> None:
-        """Has the next round begin now."""
+        """Starts the next round now."""
         self._poked.set()
 
     async def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Forgetting what is past its time: heads of queues, deleted topics, op records, dedup keys, and what consumers did."""
+"""Deletes expired data: heads of queues, deleted topics, op records, dedup keys, and delivery events."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PAGE = 1000
 
 
 class RetentionSweeper(Loop):
-    """Deletes in small pieces, on one broker at a time."""
+    """Deletes in small batches, on one broker at a time."""
 
     name = "retention"
 
     def __init__(
         self, store: RetentionStore, *, keep_ops: int, keep_events: int, keep_leftovers: int, interval: float = INTERVAL
     ) -> None:
-        """Takes the storage, and what is kept how long.
+        """Takes the storage and the retention times.
 
         Args:
             store: the storage.
-            keep_ops: microseconds that op records are kept, and members of broadcasting groups that stay away.
+            keep_ops: microseconds that op records are kept, and absent members of broadcasting groups.
             keep_events: microseconds that records of deliveries are kept.
             keep_leftovers: microseconds that half messages of a sink wait for their epoch.
             interval: seconds between two rounds.
@@ -44,7 +44,7 @@ class RetentionSweeper(Loop):
     async def run_once(self) -> None:
         """One round over all topics, op records and dedup keys, if it is this broker's turn.
 
-        What fails in one place is logged and retried in the next round; all others are done in this one.
+        A failure in one place is logged and retried in the next round; the others proceed.
         """
         if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
             return
@@ -55,7 +55,7 @@ class RetentionSweeper(Loop):
         await self._all_of("dedup keys", store.trim_dedup_keys)
         await self._all_of("records of deliveries", lambda: store.trim_events(self._keep_events))
         await self._all_of("half messages of sinks", lambda: store.drop_sink_leftovers(self._keep_leftovers))
-        # Whoever is here notes it every hour.
+        # Present members record it every hour.
         unseen = max(self._keep_ops, 2 * SEEN_EVERY)
         await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))
 
@@ -79,7 +79,7 @@ class RetentionSweeper(Loop):
             after = topic_ids[-1]
 
     async def _all_of(self, what: str, one_piece: Callable[[], Awaitable[object]]) -> None:
-        """Does pieces of one kind until nothing is left of it."""
+        """Runs batches of one kind until nothing is left."""
 
         async def all_pieces() -> None:
             while await one_piece():

@@ -1,8 +1,8 @@
-"""The check-back: asks producers about transactions that have no verdict, and parks those nobody can answer for.
+"""The check-back: sends checks of transactions without a verdict, and parks those that stay without one.
 
-A check is counted in the database before it goes out, so no crash can make it one too many; when it turns out that no
-producer's stream takes it, the count is taken back. Groups without a producer on this broker are not looked at: nothing
-is spent for them here, another broker may have their producer.
+A check is counted in the database before it is sent, so no crash can cause one too many; if no producer's stream
+accepts it, the count is undone. Groups without a producer on this broker are skipped: no checks are used up for them
+here, another broker may have their producer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ TURNS_OF_OTHERS = 2
 
 
 class TransactionChecker(Loop):
-    """Sends due checks to producers, parks transactions after their last one, and warns of what nobody answers."""
+    """Sends due checks to producers, parks transactions after their last one, and warns of unanswered ones."""
 
     name = "transaction checker"
 
     def __init__(self, store: CheckStore, sessions: CheckSessions, policy: CheckPolicy, clock: Clock) -> None:
         """Takes the storage, the producers' streams, the times, and the database's clock.
 
-        The rounds are short against the policy's times, and a second apart at most.
+        The rounds are short compared with the policy's times, and a second apart at most.
         """
         shortest = min(policy.interval, policy.first_check or policy.interval) / 1_000_000
         super().__init__(interval=min(1.0, max(0.02, shortest / 5)))
@@ -52,7 +52,7 @@ class TransactionChecker(Loop):
         sessions.on_open = self.poke
 
     async def run_once(self) -> None:
-        """One pass: park, check everything that is due, and now and then sweep and warn."""
+        """One pass: park, send all due checks, and periodically sweep and warn."""
         await self.run_piece("parking", self._park)
         await self.run_piece("checks", self._check_all)
         now = time.monotonic()
@@ -83,12 +83,12 @@ class TransactionChecker(Loop):
                 await self.run_piece(f"checks of producer group {group_id}", partial(self.check_due, group_id))
 
     async def check_due(self, only: int | None = None) -> int:
-        """Sends every check that is due, or those of one group, to a producer connected here; how many went out.
+        """Sends all due checks, or those of one group, to producers connected here; returns how many were sent.
 
-        What is due for groups whose producers here never answer is left to other brokers for a while, in each of which
-        they look twice: their producers may answer.
+        Checks of groups whose local producers never answer are left to other brokers for a while, during which they
+        poll twice: their producers may answer.
         """
-        # What becomes due again while this goes on waits for the next pass: each transaction is asked about once.
+        # Checks that become due again meanwhile wait for the next pass: each transaction is checked once per pass.
         now = self._clock.now()
         sent = await self._send_due(only, now, silent=False)
         return sent + await self._send_due(only, now - int(TURNS_OF_OTHERS * self.interval * 1_000_000), silent=True)

@@ -1,1 +1,1 @@
-"""What the services ask of the storage: a file for each noun, with the port and the values that cross it."""
+"""The services' interface to the storage: a file per noun, with the port and the values passed through it."""

@@ -1,4 +1,4 @@
-"""Check-backs: what is asked of the storage about them, and what comes back."""
+"""Check-backs: the storage's port, and its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ClaimedCheck:
-    """A check that is counted and must now go out on a stream, or be given back."""
+    """A check that is counted and must now be sent on a stream, or undone."""
 
     transaction_id: bytes
     producer_group_id: int
@@ -36,7 +36,7 @@ class CheckAnswer:
 
 
 class CheckStore(Protocol):
-    """Checks that are due, and what becomes of them."""
+    """Due checks and their outcomes."""
 
     async def claim_checks(
         self, group_ids: Sequence[int], policy: CheckPolicy, limit: int, due_by: int | None = None
@@ -45,11 +45,11 @@ class CheckStore(Protocol):
         ...
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
-        """Notes which producer a check went to."""
+        """Records the producer that got a check."""
         ...
 
     async def return_check(self, check: ClaimedCheck) -> None:
-        """Takes back the count of a check that could not be sent."""
+        """Undoes the count of a check that could not be sent."""
         ...
 
     async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
@@ -57,7 +57,7 @@ class CheckStore(Protocol):
         ...
 
     async def sweep_decided_halves(self) -> int:
-        """Removes half messages that have an op record (a late repetition of Prepare); how many."""
+        """Removes half messages that have an op record (a late repetition of Prepare); returns how many."""
         ...
 
     async def overdue(self, grace: int) -> list[tuple[str, int]]:
@@ -66,7 +66,7 @@ class CheckStore(Protocol):
 
 
 class CheckHistory(Protocol):
-    """What producers answered."""
+    """Answers of producers."""
 
     async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
         """Records a producer's answer in the check history."""

@@ -1,4 +1,4 @@
-"""Delivery under leases: claims, receipts, and what consumers should know."""
+"""Delivery under leases: claims, receipts, and updates for consumers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class JoinWork:
 
 @dataclass(slots=True)
 class ClaimWork:
-    """A consumer's wish for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds.
+    """A consumer's request for messages: up to `limit` of them and about `max_bytes`, for `lease_time` microseconds.
 
     Attributes:
-        abandoned: nobody waits for them any more.
-        one_by_one: of a message group, the next message only when the one before is settled.
+        abandoned: no caller waits for them any more.
+        one_by_one: of a message group, the next message only when the previous one is settled.
     """
 
     group: ConsumerGroup
@@ -50,7 +50,7 @@ class ClaimWork:
 
 @dataclass(slots=True)
 class Delivered:
-    """Messages handed out under one lease; `ordered`: of one message group, where only the first counts as tried."""
+    """Messages delivered under one lease; `ordered`: of one message group, where only the first counts as tried."""
 
     lease_id: int
     token: int
@@ -61,7 +61,7 @@ class Delivered:
     ordered: bool = False
 
     def handed_out(self) -> HandedOut:
-        """What to remember of it without the messages; of one message group the first stands for all."""
+        """A summary of it without the messages; of one message group the first represents all."""
         given = self.messages[:1] if self.ordered else self.messages
         return HandedOut(self.lease_id, self.token, [message.offset for message in given])
 
@@ -77,10 +77,10 @@ class HandedOut:
 
 @dataclass(slots=True)
 class Claimed:
-    """What a consumer got. `more`: there may be more at once, which it had no room for or another broker held.
+    """A consumer's deliveries. `more`: there may be more at once, which did not fit or another broker held.
 
     Attributes:
-        unjudged: there may be more once its group's filter has judged what comes next.
+        unjudged: there may be more once its group's filter has evaluated the next messages.
     """
 
     parts: list[Delivered]
@@ -93,7 +93,7 @@ class Claimed:
         return sum([len(message.body) for part in self.parts for message in part.messages])
 
     def hand_over(self) -> list[Delivered]:
-        """The messages, which are not kept here any more: they may be large, and wait for a slow consumer."""
+        """Moves the messages out of this object: they may be large, and wait for a slow consumer."""
         parts, self.parts = self.parts, []
         return parts
 
@@ -118,11 +118,11 @@ class AckOutcome:
 
 @dataclass(slots=True)
 class NackWork:
-    """A message that is given back; `delay` in microseconds, None for the group's retry delays.
+    """A nacked message; `delay` in microseconds, None for the group's retry delays.
 
     Attributes:
         untried: the delivery does not count.
-        given_up: it goes to the dead letters now, however often it was tried.
+        given_up: it becomes a dead letter now, whatever its attempt.
     """
 
     receipt: Receipt
@@ -134,7 +134,7 @@ class NackWork:
 
 @dataclass(slots=True)
 class ExtendWork:
-    """A lease to keep for `lease_time` microseconds from now."""
+    """A lease to extend to `lease_time` microseconds from now."""
 
     receipt: Receipt
     lease_time: int
@@ -142,7 +142,7 @@ class ExtendWork:
 
 @dataclass(slots=True)
 class HoldWork:
-    """A message to keep for `time` microseconds from now, under a lease of its own; then it is delivered again."""
+    """A message to hold for `time` microseconds from now, under a separate lease; then it is delivered again."""
 
     receipt: Receipt
     time: int
@@ -152,10 +152,10 @@ class HoldWork:
 class ReceiptOutcome:
     """Outcome of a receipt: the new end of the lease, or the place in the dead letter topic.
 
-    `receipt` is the one that counts from now on, where that is another one.
+    `receipt` is the new receipt, if it has changed.
 
-    `held_until` is when the lease it was found under ends: until then nobody else can have taken the message. `frees`
-    names groups whose consumers can take something now.
+    `held_until` is the end of its lease: until then no other consumer can have taken the message. `frees` names groups
+    with available leases now.
     """
 
     expires_at: int | None = None
@@ -167,12 +167,12 @@ class ReceiptOutcome:
 
 
 Settling: TypeAlias = "AckWork | NackWork | ExtendWork | HoldWork"
-"""What is done with receipts."""
+"""Operations on receipts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNews:
-    """What consumers of a group should know: `epoch` grows with every change; `due`: a lease can be taken."""
+    """An update for consumers of a group: `epoch` is incremented by every change; `due`: a lease is available."""
 
     epoch: int
     due: bool
@@ -182,11 +182,11 @@ class LeaseStore(Protocol):
     """Joining a group and claiming messages."""
 
     async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
-        """Hands out messages."""
+        """Delivers messages."""
         ...
 
     async def join(self, work: JoinWork) -> ConsumerGroup:
-        """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
+        """Joins a group; returns the group to claim for, in a broadcasting group the consumer's member."""
         ...
 
     async def has_leases(self, lease_ids: Sequence[int]) -> bool:
@@ -203,8 +203,8 @@ class ReceiptStore(Protocol):
 
 
 class GroupWatch(Protocol):
-    """What consumers that wait should know."""
+    """Updates for waiting consumers."""
 
     async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
-        """What consumers of some groups should know; groups that were deleted are left out."""
+        """Updates for consumers of some groups; deleted groups are omitted."""
         ...

@@ -1,4 +1,4 @@
-"""Epochs of sinks: what is asked of the storage about them, and what comes back."""
+"""Epochs of sinks: the storage's port, and its values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 SINK_GROUP = "%SINK%"
-"""The producer group of all half messages of sinks; no producer is asked about them."""
+"""The producer group of all half messages of sinks; they are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch of a sink, as a query numbers it; `take_over`: the sink may have been another query's."""
+    """An epoch of a sink, as a query numbers it; `take_over`: also if the sink belongs to another query."""
 
     sink: str
     query_id: str
@@ -38,12 +38,12 @@ class SinkWork:
 
 @dataclass(slots=True)
 class EpochCommitted:
-    """What committing an epoch did.
+    """Result of committing an epoch.
 
     Attributes:
         already: it was committed before, so nothing was done.
-        messages: how many were released.
-        heads: where the queues end now that they went to.
+        messages: number of released messages.
+        heads: the new ends of their queues.
     """
 
     already: bool
@@ -53,7 +53,7 @@ class EpochCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """How far a sink is; time in microseconds, both None before the first epoch; `waiting`: half messages."""
+    """State of a sink; time in microseconds, both None before the first epoch; `waiting`: half messages."""
 
     name: str
     query_id: str
@@ -66,21 +66,21 @@ class EpochStore(Protocol):
     """Epochs of sinks."""
 
     async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:
-        """Stores half messages; whether their epoch is committed already, so that nothing was stored."""
+        """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         ...
 
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
-        """Releases what attempts wrote, so many messages each, and drops what others did."""
+        """Releases the messages of these attempts, checking their counts, and drops those of others."""
         ...
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
-        """Drops the half messages of an epoch; whether it is committed, and was left alone."""
+        """Drops the half messages of an epoch; returns whether it is committed, and unchanged."""
         ...
 
     async def delete_sink(self, name: str) -> None:
-        """Forgets a sink, and drops its half messages that wait."""
+        """Deletes a sink, and drops its uncommitted half messages."""
         ...
 
     async def find_sink(self, name: str) -> SinkState:
-        """How far a sink is."""
+        """State of a sink."""
         ...

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSearch:
-    """Which dead letters of a group: from an offset on, those that a filter wants, or at some offsets.
+    """Selects dead letters of a group: from an offset on, those that match a filter, or at some offsets.
 
     Attributes:
-        until: where a redrive stops, because nothing behind was judged.
+        until: where a redrive stops, because later ones were not evaluated.
     """
 
     group: ConsumerGroup
@@ -43,7 +43,7 @@ class FoundDeadLetter:
 
 @dataclass(slots=True)
 class DeadLetterPage:
-    """Some dead letters, and the offset to go on from; None at the end."""
+    """Some dead letters, and the offset to continue from; None at the end."""
 
     entries: list[FoundDeadLetter]
     following: int | None
@@ -51,7 +51,7 @@ class DeadLetterPage:
 
 @dataclass(slots=True)
 class Redriven:
-    """How far a redrive is: see RedriveDeadLettersResponse; `following` is where to go on, None at the end."""
+    """Progress of a redrive: see RedriveDeadLettersResponse; `following` is where to continue, None at the end."""
 
     examined: int = 0
     redriven: int = 0
@@ -62,7 +62,7 @@ class Redriven:
 
 
 class GroupNames(Protocol):
-    """From the name of a consumer group to the group."""
+    """Look-up of consumer groups by name."""
 
     async def find_group(self, name: str) -> ConsumerGroup | None:
         """A consumer group by name."""
@@ -79,18 +79,18 @@ class GroupNames(Protocol):
 
 
 class GroupStore(Protocol):
-    """What operators and consumers change of a group."""
+    """Changes of groups by operators and consumers."""
 
     async def update_group(self, group: ConsumerGroup, changes: dict[str, Any]) -> ConsumerGroup:
         """Changes settings, by the names of GroupSettings."""
         ...
 
     async def pause_group(self, group: ConsumerGroup, *, paused: bool, reason: str) -> ConsumerGroup:
-        """Stops handing out messages, or goes on."""
+        """Pauses or resumes delivery."""
         ...
 
     async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
-        """Sets or takes away the group's filter of a topic."""
+        """Sets or removes the group's filter of a topic."""
         ...
 
     async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
@@ -98,13 +98,13 @@ class GroupStore(Protocol):
         ...
 
     async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
-        """Notes how far a group has come that reads by offset, by queue id."""
+        """Records the progress of a group that reads by offset, by queue id."""
         ...
 
     async def seek_group(
         self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
     ) -> None:
-        """Moves a group to another place of some queues, and forgets what was handed out there."""
+        """Moves a group to another position in some queues, and revokes its leases there."""
         ...
 
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
@@ -116,7 +116,7 @@ class GroupStore(Protocol):
         ...
 
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
-        """How far a group has come in every queue it joined."""
+        """Progress of a group in every queue it joined."""
         ...
 
 

@@ -34,7 +34,7 @@ class SendWork:
 
 @dataclass(slots=True)
 class Duplicate:
-    """An ordinary message that was dropped, for another one owns its dedup_key; `place` None: no longer known."""
+    """An ordinary message that was dropped because another one owns its dedup_key; `place` None: no longer known."""
 
     transaction_id: bytes
     position: int
@@ -51,7 +51,7 @@ class RecallWork:
 
 @dataclass(frozen=True, slots=True)
 class QueueMeasure:
-    """How many bytes of bodies a part of a queue has, and where the part ends."""
+    """Size of a part of a queue in bytes of bodies, and its end."""
 
     end_offset: int
     bytes: int
@@ -63,7 +63,7 @@ Messages = TypeVar("Messages", bound=Sized)
 
 @dataclass(slots=True)
 class QueueSlice(Generic[Messages]):
-    """Messages of a queue, where it begins and ends, and where to go on reading."""
+    """Messages of a queue, its first and last offset, and where to continue."""
 
     messages: Messages
     min_offset: int
@@ -75,11 +75,11 @@ class LogStore(Protocol):
     """Writing ordinary messages."""
 
     async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
-        """Appends or schedules ordinary messages; where each is."""
+        """Appends or schedules ordinary messages; returns the place of each."""
         ...
 
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
-        """Recalls scheduled messages; when each was recalled."""
+        """Recalls scheduled messages; returns the time of each recall."""
         ...
 
 
@@ -89,7 +89,7 @@ class QueueStore(Protocol):
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
-        """Reads messages from an offset; what a filter does not want is skipped."""
+        """Reads messages from an offset; messages that do not match are skipped."""
         ...
 
     async def read_columns(
@@ -101,7 +101,7 @@ class QueueStore(Protocol):
     async def measure_queue(
         self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
     ) -> QueueMeasure:
-        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
+        """Size of a part of a queue in bytes of bodies, or the offset at which it reaches a limit."""
         ...
 
 
@@ -109,5 +109,5 @@ class QueueHeads(Protocol):
     """The ends of all queues."""
 
     async def queue_heads(self) -> dict[Queue, int]:
-        """Where each queue ends: its next offset. It grows when something is released."""
+        """The end of each queue: its next offset. It grows with each release."""
         ...

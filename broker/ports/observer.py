@@ -1,10 +1,10 @@
-"""What the broker tells about its own work: metrics, traces and logs of slow work hang on it."""
+"""Hooks for observing the broker: for metrics, traces and slow logs."""
 
 from __future__ import annotations
 
 
 class Observer:
-    """Is called on every event loop and thread of the broker; what it does not care for is left as it is here.
+    """Called on every event loop and thread of the broker; methods that are not overridden do nothing.
 
     A method must not wait and must not raise. Times are seconds.
     """
@@ -16,8 +16,8 @@ class Observer:
 
         Args:
             method: full name of the method, such as ``/halfmq.v1.ProducerService/Send``.
-            code: name of the gRPC code that the client got; CANCELLED where it went away.
-            seconds: since the call came in; of a stream, how long it was open.
+            code: name of the gRPC code that the client got; CANCELLED if it disconnected.
+            seconds: since the call arrived; of a stream, how long it was open.
         """
 
     def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
@@ -25,8 +25,8 @@ class Observer:
 
         Args:
             lane: name of the lane.
-            items: pieces of work in the batch.
-            seconds: from its begin to the answer of the database's COMMIT.
+            items: items in the batch.
+            seconds: from its start to the answer of the database's COMMIT.
             error: why the batch failed as a whole.
         """
 
@@ -34,7 +34,7 @@ class Observer:
         """A maintenance loop ended a round."""
 
     def check_sent(self, group_id: int, client_id: str | None) -> None:
-        """A check went out to a producer; `client_id` None: no producer took it, and it is not counted."""
+        """A check was sent to a producer; `client_id` None: no producer accepted it, and it is not counted."""
 
     def check_answered(self, verdict: str) -> None:
         """A producer answered a check with this verdict."""

@@ -1,4 +1,4 @@
-"""Finding messages, and what happened to one."""
+"""Finding messages and their events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class FoundMessage:
     """A message by its identity; times in microseconds.
 
     Attributes:
-        state: where its transaction stands.
-        message: as the log holds it.
-        waiting: while it waits for a verdict or for its time.
-        place: where its op record says that it is.
+        state: of its transaction.
+        message: as stored in the log.
+        waiting: while it has no verdict or is scheduled.
+        place: its place by its op record.
     """
 
     state: TransactionState
@@ -37,7 +37,7 @@ class MessageSearch:
     """Messages to find: by key where there is one, that became visible in [since, until).
 
     Attributes:
-        after: queue number and offset to begin at.
+        after: queue number and offset to start at.
         limit: most messages of a page.
         max_bytes: of the bodies of a page, if it has more than one.
     """
@@ -51,7 +51,7 @@ class MessageSearch:
     max_bytes: int = 8 * 1024 * 1024
 
     def covers(self, stored_at: int) -> bool:
-        """Whether a message that became visible at this time is wanted."""
+        """Whether a message that became visible at this time matches."""
         return (self.since is None or stored_at >= self.since) and (self.until is None or stored_at < self.until)
 
 
@@ -85,13 +85,13 @@ class TimelineKind(IntEnum):
 
 @dataclass(slots=True)
 class TimelineEvent:
-    """Something that happened to a message; time in microseconds.
+    """An event of a message; time in microseconds.
 
     Attributes:
-        group: producer group or consumer group that it concerns.
-        client_id: producer, consumer or operator that it concerns.
+        group: the producer group or consumer group.
+        client_id: the producer, consumer or operator.
         number: of the check, or of the delivery.
-        place: where the message lies, or the time it waits for.
+        place: the message's position, or its delivery time.
     """
 
     kind: TimelineKind
@@ -109,7 +109,7 @@ class MessageQueryStore(Protocol):
     """Finding messages."""
 
     async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
-        """A message by its identity, wherever it is."""
+        """A message by its identity, in any state."""
         ...
 
     async def find_messages(self, search: MessageSearch) -> FoundPage:
@@ -117,5 +117,5 @@ class MessageQueryStore(Protocol):
         ...
 
     async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:
-        """What consumers did with a message, in order."""
+        """The delivery events of a message, in order."""
         ...

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class TopicNames(Protocol):
-    """From the name of a topic to the topic."""
+    """Look-up of topics by name."""
 
     def known_topic(self, name: str) -> Topic | None:
-        """A topic that was looked up a moment ago, without a query."""
+        """A cached topic, without a query."""
         ...
 
     def forget_topics(self, names: Sequence[str]) -> None:
-        """Drops what is cached of these topics, so that the next look-up asks the database."""
+        """Drops these topics from the cache, so that the next look-up queries the database."""
         ...
 
     async def find_topic(self, name: str) -> Topic | None:
@@ -32,7 +32,7 @@ class TopicNames(Protocol):
 
 
 class QueueNames(Protocol):
-    """From the ids that places have to the names that clients use."""
+    """Look-up of the names of ids in places."""
 
     def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         """Topic and queue number of a queue id, without a query."""
@@ -48,10 +48,10 @@ class QueueNames(Protocol):
 
 
 class TopicStore(Protocol):
-    """What operators do with topics."""
+    """Administration of topics."""
 
     async def update_topic(self, topic: Topic, change: TopicChange) -> Topic:
-        """Changes a topic; returns it as it is afterwards."""
+        """Changes a topic; returns its new state."""
         ...
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:

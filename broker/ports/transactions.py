@@ -1,4 +1,4 @@
-"""Transactions: what is asked of the storage about them, and what comes back."""
+"""Transactions: the storage's port, and its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Half:
-    """A half message on its way into storage."""
+    """A half message to store."""
 
     topic_id: int
     queue_no: int | None
@@ -26,10 +26,10 @@ class Half:
 
 @dataclass(slots=True)
 class PrepareWork:
-    """The half messages of one transaction, or some more of them; the delay in microseconds.
+    """The half messages of one transaction, or further ones; the delay in microseconds.
 
     Attributes:
-        checked: whether the producer group is asked about it; not where it is of a sink.
+        checked: whether it is checked; not if it belongs to a sink.
     """
 
     transaction_id: bytes
@@ -58,7 +58,7 @@ class VerdictWork:
 
 @dataclass(slots=True)
 class TransactionOutcome:
-    """State of a transaction after some work; `released` tells where its messages are, when committed."""
+    """State of a transaction after some work; `released` has the places of its messages, when committed."""
 
     transaction_id: bytes
     state: TransactionState
@@ -78,7 +78,7 @@ class OpEntry:
 
 @dataclass(slots=True)
 class OperatorEntry:
-    """Something an operator did; time in microseconds."""
+    """An operator's action; time in microseconds."""
 
     action: str
     operator: str
@@ -101,7 +101,7 @@ class CheckEntry:
 
 @dataclass(slots=True)
 class TransactionSummary:
-    """A transaction in short; times in microseconds."""
+    """A summary of a transaction; times in microseconds."""
 
     transaction_id: bytes
     state: TransactionState
@@ -115,7 +115,7 @@ class TransactionSummary:
 
 @dataclass(slots=True)
 class TransactionDetail:
-    """All that is known of a transaction; `parked_at` is when it last was, also if it is no more (microseconds)."""
+    """All that is known of a transaction; `parked_at` is the last parking, also if it was undone (microseconds)."""
 
     summary: TransactionSummary
     halves: list[Message] = field(default_factory=list)
@@ -158,7 +158,7 @@ class TransactionDetails(Protocol):
 
 
 class TransactionRecords(TransactionDetails, Protocol):
-    """What operators look at, and change."""
+    """Administration of transactions."""
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
         """Transactions without a verdict, oldest first."""
@@ -175,5 +175,5 @@ class ProducerGroups(Protocol):
     """The names of producer groups."""
 
     async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group, which is created when it is new."""
+        """The number of a producer group; created if new."""
         ...

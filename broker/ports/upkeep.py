@@ -1,4 +1,4 @@
-"""What the broker does by itself: releasing what is due, deleting what is old, following the database's clock."""
+"""Background work: releasing due messages, deleting expired data, synchronising the clock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Moved:
-    """Scheduled messages that went into the log.
+    """Result of moving scheduled messages into the log.
 
     Attributes:
-        count: how many.
-        dropped: how many were dropped, for their topic was deleted.
-        heads: where the queues end now that they went to.
-        next_due: when the next one is due; None: none waits.
-        busy: another broker is at it.
+        count: number of messages.
+        dropped: number of messages dropped because their topic was deleted.
+        heads: the new ends of their queues.
+        next_due: when the next one is due; None: none is scheduled.
+        busy: another broker is moving messages.
     """
 
     count: int = 0
@@ -30,18 +30,18 @@ class Moved:
 
 
 class ScheduleStore(Protocol):
-    """What the scheduler asks of the storage."""
+    """The scheduler's port."""
 
     async def move_due(self, *, known: bool = False) -> Moved:
-        """Moves scheduled messages whose time has come into the log, as many as go in one transaction."""
+        """Moves due messages into the log, as many as fit into one transaction."""
         ...
 
 
 class RetentionStore(Protocol):
-    """What the sweeper asks of the storage."""
+    """The port of retention."""
 
     async def take_turn(self, task: str, hold: int) -> bool:
-        """Whether this broker may do a task now."""
+        """Whether it is this broker's turn for a task."""
         ...
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
@@ -49,39 +49,39 @@ class RetentionStore(Protocol):
         ...
 
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
-        """Deletes some messages past retention; how many."""
+        """Deletes some messages past retention; returns how many."""
         ...
 
     async def trim_topic(self, topic: Topic) -> int:
-        """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
+        """Deletes some of the oldest messages of a topic that exceeds its size; returns how many."""
         ...
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
-        """The numbers of topics that are deleted and not all gone, in their order."""
+        """The ids of deleted topics with remaining data, in order."""
         ...
 
     async def sweep_deleted_topic(self, topic_id: int) -> bool:
-        """Removes a piece of what a deleted topic left; whether anything is left."""
+        """Removes a part of a deleted topic's data; returns whether any is left."""
         ...
 
     async def trim_dedup_keys(self) -> int:
-        """Deletes some dedup keys that keep nothing out any more; how many."""
+        """Deletes some expired dedup keys; returns how many."""
         ...
 
     async def trim_ops(self, kept: int) -> int:
-        """Deletes some op records older than `kept` microseconds; how many."""
+        """Deletes some op records older than `kept` microseconds; returns how many."""
         ...
 
     async def drop_sink_leftovers(self, kept: int) -> int:
-        """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
+        """Drops some half messages of sinks that no epoch needs, or that are older than `kept` microseconds."""
         ...
 
     async def trim_events(self, kept: int) -> int:
-        """Deletes some records of deliveries older than `kept` microseconds; how many."""
+        """Deletes some delivery events older than `kept` microseconds; returns how many."""
         ...
 
     async def forget_members(self, unseen: int, limit: int) -> int:
-        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many."""
+        """Deletes some members of broadcasting groups not seen for `unseen` microseconds; returns how many."""
         ...
 
 
@@ -89,5 +89,5 @@ class ClockStore(Protocol):
     """The database's clock."""
 
     async def synchronise_clock(self) -> None:
-        """Reads the database's time again."""
+        """Reads the database's time."""
         ...

@@ -18,7 +18,7 @@ _KEPT = frozenset((PRIORITY, DELIVER_AT, DEDUP_KEY))
 
 
 def fill_log_columns(target: consumer_pb2.LogColumns, columns: LogColumns) -> None:
-    """Writes messages into an answer, at least one of them; a column in which none of them has anything stays empty."""
+    """Writes messages into an answer, at least one of them; a column without any values stays empty."""
     offsets = columns.offsets
     target.topic = columns.topic
     target.queue = columns.queue_no
@@ -49,7 +49,7 @@ def _texts(column: Sequence[str | None]) -> Iterable[str]:
 
 
 def _fill_properties(target: consumer_pb2.LogColumns, properties: Sequence[dict[str, str]]) -> None:
-    """Writes properties, and what the broker keeps among them into columns of their own."""
+    """Writes properties, and the broker's own ones into separate columns."""
     names = set().union(*properties)
     if PRIORITY in names:
         target.priorities.extend([int(each.get(PRIORITY, 0)) for each in properties])

@@ -44,8 +44,8 @@ def add_deliveries(target: RepeatedCompositeContainer[consumer_pb2.Delivery], pa
 class _Filler:
     """Writes the messages of one lease, in their order.
 
-    What they have in common is copied from a pattern, and what is there is filled in place: every field that is set
-    from here costs a tenth of a microsecond, and this is done for every message.
+    Common fields are copied from a template, and the others are filled in place: setting a field costs a tenth of a
+    microsecond, for every message.
     """
 
     def __init__(self, part: Delivered) -> None:

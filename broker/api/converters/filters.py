@@ -1,4 +1,4 @@
-"""Filters, and places to read from."""
+"""Filters, and start positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
 
 MAX_FILTERS = 64 * 1024
-"""Characters of all filters that a consumer states at a time."""
+"""Maximum characters of all filters of a consumer."""
 _BOUNDARIES = {message_pb2.BOUNDARY_EARLIEST: EARLIEST, message_pb2.BOUNDARY_LATEST: LATEST}
 
 
@@ -25,7 +25,7 @@ def filter_in(given: message_pb2.Filter, field: str) -> Filter | None:
     """A filter as a client sent it; None: all messages.
 
     Raises:
-        InvalidArgument: the expression is wrong; says where.
+        InvalidArgument: the expression is invalid; has the position.
     """
     kind = given.WhichOneof("expression")
     if kind is None:
@@ -37,7 +37,7 @@ def filter_in(given: message_pb2.Filter, field: str) -> Filter | None:
 
 
 def filter_out(found: Filter) -> message_pb2.Filter:
-    """A filter on its way to a client."""
+    """The wire form of a filter."""
     if found.kind is FilterKind.SQL:
         return message_pb2.Filter(sql=found.expression)
     return message_pb2.Filter(tags=found.expression)
@@ -47,12 +47,12 @@ def topic_filters_in(given: RepeatedCompositeContainer[consumer_pb2.TopicFilter]
     """Filters by the name of the topic.
 
     Raises:
-        InvalidArgument: an expression is wrong, a topic has two filters, or they are too long together.
+        InvalidArgument: an expression is invalid, a topic has two filters, or they are too long together.
     """
     found: dict[str, Filter] = {}
     if len(given) > MAX_TOPICS_OF_CLIENT:
         check_count(len(given), MAX_TOPICS_OF_CLIENT, "filters")
-    # Compiling one takes milliseconds, in which nobody else is served.
+    # Compiling one takes milliseconds, and blocks the event loop.
     size = sum(len(each.filter.sql) + len(each.filter.tags) for each in given)
     if size > MAX_FILTERS:
         raise InvalidArgument(
@@ -77,10 +77,10 @@ def add_topic_filters(
 
 
 def place_in(given: message_pb2.Position, field: str) -> tuple[int | None, int | None]:
-    """A place to read from: EARLIEST, LATEST or a time in microseconds; or else an offset.
+    """A start position: EARLIEST, LATEST or a time in microseconds; or else an offset.
 
     Raises:
-        InvalidArgument: it says nothing, or something that cannot be.
+        InvalidArgument: it is unset or invalid.
     """
     kind = given.WhichOneof("position")
     if kind == "offset":
@@ -96,7 +96,7 @@ def place_in(given: message_pb2.Position, field: str) -> tuple[int | None, int |
 
 
 def start_in(given: message_pb2.Position, field: str) -> int:
-    """Where to begin: EARLIEST, LATEST, or a time in microseconds.
+    """A start position: EARLIEST, LATEST, or a time in microseconds.
 
     Raises:
         InvalidArgument: it is none of them.
@@ -108,7 +108,7 @@ def start_in(given: message_pb2.Position, field: str) -> int:
 
 
 def start_out(start_at: int) -> message_pb2.Position:
-    """Where a group begins."""
+    """The wire form of a group's start position."""
     if start_at == EARLIEST:
         return message_pb2.Position(boundary=message_pb2.BOUNDARY_EARLIEST)
     if start_at == LATEST:

@@ -27,7 +27,7 @@ def settings_in(given: admin_pb2.ConsumerGroup) -> GroupSettings:
     """The settings of a group to create.
 
     Raises:
-        InvalidArgument: a value cannot be.
+        InvalidArgument: a value is invalid.
     """
     return GroupSettings(
         max_attempts=given.max_attempts or DEFAULT_MAX_ATTEMPTS,
@@ -50,7 +50,7 @@ def delays_in(given: Iterable[Duration], field: str) -> tuple[int, ...]:
 
 
 def policy_in(given: int, field: str) -> ExhaustedPolicy | None:
-    """What happens after the last attempt; None where nothing is said.
+    """The policy after the last attempt; None if unset.
 
     Raises:
         InvalidArgument: there is no such policy.
@@ -91,7 +91,7 @@ def group(found: ConsumerGroup, filters: Iterable[tuple[str, Filter]] = ()) -> a
 
 
 def group_progress(state: QueueState, now: int) -> admin_pb2.GroupProgress:
-    """How far a group has come in a queue."""
+    """A group's progress in a queue."""
     result = admin_pb2.GroupProgress(
         topic=state.topic,
         queue=state.queue_no,

@@ -1,4 +1,4 @@
-"""Messages and their places."""
+"""Messages and their positions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def state(of_transaction: TransactionState) -> transaction_pb2.TransactionState.
 
 
 def halves_out(transaction_id: bytes, halves: Sequence[Message]) -> list[message_pb2.Message]:
-    """The half messages of a transaction on their way back to a producer or an operator."""
+    """The half messages of a transaction, for a producer or an operator."""
     return [half_out(message_id(transaction_id, position), half) for position, half in enumerate(halves)]
 
 
 def half_out(own_id: str, message: Message) -> message_pb2.Message:
-    """A message that waits for a verdict or for its time, as its producer wrote it."""
+    """A message without a verdict or a scheduled one, as its producer wrote it."""
     return message_pb2.Message(
         message_id=own_id,
         topic=message.topic,
@@ -65,7 +65,7 @@ def half_out(own_id: str, message: Message) -> message_pb2.Message:
 
 
 def ordinary_message(message: message_pb2.Message) -> OrdinaryMessage | BrokerError:
-    """An item of Send, or why it cannot be one."""
+    """An item of Send, or its error."""
     try:
         own_id = parse_id(message.message_id, "message_id") if message.message_id else None
         return OrdinaryMessage(own_id, message_in(message))
@@ -74,14 +74,14 @@ def ordinary_message(message: message_pb2.Message) -> OrdinaryMessage | BrokerEr
 
 
 def position(place: LogPosition) -> message_pb2.LogPosition:
-    """A place in the log."""
+    """A position in the log."""
     result = message_pb2.LogPosition()
     fill_position(result, place)
     return result
 
 
 def fill_position(target: message_pb2.LogPosition, place: LogPosition) -> None:
-    """Writes a place into an answer; in place, because building it apart copies it."""
+    """Writes a position into an answer; in place, because building it separately copies it."""
     if place.topic:
         target.topic = place.topic
     target.message_id = place.message_id
@@ -95,7 +95,7 @@ def fill_position(target: message_pb2.LogPosition, place: LogPosition) -> None:
 
 
 def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> None:
-    """Writes a message of the log into an answer; in place, because building it apart copies the body."""
+    """Writes a message of the log into an answer; in place, because building it separately copies the body."""
     target.topic = message.topic
     target.queue = message.queue_no
     target.offset = message.offset
@@ -106,7 +106,7 @@ def fill_log_message(target: message_pb2.LogMessage, message: LogMessage) -> Non
 
 
 def fill_rest(target: message_pb2.LogMessage, message: LogMessage) -> None:
-    """Writes what is a message's own, besides place, body and times."""
+    """Writes a message's fields other than position, body and times."""
     if message.tag:
         target.tag = message.tag
     if message.keys:
@@ -120,7 +120,7 @@ def fill_rest(target: message_pb2.LogMessage, message: LogMessage) -> None:
 
 
 def _fill_properties(target: message_pb2.LogMessage, properties: dict[str, str]) -> None:
-    """Writes properties, and what the broker keeps among them into fields of their own."""
+    """Writes properties, and the broker's own ones into separate fields."""
     for name, value in properties.items():
         if name == PRIORITY:
             target.priority = int(value)

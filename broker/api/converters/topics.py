@@ -28,7 +28,7 @@ def topic(found: Topic) -> admin_pb2.Topic:
 
 
 def new_topic(wanted: admin_pb2.Topic) -> TopicChange:
-    """What a topic to be created is to be like."""
+    """The settings of a topic to create."""
     return TopicChange(
         queue_count=wanted.queue_count,
         retention=micros(wanted.retention, "topic.retention"),
@@ -38,7 +38,7 @@ def new_topic(wanted: admin_pb2.Topic) -> TopicChange:
 
 
 def change(request: admin_pb2.UpdateTopicRequest) -> TopicChange:
-    """What is to be changed of a topic."""
+    """Changes of a topic."""
     return TopicChange(
         queue_count=request.queue_count if request.HasField("queue_count") else None,
         retention=micros(request.retention, "retention") if request.HasField("retention") else None,

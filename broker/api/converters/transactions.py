@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def half_transaction(item: transaction_pb2.HalfTransaction, limits: Limits) -> HalfTransaction | BrokerError:
-    """An item of Prepare, or why it cannot be one."""
+    """An item of Prepare, or its error."""
     try:
         limits.check_halves(item.first_position, len(item.messages))
         transaction_id = parse_id(item.transaction_id) if item.transaction_id else None
@@ -40,7 +40,7 @@ def messages_of(given: Iterable[message_pb2.Message]) -> list[Message]:
     """Half messages.
 
     Raises:
-        InvalidArgument: one of them cannot be.
+        InvalidArgument: one of them is invalid.
     """
     return [_half_in(index, message) for index, message in enumerate(given)]
 
@@ -62,7 +62,7 @@ def add_transaction_result(
     outcome: PlacedOutcome | BrokerError,
     transaction_id: str = "",
 ) -> None:
-    """Adds the outcome of one transaction to an answer; in place, because building it apart copies it."""
+    """Adds the outcome of one transaction to an answer; in place, because building it separately copies it."""
     if isinstance(outcome, BrokerError):
         state = outcome.state if isinstance(outcome, VerdictConflict) else 0
         results.add(transaction_id=transaction_id, state=_state(state), error=item_error(outcome))
@@ -88,7 +88,7 @@ def _state(state: int) -> transaction_pb2.TransactionState.ValueType:
 
 
 def check(claimed: ClaimedCheck) -> transaction_pb2.TransactionCheck:
-    """A question to a producer."""
+    """A check for a producer."""
     return transaction_pb2.TransactionCheck(
         transaction_id=format_id(claimed.transaction_id),
         check_number=claimed.check_number,
@@ -142,7 +142,7 @@ def transaction(detail: TransactionDetail, released: Sequence[LogPosition]) -> t
 
 
 def transaction_summary(summary: TransactionSummary) -> admin_pb2.TransactionSummary:
-    """A transaction in short."""
+    """A summary of a transaction."""
     return admin_pb2.TransactionSummary(
         transaction_id=format_id(summary.transaction_id),
         state=_state(summary.state),

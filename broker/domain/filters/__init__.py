@@ -1,7 +1,7 @@
-"""Message filters: which messages of a topic a consumer wants.
+"""Message filters.
 
-A filter is compiled once, when a consumer subscribes, and judges every message on the way. `Filter.matches` is made of
-functions inside functions and never fails: what cannot be compared is unknown, and unknown is no match.
+A filter is compiled once, when a consumer subscribes, and evaluated for every message. `Filter.matches` consists of
+nested functions and never fails: what cannot be compared is unknown, and unknown is no match.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FILTER", "MAX_TAGS", "Filter", "FilterKind", "Subject", "compile_filter"]
 
 MAX_FILTER = 4096
-"""Characters of an expression of SQL."""
+"""Maximum characters of an SQL expression."""
 MAX_TAGS = 32 * 1024
-"""Bytes of a list of tags."""
+"""Maximum bytes of a list of tags."""
 
 
 _EXAMPLES = {FilterKind.TAG: "TagA || TagB", FilterKind.SQL: "color = 'red' AND price > 10"}
@@ -32,17 +32,17 @@ _EXAMPLES = {FilterKind.TAG: "TagA || TagB", FilterKind.SQL: "color = 'red' AND 
 def compile_filter(
     kind: FilterKind, expression: str, field: str = "filter", *, max_cost: int | None = MAX_COST
 ) -> Filter:
-    """Makes a filter from its text.
+    """Compiles a filter.
 
     Args:
         kind: the language.
         expression: the text.
-        field: the field of the request that a refusal names.
-        max_cost: steps that it may take for a message; None: any number, for what was taken in before.
+        field: the field of the request, for errors.
+        max_cost: steps that it may take for a message; None: any number, for filters that were accepted earlier.
 
     Raises:
-        InvalidArgument: the expression is not a filter. The text says what is wrong, at which character (from 1), and
-            shows a filter that is right. Or it is one that costs too much.
+        InvalidArgument: the expression is not a filter, or costs too much. The text names the error and its position
+            (from 1), and shows a valid filter.
     """
     try:
         matches, cost = _compile(kind, expression)

@@ -1,7 +1,7 @@
-"""What a filter costs: whoever subscribes chooses it, and the broker pays for it with every message.
+"""The cost of a filter: chosen by the subscriber, paid by the broker for every message.
 
-Counted in steps of about a microsecond. It is worked out from the expression, so that one that is too dear is refused
-before it judges anything, and for each message, so that it is known when to pause.
+Counted in steps of about a microsecond. It is derived from the expression, so that a too expensive one is refused
+before its first use, and for each message, to decide when to yield.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ MAX_COST = 40_000
 """Steps that a filter may take for one message."""
 LONGEST_TEXT = 16 * 1024
 COMPARISON, LIKE, LIKE_WITH_ANY = 3, 40, 2000
-"""Steps of a comparison or a calculation, of a LIKE, and of one with `_`, for the longest texts that there are."""
+"""Steps of a comparison or a calculation, of a LIKE, and of one with `_`, for texts of the maximum length."""
 _MESSAGE = 2
 
 
 @dataclass(slots=True)
 class Cost:
-    """What is in an expression.
+    """Contents of an expression.
 
     Attributes:
-        comparisons: all that looks at a value once, also terms of a calculation.
+        comparisons: operations that read a value once, also terms of a calculation.
         likes: LIKEs without `_`: a search.
-        walks: LIKEs with `_`, which look at each character of the text by itself.
+        walks: LIKEs with `_`, which process each character of the text.
     """
 
     comparisons: int = 0

@@ -1,13 +1,13 @@
-"""How the parts of the compiler say what is wrong with an expression, and where."""
+"""Errors of the compiler's parts: what is wrong with an expression, and where."""
 
 from __future__ import annotations
 
 BLANKS = " \t\r\n"
-"""Characters that separate, and mean nothing else."""
+"""Whitespace characters."""
 
 
 class Fault(Exception):
-    """An expression that cannot be a filter. compile_filter turns it into an InvalidArgument.
+    """An invalid expression. compile_filter converts it to an InvalidArgument.
 
     Attributes:
         at: where the fault begins, as an index into the expression.
@@ -15,12 +15,12 @@ class Fault(Exception):
     """
 
     def __init__(self, at: int, text: str) -> None:
-        """Takes the place and what is wrong there."""
+        """Takes the position and the error text."""
         super().__init__(text)
         self.at = at
         self.text = text
 
 
 def shorten(text: str) -> str:
-    """The text as far as a message for people has room for it."""
+    """The text, shortened for an error message."""
     return text if len(text) <= 40 else text[:37] + "..."

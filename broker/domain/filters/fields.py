@@ -22,7 +22,7 @@ TAGS = "TAGS"
 
 
 class Kind(Enum):
-    """What is known about a value before there is a message. The values are used in refusals."""
+    """The type of a value, as far as known at compile time. The values are used in error texts."""
 
     PROPERTY = "a property"
     """Text that is read as a number, or as true or false, where it is compared with one."""
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A part of an expression that has a value.
+    """A part of an expression with a value.
 
     Attributes:
         at: where it begins, as an index into the expression.
@@ -48,7 +48,7 @@ class Value:
 
 
 class NamePart(NamedTuple):
-    """One of the parts that the dots separate."""
+    """One of the parts separated by dots."""
 
     text: str
     quoted: bool
@@ -72,7 +72,7 @@ SYSTEM_FIELDS = tuple(f"{QUALIFIER}.{name}" for name in _SYSTEM)
 
 
 def field_value(parts: list[NamePart], at: int) -> Value:
-    """The value that a name stands for.
+    """The value of a name.
 
     Raises:
         Fault: it has a qualifier, and there is no such system field. `at` is where the name stands.

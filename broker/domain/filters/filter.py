@@ -27,8 +27,8 @@ class Filter:
 
     Attributes:
         expression: as it was given, without blanks around it.
-        matches: tells whether a message passes. It never raises.
-        cost: of judging one.
+        matches: returns whether a message matches. It never raises.
+        cost: of evaluating one.
     """
 
     kind: FilterKind

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from broker.domain.filters.subject import Condition, Number, NumberReader, Reader, Subject
 
-    # Values are only compared after their kinds were, so what arrives here is comparable.
+    # Values are only compared after their types, so they are comparable here.
     Test = Callable[[Any, Any], bool]
 
 COMPARISONS: dict[str, Test] = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -117,8 +117,8 @@ def negative(value: Value) -> Value:
 def compare(sign: str, left: Value, right: Value) -> Condition:
     """A comparison.
 
-    Text that meets a number is read as one, text that meets TRUE or FALSE as one of these. What cannot be read like
-    that makes the comparison unknown. Two properties are compared as numbers if both are numbers, as texts otherwise.
+    Text compared with a number is parsed as one, text compared with TRUE or FALSE as one of these. If it cannot be
+    parsed, the comparison is unknown. Two properties are compared as numbers if both are numbers, as texts otherwise.
 
     Raises:
         Fault: values of these kinds cannot be compared, or not with this sign.
@@ -191,7 +191,7 @@ def _as_number(value: Value) -> NumberReader:
 
 
 def _test(test: Test, left: Reader, right: Reader, literal: Any = None) -> Condition:
-    """Compares two values; knowing that the right one is always the same saves a call."""
+    """Compares two values; a constant right one saves a call."""
     if literal is not None:
 
         def check(subject: Subject) -> bool | None:

@@ -1,6 +1,6 @@
-"""Numbers: how they are read from text, and calculated with.
+"""Parsing of numbers, and arithmetic.
 
-Integers are exact, everything else is a float. Both have the range of a float; what lies outside is no number. That
+Integers are exact, everything else is a float. Both have the range of a float; anything outside is not a number. That
 also keeps a filter from computing integers of millions of digits.
 """
 
@@ -26,10 +26,10 @@ _MOST = int(sys.float_info.max)
 
 
 def number_of(text: str | None) -> Number | None:
-    """The number that a text shows, or None. Blanks, `_`, `inf` and `nan` are no part of a number."""
+    """The number in a text, or None. Blanks, `_`, `inf` and `nan` are not part of a number."""
     if text is None:
         return None
-    # Most numbers are small integers, and the pattern costs as much as all the rest.
+    # Most numbers are small integers, and the regular expression costs as much as all the rest.
     if len(text) <= _SMALL and text.isdecimal() and text.isascii():
         return int(text)
     found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
@@ -50,7 +50,7 @@ def in_range(number: Number | None) -> Number | None:
 def divide(left: Number, right: Number) -> Number | None:
     """The quotient, or None for a division by zero.
 
-    It is not cut to an integer: properties are text, and "10" / 4 and "10.0" / 4 should not differ. A division of
+    It is not truncated to an integer: properties are text, and "10" / 4 and "10.0" / 4 should not differ. A division of
     integers without remainder stays exact.
     """
     if right == 0:

@@ -1,4 +1,4 @@
-"""How much is judged before others have their turn."""
+"""Limits how much is evaluated before yielding to others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from broker.domain.filters.subject import Subject
 
 JUDGED_AT_ONCE = 50_000
-"""Steps after which whoever judges messages lets others go on; one message is judged always."""
+"""Steps after which evaluation yields to others; at least one message is evaluated."""
 
 
 class Steps:
-    """What may be judged before others have their turn; one message always."""
+    """Budget of steps before yielding to others; at least one message."""
 
     def __init__(self, steps: int = JUDGED_AT_ONCE) -> None:
         """Takes a number of steps."""
@@ -25,6 +25,6 @@ class Steps:
         return self._left <= 0
 
     def judge(self, wanted: Filter, subject: Subject) -> bool:
-        """Whether a filter wants a message."""
+        """Whether a message matches a filter."""
         self._left -= wanted.cost.of(subject)
         return wanted.matches(subject)

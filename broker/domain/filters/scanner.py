@@ -1,8 +1,8 @@
-"""Cuts an expression into tokens, and refuses what cannot follow each other.
+"""Splits an expression into tokens, and refuses invalid sequences.
 
-sqlglot understands much more SQL than a filter may contain, reads over some mistakes (it joins adjacent texts, and
-takes BETWEEN without AND), and cannot always say where a mistake is. So the broker looks at the tokens first. After
-that sqlglot sees nothing but filters, and only has to find their structure.
+sqlglot accepts much more SQL than a filter may contain, ignores some mistakes (it joins adjacent texts, and accepts
+BETWEEN without AND), and cannot always locate a mistake. So the broker checks the tokens first. After that sqlglot gets
+only filters, and only determines their structure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 _NAME_PART = re.compile(_PART)
 
 SEARCHES = {"CONTAINS", "STARTSWITH", "ENDSWITH"}
-"""What RocketMQ has beside LIKE: a text without wildcards."""
+"""RocketMQ's operators besides LIKE: a text without wildcards."""
 _WORDS = {"AND", "OR", "NOT", "IS", "IN", "LIKE", "ESCAPE", "BETWEEN"} | SEARCHES
 _CONSTANTS: dict[str, tuple[Kind, bool | None]] = {
     "TRUE": (Kind.BOOLEAN, True),
@@ -41,7 +41,7 @@ _CONSTANTS: dict[str, tuple[Kind, bool | None]] = {
     "NULL": (Kind.NULL, None),
 }
 _RESERVED = {"CASE", "DISTINCT", "EXISTS", "SELECT"}
-"""Words that begin what a filter cannot have. As names they would lead to refusals that are hard to follow."""
+"""Keywords of constructs that filters do not support. As names they would lead to confusing errors."""
 
 _FOREIGN = {
     "'": "is never closed; a quote inside a text is written twice: 'it''s'",
@@ -59,13 +59,13 @@ MAX_NESTING = 20
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the expression.
+    """A token of the expression.
 
     Attributes:
-        type: the word in capitals or the sign; NAME, NUMBER, TEXT, TRUE, FALSE or NULL for what has a value.
+        type: the keyword in capitals or the sign; NAME, NUMBER, TEXT, TRUE, FALSE or NULL for tokens with a value.
         at: where it begins, as an index into the expression.
         text: as it is written.
-        value: what it stands for, when it has a value.
+        value: its value, if it has one.
     """
 
     type: str
@@ -75,10 +75,10 @@ class Token:
 
 
 def scan(expression: str) -> list[Token]:
-    """The tokens of an expression, in an order that may make a filter.
+    """The tokens of an expression, in a valid order.
 
     Raises:
-        Fault: something is not part of a filter, or not at this place.
+        Fault: a token is not allowed, or not at this position.
     """
     tokens = list(_tokens(expression))
     _check_order(tokens, end=len(expression.rstrip(BLANKS)))
@@ -108,7 +108,7 @@ def _token(kind: str | None, text: str, at: int) -> Token:
         return Token("TEXT", at, text, Value(Kind.TEXT, at, lambda _: content, content))
     if kind == "sign":
         return Token("<>" if text == "!=" else text, at, text)
-    # Only ASCII has keywords: the capitals of some foreign letters are Latin.
+    # Keywords are ASCII only: the capitals of some foreign letters are Latin.
     word = text.upper() if text.isascii() else ""
     if word in _WORDS:
         return Token(word, at, text)
@@ -162,7 +162,7 @@ _NEXT: dict[str, tuple[set[str], str]] = {
     "like's TEXT": (_JOINTS | {"ESCAPE"}, "AND or OR"),
     "ESCAPE": ({"escape's TEXT"}, "a text of one character"),
 }
-"""What may follow a token, and how to call that. A token that means different things has an entry for each."""
+"""What may follow a token, and its name in errors. A token with several meanings has an entry for each."""
 
 _ROLES = {
     ("IS", "NOT"): "is's NOT",
@@ -173,12 +173,12 @@ _ROLES = {
     **{(search, "TEXT"): "search's TEXT" for search in SEARCHES},
     ("ESCAPE", "TEXT"): "escape's TEXT",
 }
-"""What a token means behind another one, if it is not what it always means."""
+"""The meaning of a token after another one, where it differs from the usual one."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """What is between two parentheses, or outside of all."""
+    """The level between two parentheses, or outside of all."""
 
     opened_at: int | None = None
     is_list: bool = False
@@ -197,7 +197,7 @@ class _Level:
         return _ROLES.get((before, kind), kind)
 
     def follow(self, role: str, at: int) -> None:
-        """Refuses a comparison of a comparison, and a BETWEEN that goes on with something else than its AND."""
+        """Refuses a comparison of a comparison, and a BETWEEN without its AND."""
         if role == "between's AND":
             self.waits_for_and = False
         elif self.waits_for_and and role not in _VALUE_STARTS | {"+", "*", "/"}:
@@ -224,7 +224,7 @@ def _check_order(tokens: list[Token], end: int) -> None:
         if role not in allowed:
             raise Fault(token.at, f"{expected} is expected here, not {shorten(token.text)!r}")
         level.follow(role, token.at)
-        # What stands before a value nests like a parenthesis. Anything else goes on at the depth of its level.
+        # A prefix of a value nests like a parenthesis. Anything else continues at the depth of its level.
         nests = token.type == "(" or (role in {"NOT", "-"} and before not in _VALUE_ENDS)
         depth = depth + 1 if nests else level.depth
         if depth > MAX_NESTING:

@@ -1,11 +1,11 @@
 """Filters in SQL92, as RocketMQ has it: a condition over a message's properties and system fields.
 
-An expression is cut into tokens (scanner.py), sqlglot finds out what belongs to what, and the tree becomes functions
-inside functions, so that judging a message walks no tree.
+An expression is split into tokens (scanner.py), parsed by sqlglot, and the tree is compiled to nested functions, so
+that evaluation does not walk a tree.
 
-sqlglot is given the numbers of the tokens in place of their texts. So every leaf of its tree says which token it is,
-with its place and its value, and nothing is read in another way than the scanner read it. This is the only module that
-imports sqlglot, and the first filter in SQL imports it: that takes a tenth of a second.
+sqlglot gets the numbers of the tokens instead of their texts. So every leaf of its tree identifies its token, with
+position and value, and nothing is interpreted differently from the scanner. This is the only module that imports
+sqlglot, and the first filter in SQL imports it: that takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TYPES = {
     **dict.fromkeys(["NAME", "NUMBER", "TEXT", "TRUE", "FALSE", "NULL"], TokenType.IDENTIFIER),
     **{word: TokenType[word] for word in ("AND", "OR", "NOT", "IS", "IN", "LIKE", "BETWEEN")},
-    **dict.fromkeys(SEARCHES, TokenType.LIKE),  # What stands before the text tells them apart.
+    **dict.fromkeys(SEARCHES, TokenType.LIKE),  # The token before the text distinguishes them.
     "=": TokenType.EQ,
     "<>": TokenType.NEQ,
     "<": TokenType.LT,
@@ -66,11 +66,11 @@ _SEARCHES: dict[str, Callable[[str], Callable[[str], bool]]] = {
     "ENDSWITH": lambda wanted: lambda text: text.endswith(wanted),
 }
 _UNDERSTOOD = {"this", "expression", "expressions", "low", "high", "negate"}
-"""What is read of the tree. A node that says more than that is refused: a later sqlglot may mean something by it."""
+"""The attributes used of nodes. A node with others is refused: they may have a meaning in a later sqlglot."""
 
 
 def compile_sql(expression: str) -> tuple[Callable[[Subject], bool], Cost]:
-    """A function that tells whether the condition is true for a message (unknown is not true), and what it costs.
+    """A function that returns whether the condition is true for a message (unknown is not true), and its cost.
 
     Raises:
         Fault: the expression is not a condition of the kind that filters may have.
@@ -82,7 +82,7 @@ def compile_sql(expression: str) -> tuple[Callable[[Subject], bool], Cost]:
 
 
 def _parse(expression: str, tokens: list[Token]) -> exp.Expr:
-    # ESCAPE and its character stay out; they are found behind the pattern.
+    # ESCAPE and its character are omitted; they are found after the pattern.
     given = [
         ParserToken(_TYPES[token.type], str(number), start=token.at, end=token.at + len(token.text) - 1)
         for number, token in enumerate(tokens)
@@ -97,7 +97,7 @@ def _parse(expression: str, tokens: list[Token]) -> exp.Expr:
 
 
 class _Compiler:
-    """Makes functions from a tree whose leaves are numbers of tokens."""
+    """Compiles a tree whose leaves are numbers of tokens to functions."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -138,7 +138,7 @@ class _Compiler:
                 made = logic.every([logic.compare(">=", value, low), logic.compare("<=", value, high)])
             case exp.In():
                 items = [self._value(item) for item in node.expressions]
-                # Constants are looked up, all others compared.
+                # Constants are looked up in a set, all others compared.
                 self.cost.comparisons += sum(item.literal is None for item in items) and len(items)
                 made = logic.is_in(self._value(node.this), items)
             case exp.Is():
@@ -186,7 +186,7 @@ class _Compiler:
         return fits
 
     def _bare(self, node: exp.Expr) -> exp.Expr:
-        """What is in the parentheses, if the node is some."""
+        """The contents of the parentheses, if the node is one."""
         while isinstance(node, exp.Paren):
             node = node.this
         if not _UNDERSTOOD.issuperset(name for name, argument in node.args.items() if argument):

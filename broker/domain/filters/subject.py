@@ -1,4 +1,4 @@
-"""What a filter looks at, and the two kinds of functions that a filter is made of."""
+"""The message interface for filters, and the two types of functions that a filter consists of."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Subject(Protocol):
 
     @property
     def offset(self) -> int:
-        """Place in the queue."""
+        """Offset in the queue."""
 
     @property
     def tag(self) -> str | None:
@@ -31,7 +31,7 @@ class Subject(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties, also those that the broker wrote."""
+        """Properties, including the broker's own ones."""
 
     @property
     def message_group(self) -> str | None:
@@ -59,7 +59,7 @@ class Subject(Protocol):
 
     @property
     def position(self) -> int:
-        """Place in the transaction, from 0."""
+        """Position in the transaction, from 0."""
 
 
 Number = int | float
@@ -70,4 +70,4 @@ Reader = Callable[[Subject], str | Number | bool | None]
 NumberReader = Callable[[Subject], Number | None]
 
 Condition = Callable[[Subject], bool | None]
-"""Judges a message. None is SQL's unknown."""
+"""Evaluates a message. None is SQL's unknown."""

@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f|]")
 
 
 def compile_tags(expression: str) -> Callable[[Subject], bool]:
-    """A function that tells whether a message has one of the tags.
+    """A function that returns whether a message has one of the tags.
 
     Raises:
         Fault: the expression is not `*` and not a list of tags.
@@ -31,7 +31,7 @@ def compile_tags(expression: str) -> Callable[[Subject], bool]:
     tags = set()
     at = 0
     for piece in expression.split(_SEPARATOR):
-        if piece.strip(BLANKS):  # As RocketMQ's: nothing between two separators is no tag.
+        if piece.strip(BLANKS):  # As in RocketMQ, an empty text between two separators is ignored.
             tags.add(_tag(piece, at))
             if len(tags) > MAX_COUNT:
                 raise Fault(at, f"it has more than {MAX_COUNT} tags, and so many are allowed")
@@ -52,7 +52,7 @@ def _tag(piece: str, at: int) -> str:
         raise Fault(at + forbidden.start(), f"the control character {forbidden[0]!r} cannot be in a tag")
     if tag == EVERYTHING:
         raise Fault(at, "'*' stands alone, for all messages; it cannot be one of several tags")
-    # A text from Python may hold halves of surrogate pairs, which have no encoding.
+    # A text from Python may contain lone surrogates, which cannot be encoded.
     size = len(tag.encode(errors="surrogatepass"))
     if size > MAX_TAG_BYTES:
         raise Fault(at, f"this tag has {size} bytes; {MAX_TAG_BYTES} are allowed")

@@ -1,4 +1,4 @@
-"""Checks: claimed by one transaction each; what is noted of them goes through a lane."""
+"""Checks: claimed by one transaction each; their records go through a lane."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Checks(Access):
     """Implements CheckStore and CheckHistory."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lane of notes."""
+        """Creates the lane of records."""
         super().__init__(database, config)
         self._notes: Lane[Callable[[Session], None], None] = self._lane("note", _apply_notes)
 
@@ -42,16 +42,16 @@ class Checks(Access):
         return await self._write(claim, redo=again)
 
     async def record_sent(self, check: ClaimedCheck, client_id: str) -> None:
-        """Notes which producer a check went to."""
+        """Records the producer that got a check."""
         await self._note(lambda session: checks.record_sent(session, check, client_id))
 
     async def return_check(self, check: ClaimedCheck) -> None:
-        """Takes back the count of a check that could not be sent."""
+        """Undoes the count of a check that could not be sent."""
         now = self.clock.now()
         await self._note(lambda session: checks.return_check(session, check, now, self._broker_id))
 
     async def record_answer(self, transaction_id: bytes, check_number: int, answer: CheckAnswer) -> None:
-        """Notes a producer's answer in the check history."""
+        """Records a producer's answer in the check history."""
         now = self.clock.now()
         await self._note(lambda session: checks.record_answer(session, transaction_id, check_number, answer, now))
 
@@ -61,7 +61,7 @@ class Checks(Access):
         return await self._write(lambda session: checks.park_exhausted(session, now, limit))
 
     async def sweep_decided_halves(self) -> int:
-        """Removes half messages that have an op record; how many transactions."""
+        """Removes half messages that have an op record; returns the number of transactions."""
         swept, after = 0, b""
         while True:
             start = after

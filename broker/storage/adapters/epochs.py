@@ -1,4 +1,4 @@
-"""Epochs of sinks: half messages go through a lane, large commits have threads of their own."""
+"""Epochs of sinks: half messages go through a lane, large commits have separate threads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 LARGE_EPOCH = 5000
-"""Messages of an epoch that takes so long that others should not wait for its queues unawares."""
+"""Messages of an epoch beyond which other lanes are prepared for its long locks."""
 
 
 class Epochs(Access):
     """Implements EpochStore."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lane of half messages of epochs."""
+        """Creates the lane of half messages of epochs."""
         super().__init__(database, config)
         self._policy = config.policy
         self._sinks: Lane[SinkWork, bool] = self._lane(
@@ -34,11 +34,11 @@ class Epochs(Access):
         )
 
     async def prepare_epoch(self, work: SinkWork) -> bool | BrokerError:
-        """Stores half messages; whether their epoch is committed already, so that nothing was stored."""
+        """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         return (await self._sinks.submit([work]))[0]
 
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
-        """Releases what attempts wrote, so many messages each, and drops what others did."""
+        """Releases the messages of these attempts, checking their counts, and drops those of others."""
         now, rotation = self.clock.now(), next(self._rotations)
 
         def commit(session: Session) -> EpochCommitted:
@@ -49,22 +49,22 @@ class Epochs(Access):
 
         with contextlib.ExitStack() as warned:
             if sum(attempts.values()) >= LARGE_EPOCH:
-                # It holds its topics' queues for long.
+                # It locks its topics' queues for long.
                 for lane in self._open_lanes:
                     warned.enter_context(lane.beware())
             return await self._decide_epoch(commit, redo=again)
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
-        """Drops the half messages of an epoch; whether it is committed, and was left alone."""
+        """Drops the half messages of an epoch; returns whether it is committed, and unchanged."""
         now, rotation = self.clock.now(), next(self._rotations)
         return await self._decide_epoch(lambda session: epochs.abort(session, epoch, now, self.directory, rotation))
 
     async def find_sink(self, name: str) -> SinkState:
-        """How far a sink is."""
+        """State of a sink."""
         return await self._read(lambda session: sinks.find(session, name))
 
     async def delete_sink(self, name: str) -> None:
-        """Forgets a sink, and drops its half messages that wait."""
+        """Deletes a sink, and drops its uncommitted half messages."""
         now = self.clock.now()
 
         def again(session: Session, _: None) -> None:

@@ -44,12 +44,12 @@ class Groups(Access):
         return await self._write(lambda session: groups.update_group(session, group, changes))
 
     async def pause_group(self, group: ConsumerGroup, *, paused: bool, reason: str) -> ConsumerGroup:
-        """Stops handing out messages, or goes on."""
+        """Pauses or resumes delivery."""
         paused_at = self.clock.now() if paused else None
         return await self._write(lambda session: groups.pause_group(session, group, paused_at, reason or None))
 
     async def set_filter(self, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
-        """Sets or takes away the group's filter of a topic."""
+        """Sets or removes the group's filter of a topic."""
         return await self._write(lambda session: filters.set_filter(session, group, topic, wanted))
 
     async def filters_of(self, group: ConsumerGroup) -> list[tuple[str, Filter]]:
@@ -63,13 +63,13 @@ class Groups(Access):
         return await self._read(read)
 
     async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
-        """Notes how far a group has come that reads by offset, by queue id."""
+        """Records the progress of a group that reads by offset, by queue id."""
         await self._write(lambda session: progress.commit(session, group, topic, offsets))
 
     async def seek_group(
         self, group: ConsumerGroup, queue_ids: Sequence[int], *, to: int | None, offset: int | None
     ) -> None:
-        """Moves a group to another place of some queues, and forgets what was handed out there."""
+        """Moves a group to another position in some queues, and revokes its leases there."""
         await self._write(lambda session: progress.seek(session, group, queue_ids, to=to, offset=offset))
 
     async def find_dead_letters(self, search: DeadLetterSearch) -> DeadLetterPage:
@@ -83,7 +83,7 @@ class Groups(Access):
     async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
         """Delivers some dead letters to their group again."""
         if search.wanted is not None:
-            # What holds locks judges nothing.
+            # Filters are not evaluated while holding locks.
             unjudged = search
             search = await self._judged(
                 lambda session: redrive.judged(session, unjudged, self.directory), search.group.group_id
@@ -107,5 +107,5 @@ class Groups(Access):
         await self._write(lambda session: groups.delete_group(session, group))
 
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
-        """How far a group has come in every queue it joined."""
+        """Progress of a group in every queue it joined."""
         return await self._read(lambda session: progress.group_states(session, group, self.directory))

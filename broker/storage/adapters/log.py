@@ -1,4 +1,4 @@
-"""The log: sends go through a lane; reads through threads, those with filters by turns."""
+"""The log: sends go through a lane; reads through threads, those with filters in fair turns."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Log(Access):
     """Implements LogStore, QueueStore and QueueHeads."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lane of sends."""
+        """Creates the lane of sends."""
         super().__init__(database, config)
         self._sends: Lane[SendWork, Place | Duplicate] = self._lane(
             "send", self._send, wary=self._send_what_is_free, size_of=lambda item: item.size
         )
 
     async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
-        """Appends or schedules ordinary messages; where each is."""
+        """Appends or schedules ordinary messages; returns the place of each."""
         return await self._sends.submit(work)
 
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
-        """Recalls scheduled messages; when each was recalled."""
+        """Recalls scheduled messages; returns the time of each recall."""
         now = self.clock.now()
         return await self._write(lambda session: recall.recall(session, work, now))
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
     ) -> QueueSlice[list[LogMessage]]:
-        """Reads messages from an offset; what a filter does not want is skipped."""
+        """Reads messages from an offset; messages that do not match are skipped."""
 
         def read(session: Session) -> QueueSlice[list[LogMessage]]:
             return reading.read_queue(session, topic, queue_no, offset, limit, max_bytes, wanted)
@@ -65,15 +65,15 @@ class Log(Access):
     async def measure_queue(
         self, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
     ) -> QueueMeasure:
-        """How many bytes of bodies a part of a queue has, or where it ends to have at most so many."""
-        # As large a read as a filter's: it takes its turn with them, and holds up no look-ups.
+        """Size of a part of a queue in bytes of bodies, or the offset at which it reaches a limit."""
+        # As large a read as a filter's: it shares their turns, and does not block look-ups.
         return await self._judged(
             lambda session: reading.measure_queue(session, topic, queue_no, offset, end, max_bytes),
             ("readers", topic.topic_id),
         )
 
     async def queue_heads(self) -> dict[Queue, int]:
-        """Where each queue ends: its next offset."""
+        """The end of each queue: its next offset."""
         heads = await self._watch(reading.queue_heads)
         self.directory.notice(heads)
         return heads

@@ -1,4 +1,4 @@
-"""Finding messages, and what happened to one."""
+"""Finding messages and their events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Queries(Access):
     """Implements MessageQueryStore."""
 
     async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
-        """A message by its identity, wherever it is."""
+        """A message by its identity, in any state."""
         return await self._read(
             lambda session: message_queries.find_message(session, transaction_id, position, self.directory)
         )
@@ -27,7 +27,7 @@ class Queries(Access):
         return await self._read(lambda session: message_queries.find_messages(session, search))
 
     async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:
-        """What consumers did with a message, in order."""
+        """The delivery events of a message, in order."""
         return await self._read(
             lambda session: delivery_events.events_of(session, queue_id, offset, LARGEST_RANGE, self.directory)
         )

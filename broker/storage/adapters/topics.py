@@ -22,15 +22,15 @@ class Topics(Access):
     """Implements TopicNames, QueueNames and TopicStore."""
 
     def known_topic(self, name: str) -> Topic | None:
-        """A topic seen a moment ago, without asking the database."""
+        """A cached topic, without a query."""
         return self.directory.peek(name)
 
     def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue id, without asking the database."""
+        """Topic and queue number of a queue id, without a query."""
         return self.directory.peek_queue(queue_id)
 
     def forget_topics(self, names: Sequence[str]) -> None:
-        """Has these topics looked up again."""
+        """Drops these topics from the cache."""
         self.directory.forget_names(names)
 
     async def find_topic(self, name: str) -> Topic | None:
@@ -67,7 +67,7 @@ class Topics(Access):
         return topic
 
     async def update_topic(self, topic: Topic, change: TopicChange) -> Topic:
-        """Changes a topic; how it is then."""
+        """Changes a topic; returns its new state."""
         changed = await self._write(lambda session: topics.update_topic(session, topic, change))
         self.directory.forget(topic)
         return changed
@@ -86,11 +86,11 @@ class Topics(Access):
         try:
             await self._write(delete, redo=again)
         finally:
-            # Not before the COMMIT: until then, whoever looks it up finds and remembers it.
+            # Not before the COMMIT: until then, look-ups would find and cache it again.
             self.directory.forget(topic)
 
     async def queue_states(self, topic: Topic, group: ConsumerGroup | None) -> list[QueueState]:
-        """Where the queues of a topic begin and end, and how far a group has come."""
+        """First and last offsets of a topic's queues, and a group's progress."""
         return await self._read(lambda session: progress.topic_states(session, topic, group, self.directory))
 
     async def offsets_at(self, topic: Topic, time: int) -> list[int]:

@@ -31,7 +31,7 @@ class Transactions(Access):
     """Implements TransactionStore, TransactionRecords and ProducerGroups."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lanes of half messages and of verdicts."""
+        """Creates the lanes of half messages and of verdicts."""
         super().__init__(database, config)
         self._policy = config.policy
         self._prepares: Lane[PrepareWork, TransactionOutcome] = self._lane(
@@ -50,7 +50,7 @@ class Transactions(Access):
         return await self._verdicts.submit(work)
 
     async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group; it is made when new."""
+        """The number of a producer group; created if new."""
         return await self._write(lambda session: topics.producer_group_id(session, name))
 
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:

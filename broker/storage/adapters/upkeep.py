@@ -1,4 +1,4 @@
-"""What maintenance does: in small pieces, on a thread that holds nothing up."""
+"""Maintenance work: in small batches, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ class Upkeep(Access):
     """Implements RetentionStore and ClockStore."""
 
     async def synchronise_clock(self) -> None:
-        """Reads the database's time again."""
+        """Reads the database's time."""
         await self._read(self.clock.synchronise)
 
     async def take_turn(self, task: str, hold: int) -> bool:
-        """Whether this broker may do a maintenance task now; it keeps the turn for `hold` microseconds."""
+        """Whether it is this broker's turn for a maintenance task; it keeps the turn for `hold` microseconds."""
         now = self.clock.now()
         return await self._clean(lambda session: retention.take_turn(session, task, self._broker_id, now, hold))
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
-        """The numbers of topics that are deleted and not all gone, in their order."""
+        """The ids of deleted topics with remaining data, in order."""
         return await self._read(lambda session: topic_deletion.deleted_topics(session, limit, after))
 
     async def sweep_deleted_topic(self, topic_id: int) -> bool:
-        """Removes a piece of what a deleted topic left; whether anything is left."""
+        """Removes a part of a deleted topic's data; returns whether any is left."""
         return await self._clean(lambda session: topic_deletion.sweep(session, topic_id))
 
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
-        """Deletes some messages past retention from the head of a queue; how many."""
+        """Deletes some messages past retention from the head of a queue; returns how many."""
         now = self.clock.now()
         return await self._clean(lambda session: retention.trim_queue(session, topic, queue_id, now))
 
     async def trim_topic(self, topic: Topic) -> int:
-        """Deletes some of the oldest messages of a topic that holds too many bytes; how many."""
+        """Deletes some of the oldest messages of a topic that exceeds its size; returns how many."""
         return await self._clean(lambda session: retention.trim_topic(session, topic))
 
     async def trim_ops(self, kept: int) -> int:
-        """Deletes some op records older than `kept` microseconds; how many."""
+        """Deletes some op records older than `kept` microseconds; returns how many."""
         before = self.clock.now() - kept
         return await self._clean(lambda session: retention.trim_ops(session, before))
 
     async def trim_dedup_keys(self) -> int:
-        """Deletes some dedup keys that keep nothing out any more; how many."""
+        """Deletes some expired dedup keys; returns how many."""
         now = self.clock.now()
         return await self._clean(lambda session: retention.trim_dedup_keys(session, now))
 
     async def trim_events(self, kept: int) -> int:
-        """Deletes some records of deliveries older than `kept` microseconds; how many."""
+        """Deletes some delivery events older than `kept` microseconds; returns how many."""
         before = self.clock.now() - kept
         return await self._clean(lambda session: delivery_events.trim_events(session, before))
 
     async def forget_members(self, unseen: int, limit: int) -> int:
-        """Deletes some members of broadcasting groups that were not here for `unseen` microseconds; how many.
+        """Deletes some members of broadcasting groups not seen for `unseen` microseconds; returns how many.
 
-        Leases that a deleted group left go as well.
+        Orphaned leases of deleted groups are deleted as well.
         """
         before = self.clock.now() - unseen
 
@@ -74,6 +74,6 @@ class Upkeep(Access):
         return await self._clean(forget)
 
     async def drop_sink_leftovers(self, kept: int) -> int:
-        """Drops some half messages of sinks that no epoch needs, or that wait for longer than `kept` microseconds."""
+        """Drops some half messages of sinks that no epoch needs, or that are older than `kept` microseconds."""
         now = self.clock.now()
         return await self._clean(lambda session: sinks.drop_leftovers(session, now - kept, now, self.directory))
