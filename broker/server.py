@@ -1,4 +1,4 @@
-"""The gRPC server of a broker: which services it has, where it listens, and by TLS or not."""
+"""The gRPC server of a broker: services, address and TLS."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 MOST_UNSEEN_CALLS = 100_000
 
 # Unread streams must not grow the broker: no bandwidth probing, so flow-control windows keep their size. Requests are
-# unpacked in CallInterceptor, after it was looked whether there is room. Of calls that come faster than they are looked
-# at, gRPC would cancel some at random, from the thousandth on; they are refused here, with the reason and a delay.
+# decoded in CallInterceptor, after the budget was checked. Of calls that arrive faster than they are accepted, gRPC
+# would cancel some at random beyond a thousand; they are refused here, with a reason and a delay.
 SERVER_OPTIONS = [
     ("grpc.per_message_decompression", 0),
     ("grpc.server.max_pending_requests", MOST_UNSEEN_CALLS),
@@ -62,7 +62,7 @@ SERVER_OPTIONS = [
 ]
 
 _BEHIND = "127.0.0.1:0"
-"""Where the server listens behind a front."""
+"""The server's addresses behind a front."""
 
 SERVICES = (
     transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"].full_name,
@@ -78,7 +78,7 @@ class Server:
     """Serves a broker's parts.
 
     Attributes:
-        port: where it listens, once it does.
+        port: the port, once it listens.
     """
 
     def __init__(self, config: BrokerConfig, parts: Parts, guard: CallInterceptor, gateway: Gateway | None) -> None:
@@ -101,10 +101,10 @@ class Server:
         self.port = 0
 
     async def listen(self) -> None:
-        """Listens; clients are not told yet that they can come.
+        """Listens; the health service does not report SERVING yet.
 
         Raises:
-            ConfigurationError: the address or the certificate is not usable; says what to change.
+            ConfigurationError: the address or the certificate is not usable; the text has the remedy.
         """
         self._server = grpc.aio.server(interceptors=(self._guard,), options=SERVER_OPTIONS)
         services = self._add_services()
@@ -123,11 +123,11 @@ class Server:
             raise _unusable(self._config) from error
 
     async def serve(self) -> None:
-        """Returns clients that they can come."""
+        """Sets the health service to SERVING."""
         await self._health.serve()
 
     async def drain(self) -> None:
-        """Sends clients to other brokers: all streams end, and all waiting."""
+        """Ends all streams and waits, so that clients switch to other brokers."""
         await self._health.drain()
         if self._gateway is not None:
             self._gateway.drain()
@@ -135,7 +135,7 @@ class Server:
         self._consumers.drain()
 
     async def stop(self) -> None:
-        """Ends the calls in flight, within the time that the settings give them."""
+        """Ends the calls in flight, within the drain time of the settings."""
         if self._front is not None:
             self._front.close()
         await self._server.stop(self._config.drain)
@@ -175,7 +175,7 @@ class Server:
 
 
 def _unusable(config: BrokerConfig) -> ConfigurationError:
-    """Why gRPC does not listen on its address, which it does not say itself."""
+    """Why gRPC cannot listen on its address, which gRPC itself does not report."""
     host, _, port = config.listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]

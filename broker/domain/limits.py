@@ -36,7 +36,7 @@ MAX_GROUPS_MADE = 10_000
 """Limit of implicitly created consumer groups; operators may create more."""
 MAX_RECEIPTS = MAX_CREDITS = 100_000
 MAX_TRANSACTION_BYTES = 30 * 1024 * 1024
-"""Bytes of a transaction's bodies, keys and properties: a check carries them all, in one message of 32 MiB at most."""
+"""Bytes of a transaction's bodies, keys and properties: a check carries them all in one message, 32 MiB at most."""
 
 
 def check_name(name: str, *, field: str, longest: int) -> None:

@@ -1,4 +1,4 @@
-"""Who calls: what clients say of themselves in the headers of every call."""
+"""Callers: the headers of every call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AUTHORIZATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A client; its name is its own choice, and the same in all of its calls."""
+    """A client; it chooses its id, which is the same in all of its calls."""
 
     client_id: str
     namespace: str = ""
@@ -33,7 +33,7 @@ class Caller:
     language: str = ""
 
     def named(self) -> Caller:
-        """The caller, where a call makes no sense without a name.
+        """The caller, for calls that require a client id.
 
         Raises:
             BadRequest: it has none.
@@ -44,14 +44,14 @@ class Caller:
 
 
 class Callers:
-    """Returns callers apart, and sends away those whose signature is wrong, where keys are set.
+    """Identifies callers, and refuses those with a wrong signature, if keys are set.
 
-    What is signed is the time that the call names, and nothing else of it: as in RocketMQ, whoever has seen the headers
-    of one call can make others with them, for as long as that time is accepted.
+    Only the time of the call is signed: as in RocketMQ, a party that has seen the headers of one call can make others
+    with them, as long as that time is accepted.
     """
 
     def __init__(self, secrets: Mapping[str, str] | None = None, *, window: float = 0) -> None:
-        """Takes what signatures are compared with.
+        """Takes the keys and the window.
 
         Args:
             secrets: the secret keys by access key; with none, nothing is checked.
@@ -62,11 +62,11 @@ class Callers:
         self._window = window
 
     def caller(self, context: Any) -> Caller:
-        """The client that a call is from.
+        """The client of a call.
 
         Raises:
             Unauthorized: keys are set, and the call is not signed with one of them.
-            InvalidArgument: its name cannot be one.
+            InvalidArgument: its client id is invalid.
         """
         headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
         if self._secrets:

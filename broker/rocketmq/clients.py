@@ -1,8 +1,8 @@
-"""Which clients are here: what they told of themselves, and the streams on which they are asked and told.
+"""Connected clients: their settings, and their telemetry streams.
 
-A client holds a telemetry stream to every broker of its routes. It tells its settings there, and is told what it is to
-do; producers are asked there about transactions that began on their topics. A broker that was restarted knows
-nobody, and clients may go on for minutes without a word on a stream: so whatever they call for tells of them, too.
+A client holds a telemetry stream to every broker of its routes. On it the client sends its settings and gets the
+broker's; producers get checks of transactions that began on their topics. A restarted broker has no record of its
+clients, and they may not reopen their streams for minutes: so their other calls register them, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONSUMERS = {
     _Type.PULL_CONSUMER,
 }
 SILENCE, AFTER_STREAM = 45.0, 15.0
-"""Seconds after which a client that calls for nothing is taken for gone: where it had no stream, and where it had.
+"""Seconds without calls after which a client counts as disconnected: if it had no stream, and if it had one.
 
 Most call every 10 seconds, some every 30. A process that is killed ends its stream.
 """
@@ -49,22 +49,22 @@ _TAKE_IN_LITTLE = {_Language.NODE_JS, _Language.DOT_NET, _Language.RUST}
 _SAID_AGAIN_AFTER = 1.5
 _INTRODUCTION = 2.0
 _NODE = "HTTP"
-"""What Node's client calls its language in the headers of its calls."""
+"""The language of Node's client in the headers of its calls."""
 _MOST_CLIENTS = 100_000
 _MOST_CHECKS = 10_000
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A client, by the name that it chose.
+    """A client, by its id.
 
     Attributes:
-        topics: where its transactions may begin, and whether it is known that some did.
-        streams: its telemetry streams here.
-        heard_at: when it last called for something.
-        kind, language: what it is, as it told or as its calls tell; 0 until then.
-        told: set when it told its settings.
-        polling: microseconds that it waits for messages, as it told.
+        topics: topics of its transactions, and whether it is known to have some there.
+        streams: its telemetry streams at this broker.
+        heard_at: time of its last call.
+        kind, language: type and language, from its settings or its calls; 0 until known.
+        told: set when it has sent its settings.
+        polling: its polling timeout in microseconds, from its settings.
     """
 
     topics: dict[str, bool] = field(default_factory=dict)
@@ -77,25 +77,25 @@ class Client:
 
     @property
     def pushes(self) -> bool:
-        """Whether it is a push consumer: what that does not ack, it gives back."""
+        """Whether it is a push consumer, which nacks every message that it does not ack."""
         return bool(self.kind == _Type.PUSH_CONSUMER)
 
     @property
     def reads_seconds_as_milliseconds(self) -> bool:
-        """Whether the delays that it names count for nothing: Node's client reads seconds as milliseconds."""
+        """Whether its delays are ignored: Node's client takes seconds for milliseconds."""
         return bool(self.language == _Language.NODE_JS)
 
     @property
     def takes_in_little(self) -> bool:
-        """Whether it drops a call that brings it more than 4 MiB at a time, whatever else comes with it."""
+        """Whether it fails a whole call if an answer exceeds 4 MiB."""
         return self.language in _TAKE_IN_LITTLE
 
 
 class Clients:
-    """The clients that are here, or were a moment ago."""
+    """The clients that are connected, or were recently."""
 
     def __init__(self, catalog: Catalog, sessions: CheckSessions, max_body: int) -> None:
-        """Takes the names, who is asked about transactions, and the largest body."""
+        """Takes the catalog, the check sessions, and the largest body."""
         self._catalog = catalog
         self._sessions = sessions
         self._max_body = max_body
@@ -112,7 +112,7 @@ class Clients:
             outbox.close()
 
     def heard(self, caller: Caller, kind: int = 0) -> Client:
-        """A client called for something; `kind`: what it must be, where the call tells."""
+        """Records a call of a client; `kind`: its type, if the call implies it."""
         client = self._clients.get(caller.client_id)
         if client is None:
             client = self._clients[caller.client_id] = Client()
@@ -124,10 +124,10 @@ class Clients:
         return client
 
     async def introduced(self, caller: Caller) -> Client:
-        """A client called for something, and what its call means depends on what it told of itself.
+        """Records a call of a client whose meaning depends on the client's settings.
 
-        Where the broker was restarted, some calls come before the client's new stream. To Node's this matters: see
-        `reads_seconds_as_milliseconds`. It opens one within a second or so.
+        After a restart of the broker, some calls arrive before the client's new stream. For Node's client this matters:
+        see `reads_seconds_as_milliseconds`. It opens one within about a second.
         """
         client = self.heard(caller)
         if caller.language == _NODE and not client.language:
@@ -137,12 +137,12 @@ class Clients:
         return client
 
     def alive(self, client_id: str) -> bool:
-        """Whether a client holds a stream here, or called for something a moment ago."""
+        """Whether a client has a stream here, or made a call recently."""
         client = self._clients.get(client_id)
         return client is not None and bool(client.streams or time.monotonic() - client.heard_at < SILENCE)
 
     def left(self, caller: Caller) -> None:
-        """A client said that it ends."""
+        """Handles the termination of a client."""
         client = self._clients.pop(caller.client_id, None)
         if client is not None:
             for session in client.streams:
@@ -150,7 +150,7 @@ class Clients:
         self.on_leave(caller.client_id)
 
     async def has_transactions(self, caller: Caller, topic: str) -> None:
-        """A client sends half messages to a topic: it can tell the outcome of them."""
+        """Records that a client sends half messages to a topic, so it can answer checks of them."""
         if caller.client_id:
             await self._catalog.topic(topic)
             await self._take_part(self.heard(caller), topic, surely=True)
@@ -173,25 +173,25 @@ class Clients:
         return await self._catalog.producer_group_id(producer_group_of(topic))
 
     def asked(self, transaction_id: bytes, number: int, caller: Caller) -> None:
-        """A client is asked about a transaction, for the so-and-so many-th time."""
+        """Records that a check with this number was sent to a client."""
         self._checks[transaction_id] = number, caller.client_id
         self._checks.move_to_end(transaction_id)
         while len(self._checks) > _MOST_CHECKS:
             self._checks.popitem(last=False)
 
     def open_check(self, transaction_id: bytes, caller: Caller) -> int | None:
-        """The number of the last check of a transaction that was sent to a client from here, and has no answer yet."""
+        """The number of the last unanswered check of a transaction that this broker sent to a client."""
         number, asked = self._checks.get(transaction_id, (None, ""))
         return number if asked == caller.client_id else None
 
     def heard_of(self, transaction_id: bytes, caller: Caller) -> None:
-        """A client told of a transaction, UNKNOWN included: it is not one that leaves checks unanswered."""
+        """Records an answer of a client, UNKNOWN included: it does answer checks."""
         client = self._clients.get(caller.client_id)
         for session in client.streams if client is not None else ():
             session.answered(transaction_id)
 
     def answered(self, transaction_id: bytes) -> None:
-        """The checks of a transaction that were sent from here need no answer any more."""
+        """Removes the pending checks of a transaction that this broker sent."""
         self._checks.pop(transaction_id, None)
 
     async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncIterator[Any]:
@@ -221,18 +221,18 @@ class Clients:
         async for request in requests:
             self.heard(caller)
             if request.WhichOneof("command") != "settings":
-                continue  # Answers to commands that are not sent from here.
+                continue  # Answers to commands that this broker does not send.
             try:
                 agreed = await self._agree(request.settings, client, caller)
             except StorageUnavailable as error:
-                # What else is wrong with settings ends the stream. This is over in a moment, and clients that lose
-                # their streams may be without one for minutes.
+                # Other errors in settings end the stream. This one is transient, and clients that lose their streams
+                # may be without one for minutes.
                 await outbox.write(service_pb2.TelemetryCommand(status=status_of(error)))
                 continue
             command = service_pb2.TelemetryCommand(status=OK, settings=agreed)
             await outbox.write(command)
             if first and client.language == _Language.NODE_JS:
-                # It waits for settings that come after all routes are known, and may be told these too early.
+                # It waits for settings after all routes are known, and may have received these too early.
                 await asyncio.sleep(_SAID_AGAIN_AFTER)
                 await outbox.write(command)
             first = False
@@ -265,13 +265,13 @@ class Clients:
         return settings.for_consumer(told, await self._group(group, client))
 
     async def _group(self, name: str, client: Client) -> ConsumerGroup:
-        """A consumer's group; one that is not there is taken for a usual one, as by RocketMQ's proxies.
+        """A consumer's group; a missing one is treated as an ordinary one, as by RocketMQ's proxies.
 
-        Whoever receives for it is refused by its name. Without settings Go's client never starts, and Java's does not
-        tell why; Node's does.
+        Receiving for it is refused, naming the group. Without settings Go's client never starts, and Java's does not
+        report the reason; Node's does.
 
         Raises:
-            NotFound: there is none, and the client can tell.
+            NotFound: there is none, and the client can report it.
         """
         try:
             return await self._catalog.group(name)

@@ -1,4 +1,4 @@
-"""From the broker's errors to RocketMQ's codes."""
+"""Maps the broker's errors to RocketMQ's codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.wire.status import code_of as code_of_grpc
 
 
 class BadRequest(errors.InvalidArgument):
-    """A request that RocketMQ has a code of its own for."""
+    """A bad request with a specific RocketMQ code."""
 
     def __init__(self, message: str, code: int, field: str) -> None:
         """Takes the text for people, RocketMQ's code, and the field at fault."""
@@ -20,23 +20,23 @@ class BadRequest(errors.InvalidArgument):
         self.code = code
 
     def within(self, prefix: str) -> BadRequest:
-        """The same error seen from the message that holds the field."""
+        """The same error with the field prefixed by its message."""
         return BadRequest(self.message, self.code, f"{prefix}.{self.field}")
 
 
 class Unsupported(errors.BrokerError):
-    """A part of the protocol that halfmq does not have."""
+    """A part of the protocol that halfmq does not support."""
 
     def __init__(self, message: str) -> None:
-        """Says what, and what to use in its place."""
+        """Takes the unsupported feature, and the alternative."""
         super().__init__(message, reason="UNSUPPORTED")
 
 
 class Unauthorized(errors.BrokerError):
-    """A call without a good signature."""
+    """A call without a valid signature."""
 
     def __init__(self, message: str) -> None:
-        """Says what is wrong with it."""
+        """Takes the error text."""
         super().__init__(message, reason="UNAUTHORIZED", field="authorization")
 
 
@@ -92,7 +92,7 @@ _BY_KIND: tuple[tuple[type[errors.BrokerError], int], ...] = (
 
 
 def grpc_code_of(error: Exception) -> grpc.StatusCode:
-    """The code of gRPC of an error, where a stream ends with it."""
+    """The gRPC code of an error that ends a stream."""
     if isinstance(error, Unauthorized):
         return grpc.StatusCode.UNAUTHENTICATED
     if isinstance(error, Unsupported):
@@ -113,7 +113,7 @@ def code_of(error: errors.BrokerError) -> int:
 
 
 def status_of(error: errors.BrokerError) -> Any:
-    """An error as RocketMQ's clients get it. Most of them show the number of its code only, so the text names it."""
+    """An error for RocketMQ's clients. Most of them show only the number of its code, so the text includes the name."""
     code = code_of(error)
     field = f"{error.field}: " if error.field else ""
     return definition_pb2.Status(code=code, message=f"{Code.Name(code)}: {field}{error.message}")

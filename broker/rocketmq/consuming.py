@@ -1,4 +1,4 @@
-"""What consumers call: receiving, acknowledging, giving back."""
+"""Consumers' calls: receiving, acknowledging, nacking."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ logger = logging.getLogger("halfmq.rocketmq")
 _of_clients = ThrottledLog(logger)
 
 ANSWERING = 0.5
-"""Seconds kept of a call's time for its answer."""
+"""Seconds of a call's deadline reserved for its answer."""
 LONGEST_WAIT = 60 * SECOND
 _REMEMBERED, _MOST_ATTEMPTS = 20_000, 4_000
 _FILTERS_REMEMBERED = 4 * 1024 * 1024
-"""Characters of the filters in subscriptions that are remembered; compiled they take up to 30 times as many bytes."""
+"""Characters of the filters in cached subscriptions; compiled they take up to 30 times as many bytes."""
 _ALL = {"", "*"}
 _LITTLE = 4 * 1024 * 1024
 _TOO_LARGE = "larger than its consumer can take in, which is 4 MiB with all that belongs to a message"
@@ -71,7 +71,7 @@ class Consuming:
         host: str,
         shortest_invisible: int,
     ) -> None:
-        """Takes the services, who is there, this broker's name, and how long messages are taken for, at least."""
+        """Takes the services, the clients, this broker's name, and the shortest invisible duration."""
         self._delivery = delivery
         self._receipts = receipts
         self._config = config
@@ -90,17 +90,17 @@ class Consuming:
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Delivers up to a batch of messages, and waits for the first."""
-        # It may have told its settings before this broker was restarted.
+        # It may have sent its settings before this broker was restarted.
         kind = definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0
         client = self._clients.heard(caller.named(), kind)
         topic = name_of(request.message_queue.topic, caller.namespace)
         group = name_of(request.group, caller.namespace)
-        # What a push consumer gets is its own for as long as it works on it: nobody says for how long.
+        # A push consumer holds its messages as long as it handles them; it does not name a duration.
         lease_time = self._config.lease_time
         if not request.auto_renew:
             lease_time = self._invisible_time(request.invisible_duration)
         subscription = await self._subscription(caller.client_id, group, topic, lease_time, request.filter_expression)
-        # A client that comes with the same attempt again never got what was handed out to it.
+        # A client that repeats the attempt id did not receive the messages of the first call.
         attempt = (caller.client_id, group, topic, request.attempt_id)
         if lost := self._attempts.pop(attempt, None):
             self._renewals.forget(lost)
@@ -132,10 +132,11 @@ class Consuming:
                 await asyncio.shield(subscription.give_back(handed_out))
 
     async def _small_ones(self, parts: Sequence[Delivered], caller: Caller) -> list[Delivered]:
-        """What a client that takes in little can get; all that came with the rest would never come either.
+        """The messages that a client with a small message limit can receive; larger ones would fail the whole answer.
 
-        The rest failed with it: it is delivered again after the group's delay, to another client if there is one, and
-        is a dead letter in the end. In the middle of a message group it is one at once; those around it go on.
+        The others count as failed: they are delivered again after the group's delay, possibly to another client, and
+        finally become dead letters. In the middle of a message group this happens at once; the rest of the group
+        continues.
         """
         kept: list[Delivered] = []
         failed: list[str] = []
@@ -164,7 +165,7 @@ class Consuming:
         time, longest = micros(duration, "invisible_duration"), self._config.longest_lease
         if self._shortest_invisible <= time <= longest:
             return time
-        # These words are RocketMQ's, for those who look for them.
+        # RocketMQ's texts, for clients that match them.
         wrong = "the invisibleTime is too small" if time <= longest else "the invisibleTime is too large"
         raise BadRequest(
             f"{wrong}: {time / 1e6:g} s; {self._shortest_invisible / 1e6:g} s (the broker's rocketmq_min_invisible) to"
@@ -176,15 +177,15 @@ class Consuming:
     async def _subscription(
         self, client_id: str, group: str, topic: str, lease_time: int, expression: Any
     ) -> Subscription:
-        """The client's place in its group, with the filter that it states.
+        """The client's subscription, with its filter.
 
-        Clients name their filter in every call. A filter is the group's here: who states a new one sets it, and what a
-        client states again and again changes nothing.
+        Clients send their filter in every call. Here a filter belongs to the group: a client that sends a new one sets
+        it, and repeating it changes nothing.
         """
         in_order = (await self._catalog.group(group)).settings.fifo
         key = (client_id, group, topic, lease_time, in_order)
         stated = (expression.type, expression.expression.strip())
-        # Filters can be long, and be of many clients.
+        # Filters can be long, and there can be many clients.
         seen = blake2b(f"{stated[0]} {stated[1]}".encode(), digest_size=16).digest()
         new = self._stated.get(key[:3]) != seen
         known = self._subscriptions.get(key)
@@ -204,7 +205,7 @@ class Consuming:
         return made
 
     def _keep(self, key: _Key, made: Subscription, size: int) -> None:
-        """Remembers a subscription, with the size of the filter in it; the oldest ones go where there are too many."""
+        """Caches a subscription, with the size of its filter; evicts the oldest ones beyond the limit."""
         if key in self._subscriptions:
             self._filters_size -= self._subscriptions.pop(key)[1]
         self._subscriptions[key] = (made, size)
@@ -214,7 +215,7 @@ class Consuming:
             self._filters_size -= gone
 
     async def ack(self, request: Any, caller: Caller) -> Any:
-        """Marks messages as handled, each by itself."""
+        """Acknowledges messages, each with its own result."""
         self._clients.heard(caller)
         if not request.entries:
             raise BadRequest("There is nothing to acknowledge.", Code.BAD_REQUEST, "entries")
@@ -237,7 +238,7 @@ class Consuming:
         return response
 
     async def change_invisible_duration(self, request: Any, caller: Caller) -> Any:
-        """Keeps a message for longer, or gives it back for later; which of them, the kind of consumer tells."""
+        """Extends a message's lease, or nacks it with a delay, depending on the type of consumer."""
         client = await self._clients.introduced(caller)
         handle = request.receipt_handle
         time = micros(request.invisible_duration, "invisible_duration")
@@ -249,7 +250,7 @@ class Consuming:
         outcome = said.get(handle)
         response = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
         if isinstance(outcome, BrokerError):
-            # With the handle: some clients take it from the answer whatever it says.
+            # With the handle: some clients take it from the answer, whatever its status.
             response.status.CopyFrom(status_of(outcome))
             return response
         self._renewals.settled([handle])
@@ -258,13 +259,13 @@ class Consuming:
         return response
 
     async def forward_to_dead_letters(self, request: Any, caller: Caller) -> Any:
-        """Gives a message up."""
+        """Moves a message to the dead letters."""
         self._clients.heard(caller)
         handle = request.receipt_handle
         reason = f"given up by its consumer after {request.delivery_attempt} attempts"
         outcome = (await self._receipts.nack([handle], reason=reason, given_up=True)).get(handle)
         if isinstance(outcome, StaleReceipt):
-            # It is this client's no more: settled, or delivered again. Clients would say it again and again forever.
+            # The client no longer owns it: settled, or delivered again. Otherwise clients would retry forever.
             _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
         elif isinstance(outcome, BrokerError):
             raise outcome
@@ -273,7 +274,7 @@ class Consuming:
 
 
 def filter_of(kind: int, expression: str) -> Filter | None:
-    """A filter as clients write it; None: all messages."""
+    """A filter of a client; None: all messages."""
     if kind == definition_pb2.FilterType.SQL:
         return compile_filter(FilterKind.SQL, expression, "filter_expression")
     if expression in _ALL:
@@ -289,9 +290,9 @@ def _remember(memory: OrderedDict[_Name, _What], name: _Name, what: _What, most:
 
 
 def polling_time(request: Any, caller: Caller, told: int = 0) -> int:
-    """Microseconds that a call may wait: as it asks, and never so long that its answer would come too late.
+    """Microseconds that a call may wait: as requested, but leaving time for its answer.
 
-    Go's simple consumer does not ask: what it waits for stands in the settings that it told.
+    Go's simple consumer does not request a time: it is in its settings.
     """
     wait = min(told or LONGEST_POLLING, LONGEST_WAIT)
     if request.HasField("long_polling_timeout"):

@@ -1,4 +1,4 @@
-"""The gateway as a whole: its parts, and how a broker takes it in."""
+"""The gateway as a whole: its parts, and its integration into a broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GatewayConfig:
 
     Attributes:
         host: this broker's name.
-        endpoints: addresses to announce, with commas between them; none: those that a client uses.
+        endpoints: addresses to announce, separated by commas; none: those that a client uses.
         keys: file with access keys and secret keys; none: signatures are not checked.
         signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
         shortest_invisible: microseconds that a client may receive messages for, at least.
@@ -81,7 +81,7 @@ class Gateway:
         groups: GroupService,
         guard: CallInterceptor,
     ) -> None:
-        """Takes its settings, the broker's services, and how much may be in flight.
+        """Takes its settings, the broker's services, and the load limits.
 
         Raises:
             ConfigurationError: an address or the file is not usable.
@@ -118,5 +118,5 @@ class Gateway:
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self._servicer, server)
 
     def drain(self) -> None:
-        """Ends all telemetry streams, so that clients go to another broker."""
+        """Ends all telemetry streams, so that clients switch to another broker."""
         self._clients.drain()

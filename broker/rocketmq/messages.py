@@ -1,4 +1,4 @@
-"""Messages on their way in and out."""
+"""Conversion of messages."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Type = definition_pb2.MessageType
 _MOST_AROUND_BODY, _LONGEST = 64 * 1024, 12 * 3600 * 1_000_000
 _ENCODING, _DIGEST = definition_pb2.Encoding, definition_pb2.DigestType
 LONGEST_NAME, LONGEST_HOST, LONGEST_TRACE = 255, 255, 1024
-"""Characters of what is kept beside a message's own properties."""
+"""Maximum characters of the gateway's properties of a message."""
 
 
 def message_in(given: Any, namespace: str, max_body: int, share: Share) -> tuple[bytes, Message]:
-    """A message as a client sent it, with its identity here; compressed bodies are unpacked, so that all can read them.
+    """A client's message, with halfmq's id; compressed bodies are decompressed, so that all consumers can read them.
 
-    What they have then is taken of the `share`.
+    Their decompressed size is taken from the `share`.
 
     Raises:
-        InvalidArgument: it cannot be.
-        Overloaded: there is no room for its body.
+        InvalidArgument: it is invalid.
+        Overloaded: its body exceeds the budget.
     """
     system = given.system_properties
     if not system.message_id.strip():
@@ -74,7 +74,7 @@ def message_in(given: Any, namespace: str, max_body: int, share: Share) -> tuple
     if system.trace_context:
         notes[TRACE_CONTEXT] = system.trace_context
     if system.message_type == Type.PRIORITY and system.HasField("priority") and not system.priority:
-        notes[PRIORITY] = "0"  # To Node's client that is no priority, but it does not name the type then.
+        notes[PRIORITY] = "0"  # Node's client treats that as no priority, but does not set the type then.
     # Some clients send an empty text for none.
     message = Message(
         name_of(given.topic, namespace),
@@ -95,7 +95,7 @@ def _body_in(given: Any, max_body: int, share: Share) -> bytes:
     body: bytes = given.body
     if given.system_properties.body_encoding != _ENCODING.GZIP or not body:
         return body
-    # Clients compress by either; one byte more than is allowed is enough to refuse it, whatever there is behind.
+    # Clients use either compression; one byte over the limit is enough to refuse it.
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         unpacked = unpacking.decompress(body, max_body + 1)
@@ -112,7 +112,7 @@ def _body_in(given: Any, max_body: int, share: Share) -> bytes:
 
 
 def recovery_delay(given: Any) -> int:
-    """Microseconds that a transaction wants to be left alone; 0 where it does not say."""
+    """Microseconds before the first check of a transaction; 0 if unset."""
     system = given.system_properties
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return 0
@@ -136,7 +136,7 @@ def delivered(parts: Sequence[Delivered], namespace: str, invisible: int, host: 
 
 
 def larger_than(most: int, part: Delivered, message: LogMessage, namespace: str, host: str) -> bool:
-    """Whether the answer that brings a message of a lease is larger than so many bytes."""
+    """Whether the answer with a message of a lease is larger than so many bytes."""
     if len(message.body) + _MOST_AROUND_BODY <= most:
         return False
     (alone,) = delivered([replace(part, messages=[message])], namespace, _LONGEST, host)
@@ -165,7 +165,7 @@ def log_message(message: LogMessage, namespace: str, host: str) -> Any:
 
 
 def half_message(check: ClaimedCheck, namespace: str) -> Any:
-    """The first half message of a transaction, for the producer that is asked about it."""
+    """The first half message of a transaction, for a check."""
     half = check.halves[0]
     result = _message(half.topic, half.body, half.stored_properties, namespace)
     system = result.system_properties
@@ -186,7 +186,7 @@ def _message(topic: str, body: bytes, properties: Mapping[str, str], namespace: 
     result = definition_pb2.Message(topic=resource_of(topic, namespace), body=body)
     system = result.system_properties
     system.body_encoding = _ENCODING.IDENTITY
-    # Its form is the same in all clients, as that of no other digest is.
+    # The only digest whose form is the same in all clients.
     system.body_digest.type = _DIGEST.MD5
     system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
     if not properties:
@@ -203,7 +203,7 @@ def _message(topic: str, body: bytes, properties: Mapping[str, str], namespace: 
         elif name == DELIVER_AT:
             fill_timestamp(system.delivery_timestamp, int(value))
         elif name != ROCKETMQ_ID:
-            # Where a dead letter comes from, and the like: of use to applications, too.
+            # A dead letter's origin and the like: useful to applications, too.
             result.user_properties[name] = value
     origin = origin_of(properties)
     if origin is not None:

@@ -1,4 +1,4 @@
-"""Names: RocketMQ's namespaces stand before a name, as `namespace%name`, and behind the mark of dead letters."""
+"""Names: RocketMQ's namespaces precede a name, as `namespace%name`, after the prefix of dead letter topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS = 16
 
 
 def name_of(resource: Any, namespace: str) -> str:
-    """The name here of a topic or group; `namespace` is the caller's, which some clients leave out of resources."""
+    """halfmq's name of a topic or group; `namespace` is the caller's, which some clients omit from resources."""
     name, own = str(resource.name), resource.resource_namespace or namespace
     if not own:
         return name
@@ -23,7 +23,7 @@ def name_of(resource: Any, namespace: str) -> str:
 
 
 def resource_of(name: str, namespace: str) -> Any:
-    """A topic or group as a client of a namespace knows it."""
+    """A topic or group as named by a client of a namespace."""
     mark = DEAD_LETTER_PREFIX if name.startswith(DEAD_LETTER_PREFIX) else ""
     prefix = f"{mark}{namespace}{_SEPARATOR}"
     if namespace and name.startswith(prefix):
@@ -32,7 +32,7 @@ def resource_of(name: str, namespace: str) -> Any:
 
 
 def producer_group_of(topic: str) -> str:
-    """The producer group of transactions on a topic; it has the same name, as far as that is not too long for one."""
+    """The producer group of transactions on a topic; it has the topic's name, shortened if necessary."""
     if len(topic) <= MAX_GROUP_NAME:
         return topic
     digest = hashlib.blake2b(topic.encode(), digest_size=_DIGITS // 2).hexdigest()

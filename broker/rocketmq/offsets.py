@@ -1,4 +1,4 @@
-"""Reading by offset, for clients that keep their own place."""
+"""Reading by offset, for clients that keep their own position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Offsets:
     """The calls about offsets."""
 
     def __init__(self, reader: QueueReader, groups: GroupService, topics: TopicService, host: str) -> None:
-        """Takes the services that do the work, and this broker's name."""
+        """Takes the services, and this broker's name."""
         self._reader = reader
         self._groups = groups
         self._topics = topics
@@ -49,13 +49,13 @@ class Offsets:
         yield service_pb2.PullMessageResponse(next_offset=max(request.offset, piece.next_offset))
 
     async def update(self, request: Any, caller: Caller) -> Any:
-        """Notes how far a group has come in a queue."""
+        """Records a group's progress in a queue."""
         topic, queue_no = _queue(request, caller)
         await self._groups.commit(name_of(request.group, caller.namespace), topic, [(queue_no, request.offset)])
         return service_pb2.UpdateOffsetResponse(status=OK)
 
     async def get(self, request: Any, caller: Caller) -> Any:
-        """Returns how far a group has come in a queue."""
+        """Returns a group's progress in a queue."""
         topic, queue_no = _queue(request, caller)
         group = name_of(request.group, caller.namespace)
         check_group_name(group, "consumer_group")
@@ -66,7 +66,7 @@ class Offsets:
         return service_pb2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query(self, request: Any, caller: Caller) -> Any:
-        """Returns where a queue begins or ends, or what came at a time."""
+        """Returns the first or last offset of a queue, or the offset at a time."""
         topic, queue_no = _queue(request, caller)
         states = {state.queue_no: state for state in await self._topics.queue_states(topic)}
         if queue_no not in states:

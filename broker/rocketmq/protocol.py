@@ -1,7 +1,7 @@
 """RocketMQ's messages and service, from the package of its official Python client.
 
 Only the generated modules are loaded. The package itself is the client: importing it opens a log file in the user's
-home and starts OpenTelemetry, which a broker has no use for and may not be allowed to. The client can be imported
+home and starts OpenTelemetry, which a broker does not need and may not be allowed to do. The client can be imported
 later (or have been imported before) in the same process: the modules are the same ones.
 """
 

@@ -1,6 +1,6 @@
-"""Leases of push consumers: kept for as long as their client is there and at work, for it does not ask for that.
+"""Leases of push consumers: extended as long as the client is connected, because it does not request extensions.
 
-Kept in memory only: where a broker is gone, its leases run out, and the messages are delivered again.
+Kept in memory only: when a broker dies, its leases expire, and the messages are delivered again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.rocketmq")
 
 LONGEST_WORK = 3 * 3600.0
-"""Seconds for which a message is kept for a consumer that neither acks it nor gives it back."""
+"""Seconds for which the lease of a message is extended for a consumer that neither acks nor nacks it."""
 AFTER_LEAVING = 1_000_000
-"""Microseconds until what a client left behind is delivered again."""
+"""Microseconds until the messages of a disconnected client are delivered again."""
 
 
 @dataclass(slots=True)
@@ -41,12 +41,12 @@ class _Kept:
 
 
 class Renewals(Loop):
-    """Extends leases before they run out."""
+    """Extends leases before they expire."""
 
     name = "lease renewal"
 
     def __init__(self, receipts: ReceiptService, clients: Clients, clock: Clock, lease_time: int) -> None:
-        """Takes who extends leases, the clients, the database's time, and the microseconds that a lease lasts."""
+        """Takes the receipts service, the clients, the database's clock, and the lease time in microseconds."""
         super().__init__(interval=min(5.0, lease_time / 4e6))
         self._receipts = receipts
         self._clients = clients
@@ -56,18 +56,18 @@ class Renewals(Loop):
         clients.on_leave = self._left
 
     def keep(self, client_id: str, parts: Sequence[Delivered]) -> None:
-        """Messages that a client got, and that are to be its own until it settles them."""
+        """Starts extending the leases of messages that a client got, until it settles them."""
         for part in parts:
             offsets = {message.offset for message in part.messages}
             self._kept[_lease(part)] = _Kept(client_id, offsets, part.expires_at)
 
     def forget(self, handed_out: Sequence[HandedOut]) -> None:
-        """These messages never reached their client."""
+        """Stops extending the leases of messages that never reached their client."""
         for part in handed_out:
             self._kept.pop(_lease(part), None)
 
     def settled(self, handles: Iterable[str]) -> None:
-        """These messages need no keeping any more."""
+        """Stops extending the leases of these messages."""
         for handle in handles:
             lease, _, offset = handle.rpartition(".")
             kept = self._kept.get(lease)
@@ -77,7 +77,7 @@ class Renewals(Loop):
                     del self._kept[lease]
 
     async def run_once(self) -> None:
-        """Extends what would run out before the round after the next one."""
+        """Extends the leases that would expire before the round after the next one."""
         soon = self._clock.now() + int(2.5 * self.interval * 1e6)
         due: dict[str, tuple[str, int]] = {}
         for lease, kept in list(self._kept.items()):
@@ -98,13 +98,13 @@ class Renewals(Loop):
             if isinstance(outcome, Settled) and outcome.expires_at is not None:
                 still.expires_at = outcome.expires_at
                 continue
-            # The message may have been given back just now; the others of the lease speak for it in the next round.
+            # The message may have been nacked just now; another handle of the lease is used in the next round.
             still.offsets.discard(offset)
             if not still.offsets:
                 del self._kept[lease]
 
     def _left(self, client_id: str) -> None:
-        """Has what a client left behind delivered again soon."""
+        """Has the messages of a disconnected client delivered again soon."""
         theirs = [(lease, kept) for lease, kept in self._kept.items() if kept.client_id == client_id]
         handles = [f"{lease}.{offset:x}" for lease, kept in theirs for offset in sorted(kept.offsets)]
         for lease, _ in theirs:
@@ -122,5 +122,5 @@ class Renewals(Loop):
 
 
 def _lease(part: Delivered | HandedOut) -> str:
-    """What the receipt handles of a lease begin with."""
+    """The common prefix of the receipt handles of a lease."""
     return Receipt(part.lease_id, part.token, 0).lease_key

@@ -1,4 +1,4 @@
-"""Names of properties that RocketMQ keeps for itself, and refuses among those of an application (as of 5.3.3)."""
+"""Property names reserved by RocketMQ, and refused in applications' messages (as of 5.3.3)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Where topics are: on every broker, for all of them share the database.
+"""Routes of topics: every broker serves all topics, because they share the database.
 
-A client is told of the brokers whose addresses it was given itself, or of those that the operator announces. Each has
-all queues of a topic, so whichever a client asks serves it. As RocketMQ's own proxies do, all are told as one broker
-with many addresses: a client speaks to one of them, and goes on with the next one where that is gone. As brokers of
-their own each would be needed: Java's and Go's clients begin only when all of them answer, and keep sending a message
-group to the one that is gone.
+The route contains the addresses that the client itself used, or those that the operator announces. Each serves all
+queues of a topic. As in RocketMQ's own proxies, they are announced as one broker with many addresses: a client uses one
+of them, and switches to the next one if that is unreachable. As separate brokers each would be required: Java's and
+Go's clients start only when all of them answer, and keep sending a message group to an unreachable one.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ if TYPE_CHECKING:
 
 _Scheme, _Permission = definition_pb2.AddressScheme, definition_pb2.Permission
 ANY_QUEUE = -1
-# What calls say of the language of their clients: Node's cannot use endpoints of several addresses, and Python's all
-# begin with the same one. Both do without a broker that is gone.
+# Languages in the headers of calls: Node's client cannot use endpoints with several addresses, and Python's clients all
+# start with the same one. Both tolerate an unreachable broker.
 _ONE_ADDRESS_EACH = {"HTTP", "NODE_JS", "PYTHON"}
 
 
 def endpoints_of(text: str) -> list[Any]:
     """The endpoints that clients get for addresses such as `10.0.0.1:8085,10.0.0.2:8085`.
 
-    All numeric addresses of a kind are one broker's. Clients refuse several names together, so each is one of its own.
+    All numeric addresses of a family form one broker. Clients refuse several host names together, so each is a separate
+    broker.
 
     Raises:
-        ConfigurationError: one is none.
+        ConfigurationError: one is malformed.
     """
     found: dict[Any, Any] = {}
     for each in text.split(","):
@@ -68,10 +68,10 @@ def _is_ipv4(host: str) -> bool:
 
 
 class Routes:
-    """The calls that ask for brokers and queues."""
+    """The calls for brokers and queues."""
 
     def __init__(self, catalog: Catalog, announced: Sequence[Any]) -> None:
-        """Takes the names, and the brokers that are announced, by endpoints; none: those that the client named."""
+        """Takes the catalog, and the endpoints of announced brokers; none: those that the client used."""
         self._catalog = catalog
         self._announced = announced
 
@@ -87,7 +87,7 @@ class Routes:
         return response
 
     async def query_assignment(self, request: Any, caller: Caller) -> Any:
-        """Returns what a push consumer is to poll: each broker, for it hands out the messages of all queues."""
+        """Returns what a push consumer is to poll: each broker, because it delivers the messages of all queues."""
         topic = await self._topic(request, caller)
         name = name_of(request.group, caller.namespace)
         check_group_name(name, "consumer_group")
@@ -108,8 +108,8 @@ class Routes:
         return await self._catalog.topic(name)
 
     def _brokers(self, request: Any, caller: Caller) -> list[Any]:
-        """The brokers, all of them masters; each is named by its first address."""
-        # As the client wrote them: another form of an address would be another broker to it.
+        """The brokers, all of them masters; each is identified by its first address."""
+        # As the client wrote them: another form of an address would be another broker for it.
         announced = self._announced or ([request.endpoints] if request.endpoints.addresses else [])
         apart = caller.language in _ONE_ADDRESS_EACH
         told = [each for endpoints in announced for each in (_apart(endpoints) if apart else [endpoints])]
@@ -129,12 +129,12 @@ class Routes:
 
 
 def _apart(endpoints: Any) -> list[Any]:
-    """Endpoints of each address alone."""
+    """Separate endpoints of each address."""
     return [definition_pb2.Endpoints(scheme=endpoints.scheme, addresses=[each]) for each in endpoints.addresses]
 
 
 def _from(turn: int, endpoints: Any) -> Any:
-    """The same addresses, beginning with another one for each client: the first that answers has all of its calls."""
+    """The same addresses, rotated per client: a client sends all calls to the first one that answers."""
     first = turn % len(endpoints.addresses)
     addresses = [*endpoints.addresses[first:], *endpoints.addresses[:first]]
     return definition_pb2.Endpoints(scheme=endpoints.scheme, addresses=addresses)

@@ -1,4 +1,4 @@
-"""MessagingService: every call of RocketMQ's protocol, and how errors are reported."""
+"""MessagingService: every call of RocketMQ's protocol, and error reporting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger("halfmq.rocketmq")
 
 
 class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ignore[misc]
-    """The calls; what is wrong with one stands in the status of its answer, as RocketMQ's clients expect."""
+    """The calls; errors are reported in the status of the answer, as RocketMQ's clients expect."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         calls: Load,
         streams: Load,
     ) -> None:
-        """Takes who may call, the calls' parts, and how much may be in flight."""
+        """Takes the authentication, the calls' parts, and the load limits."""
         self._callers = callers
         self._clients = clients
         self._routes = routes
@@ -56,15 +56,15 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         self._streams = streams
 
     async def QueryRoute(self, request: Any, context: Any) -> Any:
-        """Returns where a topic is."""
+        """Returns a topic's route."""
         return await self._answer(context, request, self._routes.query_route, service_pb2.QueryRouteResponse)
 
     async def QueryAssignment(self, request: Any, context: Any) -> Any:
-        """Returns a push consumer what to poll."""
+        """Returns a push consumer's assignments."""
         return await self._answer(context, request, self._routes.query_assignment, service_pb2.QueryAssignmentResponse)
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:
-        """Notes that a client is alive."""
+        """Records that a client is alive."""
         return await self._answer(context, request, self._heartbeat, service_pb2.HeartbeatResponse)
 
     async def _heartbeat(self, request: Any, caller: Caller) -> Any:
@@ -72,7 +72,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return service_pb2.HeartbeatResponse(status=OK)
 
     async def NotifyClientTermination(self, request: Any, context: Any) -> Any:
-        """Notes that a client ends."""
+        """Handles the termination of a client."""
         return await self._answer(context, request, self._left, service_pb2.NotifyClientTerminationResponse)
 
     async def _left(self, request: Any, caller: Caller) -> Any:
@@ -84,11 +84,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return await self._answer(context, request, self._producing.send, service_pb2.SendMessageResponse)
 
     async def EndTransaction(self, request: Any, context: Any) -> Any:
-        """Takes a verdict."""
+        """Handles a verdict."""
         return await self._answer(context, request, self._producing.end_transaction, service_pb2.EndTransactionResponse)
 
     async def RecallMessage(self, request: Any, context: Any) -> Any:
-        """Takes a message back."""
+        """Recalls a message."""
         return await self._answer(context, request, self._producing.recall, service_pb2.RecallMessageResponse)
 
     async def AckMessage(self, request: Any, context: Any) -> Any:
@@ -96,7 +96,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return await self._answer(context, request, self._consuming.ack, service_pb2.AckMessageResponse)
 
     async def ChangeInvisibleDuration(self, request: Any, context: Any) -> Any:
-        """Keeps a message, or gives it back."""
+        """Extends the lease of a message, or nacks it."""
         response = await self._answer(
             context,
             request,
@@ -107,7 +107,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         return response
 
     async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Any) -> Any:
-        """Gives a message up."""
+        """Moves a message to the dead letters."""
         return await self._answer(
             context,
             request,
@@ -116,19 +116,19 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         )
 
     async def UpdateOffset(self, request: Any, context: Any) -> Any:
-        """Notes a group's place."""
+        """Records a group's progress."""
         return await self._answer(context, request, self._offsets.update, service_pb2.UpdateOffsetResponse)
 
     async def GetOffset(self, request: Any, context: Any) -> Any:
-        """Returns a group's place."""
+        """Returns a group's progress."""
         return await self._answer(context, request, self._offsets.get, service_pb2.GetOffsetResponse)
 
     async def QueryOffset(self, request: Any, context: Any) -> Any:
-        """Returns where a queue begins or ends."""
+        """Returns the first or last offset of a queue."""
         return await self._answer(context, request, self._offsets.query, service_pb2.QueryOffsetResponse)
 
     async def SyncLiteSubscription(self, request: Any, context: Any) -> Any:
-        """Refuses: there are no lite topics."""
+        """Refuses: lite topics are not supported."""
         return await self._answer(context, request, _no_lite_topics, service_pb2.SyncLiteSubscriptionResponse)
 
     async def ReceiveMessage(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -144,10 +144,10 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
             yield response
 
     async def Telemetry(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """Agrees on settings, and asks about transactions.
+        """Exchanges settings, and sends checks.
 
-        Settings that cannot be end it, with the status and with an error of gRPC's: some clients look at the one only,
-        and some at the other.
+        Invalid settings end it, with a status and with a gRPC error: some clients only check the one, some only the
+        other.
         """
         try:
             with self._streams:

@@ -1,4 +1,4 @@
-"""Settings that clients get: retries, sizes, polling."""
+"""Settings for clients: retries, sizes, polling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOR_EVER = 2**31 - 1
 
 
 def for_producer(told: Any, max_body: int) -> Any:
-    """The settings of a producer, beside what it told of itself."""
+    """The settings of a producer, added to its own."""
     settings = _same(told)
     settings.publishing.CopyFrom(told.publishing)
     settings.publishing.max_body_size = max_body
@@ -30,7 +30,7 @@ def for_producer(told: Any, max_body: int) -> Any:
 
 
 def for_consumer(told: Any, group: ConsumerGroup) -> Any:
-    """The settings of a consumer of a group, beside what it told of itself."""
+    """The settings of a consumer of a group, added to its own."""
     settings = _same(told)
     settings.subscription.CopyFrom(told.subscription)
     subscription = settings.subscription
@@ -43,7 +43,7 @@ def for_consumer(told: Any, group: ConsumerGroup) -> Any:
     policy.max_attempts = _FOR_EVER if for_ever else group.settings.max_attempts
     delays = group.retry_policy.delays
     if told.user_agent.language == definition_pb2.Language.NODE_JS:
-        # Node's client knows no list of delays, and goes without any delay where it is told one.
+        # Node's client does not support a list of delays, and retries without delay if it gets one.
         fill_duration(policy.exponential_backoff.initial, delays[0])
         fill_duration(policy.exponential_backoff.max, max(delays))
         policy.exponential_backoff.multiplier = 2
@@ -60,6 +60,6 @@ def _same(told: Any) -> Any:
     if told.HasField("request_timeout"):
         settings.request_timeout.CopyFrom(told.request_timeout)
     settings.user_agent.CopyFrom(told.user_agent)
-    # Clients measure nothing, and send nothing to anybody.
+    # Clients do not collect or send metrics.
     settings.metric.on = False
     return settings

@@ -1,1 +1,1 @@
-"""What the broker does, over ports: transactions, sending, delivery, topics and groups, and the operators' part."""
+"""The broker's use cases, on top of ports: transactions, sending, delivery, topics and groups, administration."""

@@ -1,4 +1,4 @@
-"""From names to topics and groups; unknown ones are refused, or created on first use where that is switched on."""
+"""Look-up of topics and groups by name; unknown ones are refused, or created on first use if enabled."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 CACHED_FOR = 2.0
 """Seconds for which a consumer group is cached."""
 MOST_CACHED = 10_000
-"""Groups in the cache before those are dropped whose time is over."""
+"""Groups in the cache before expired ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogConfig:
-    """How topics and groups come into being.
+    """Defaults for new topics and groups.
 
     Attributes:
-        create_topics, create_groups: create unknown ones when they are first named. Off by default: a misspelt name
-            would otherwise swallow messages.
+        create_topics, create_groups: create unknown ones when first named. Off by default: messages to a misspelt name
+            would otherwise go unnoticed.
         queue_count: queues of a topic that names no number.
         retention: microseconds that messages are kept where a topic names no time.
     """
@@ -53,7 +53,7 @@ class Catalog:
         producer_groups: ProducerGroups,
         config: CatalogConfig | None = None,
     ) -> None:
-        """Takes the ports that know names, and the defaults."""
+        """Takes the ports of names, and the defaults."""
         self._topics = topics
         self._groups = groups
         self._producer_groups = producer_groups
@@ -62,7 +62,7 @@ class Catalog:
         self._producer_group_ids: dict[str, int] = {}
 
     def known_topic(self, name: str) -> Topic | None:
-        """A topic that was looked up a moment ago."""
+        """A cached topic."""
         return self._topics.known_topic(name)
 
     async def topic(self, name: str, field: str = "topic") -> Topic:
@@ -91,7 +91,7 @@ class Catalog:
         return topic
 
     async def same_topic(self, name: str, identity: str) -> Topic:
-        """A topic by name; where an identity is given, that one and no other of its name.
+        """A topic by name; if an identity is given, only the topic with that identity.
 
         Raises:
             InvalidArgument: the name is not allowed.
@@ -102,7 +102,7 @@ class Catalog:
             return await self.topic(name)
         known = self._topics.known_topic(name)
         if known is None or known.identity != identity:
-            # The cached one may be the one of before.
+            # The cached one may be outdated.
             known = await self.current_topic(name)
         if known.identity != identity:
             raise Refused(
@@ -114,7 +114,7 @@ class Catalog:
         return known
 
     async def current_topic(self, name: str) -> Topic:
-        """A topic as the database has it now.
+        """A topic, read from the database.
 
         Raises:
             NotFound: there is none.
@@ -156,7 +156,7 @@ class Catalog:
         return group
 
     async def current_group(self, name: str, field: str = "group") -> ConsumerGroup:
-        """A consumer group as the database has it now.
+        """A consumer group, read from the database.
 
         Raises:
             InvalidArgument: the name is not allowed.
@@ -170,7 +170,7 @@ class Catalog:
         return group
 
     def forget(self, group: str, topics: Sequence[str]) -> None:
-        """Drops these names from the cache: what was cached turned out to be gone, or has changed."""
+        """Drops these names from the cache: the groups were deleted or changed."""
         self._cached_groups.pop(group, None)
         self.forget_topics(topics)
 
@@ -179,7 +179,7 @@ class Catalog:
         self._topics.forget_topics(names)
 
     async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group. Producers come and go, so their groups are created when first named."""
+        """The number of a producer group. Producer groups are created when first named."""
         known = self._producer_group_ids.get(name)
         if known is None:
             check_group_name(name, "producer_group")
@@ -187,7 +187,7 @@ class Catalog:
         return known
 
     async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:
-        """Creates a topic; what is 0, None or not given gets its default.
+        """Creates a topic; settings that are 0, None or not given get their defaults.
 
         Raises:
             InvalidArgument: the name or a setting is out of bounds.

@@ -9,7 +9,7 @@ from broker.domain.ids import uuid7
 
 
 class _Ids:
-    """Makes ids that grow, also within a millisecond: messages of one request keep their order by them."""
+    """Generates increasing ids, also within a millisecond: they keep the order of messages of one request."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -24,5 +24,5 @@ _ids = _Ids()
 
 
 def new_id() -> bytes:
-    """A fresh time-ordered id, greater than those before."""
+    """A new time-ordered id, greater than all earlier ones."""
     return _ids.new()

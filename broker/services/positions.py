@@ -1,4 +1,4 @@
-"""From places in the storage to positions as clients see them: topic, queue number, offset."""
+"""Converts places of the storage to clients' positions: topic, queue number, offset."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Released:
-    """What one call made visible, or scheduled.
+    """Messages that one call released or scheduled.
 
     Attributes:
-        heads: the next offset of each queue that messages went to.
-        next_due: the earliest time (microseconds) for which one was scheduled.
+        heads: the next offset of each affected queue.
+        next_due: the earliest delivery time (microseconds) of scheduled ones.
     """
 
     heads: dict[Queue, int] = field(default_factory=dict)
     next_due: int | None = None
 
     def add(self, topic_id: int, queue_id: int, offset: int) -> None:
-        """Notes a message in a queue."""
+        """Adds a message in a queue."""
         queue = (topic_id, queue_id)
         self.heads[queue] = max(offset + 1, self.heads.get(queue, 0))
 
     def schedule(self, due: int) -> None:
-        """Notes a message that waits for its time."""
+        """Adds a scheduled message."""
         self.next_due = due if self.next_due is None else min(due, self.next_due)
 
 
@@ -43,17 +43,17 @@ class Positions:
     """Resolves places."""
 
     def __init__(self, names: QueueNames) -> None:
-        """Takes the port that knows the names of queues."""
+        """Takes the port of queue names."""
         self._names = names
 
     async def of_transaction(
         self, transaction_id: bytes, places: Sequence[Place], released: Released | None = None
     ) -> list[LogPosition]:
-        """Where the messages of a transaction are, in their order; `released` collects those that are new there."""
+        """Positions of a transaction's messages, in order; `released` collects new ones."""
         return [await self.of(place, message_id(transaction_id, index), released) for index, place in enumerate(places)]
 
     async def of(self, place: Place, own_id: str, released: Released | None = None) -> LogPosition:
-        """Where a message with this id is; `released` collects it as new there."""
+        """Position of the message with this id; `released` collects it as new."""
         if isinstance(place, Scheduled):
             if released is not None:
                 released.schedule(place.due)

@@ -1,4 +1,4 @@
-"""Waking those who wait for messages: when something is released, or a lease becomes free."""
+"""Wakes waiters for messages: on a release, or when a lease becomes available."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Wakeups:
-    """Who waits for which topics, and for which group's leases."""
+    """Waiters by topic, and by group for leases."""
 
     def __init__(self) -> None:
-        """Starts with nobody waiting."""
+        """Starts without waiters."""
         self._by_topic: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._topics: dict[asyncio.Event, list[int]] = {}
@@ -29,18 +29,18 @@ class Wakeups:
         self.draining = False
 
     def drain(self) -> None:
-        """Makes every wait end, with what there is."""
+        """Ends every wait."""
         self.draining = True
         self.wake_all()
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits."""
+        """Whether there are waiters."""
         return bool(self._by_topic)
 
     @property
     def waiting_groups(self) -> dict[int, set[int]]:
-        """Groups whose consumers wait, with the ids of the topics that they wait for."""
+        """Groups with waiting consumers, and the ids of their topics."""
         return {
             group_id: {topic_id for event in events for topic_id in self._topics[event]}
             for group_id, events in self._by_group.items()
@@ -48,7 +48,7 @@ class Wakeups:
 
     @contextmanager
     def listen(self, topic_ids: Iterable[int], group_id: int | None = None) -> Iterator[asyncio.Event]:
-        """An event that is set when something may have come; clear it before looking."""
+        """An event that is set when messages may be available; clear it before each query."""
         event = asyncio.Event()
         topic_ids = list(topic_ids)
         for topic_id in topic_ids:
@@ -66,30 +66,30 @@ class Wakeups:
                 _remove(self._by_group, group_id, event)
 
     def arrived(self, released: Released) -> None:
-        """This broker released messages, or scheduled some."""
+        """Called when this broker has released or scheduled messages."""
         self.released(released.heads)
         if released.next_due is not None:
             self.on_scheduled(released.next_due)
 
     def released(self, heads: Mapping[Queue, int]) -> None:
-        """This broker released messages to queues, below these offsets."""
+        """Called when this broker has released messages to queues, below these offsets."""
         for queue, head in heads.items():
             self._announced[queue] = max(head, self._announced.get(queue, 0))
         self._wake({topic_id for topic_id, _ in heads})
 
     def grown_to(self, heads: Mapping[Queue, int]) -> bool:
-        """All queues end at these offsets now. What this broker released itself wakes nobody again.
+        """Updates the ends of all queues. Releases of this broker do not wake waiters again.
 
         Returns:
-            Whether something came that this broker did not release.
+            Whether another broker has released messages.
 
-        A queue's offsets become visible in their order: whoever was woken for one has been told of all before it.
+        A queue's offsets become visible in order: a wake-up for one covers all before it.
         """
         announced, self._announced = self._announced, {}
         for queue, head in heads.items():
             self._announced[queue] = max(head, announced.get(queue, 0))
         grown = {queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)}
-        # Who waits for a topic that was deleted is to notice.
+        # Waiters of a deleted topic are woken, too.
         self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in heads})
         return bool(grown)
 
@@ -99,7 +99,7 @@ class Wakeups:
                 event.set()
 
     def told(self, news: Mapping[int, GroupNews]) -> None:
-        """Wakes consumers of groups with a lease to take, and of those that were changed or deleted."""
+        """Wakes consumers of groups with an available lease, and of those that were changed or deleted."""
         changed = [
             group_id
             for group_id in self._by_group
@@ -109,13 +109,13 @@ class Wakeups:
         self.leases_free(changed)
 
     def leases_free(self, group_ids: Iterable[int]) -> None:
-        """Leases of these groups can be taken."""
+        """Called when leases of these groups are available."""
         for group_id in group_ids:
             for event in self._by_group.get(group_id, ()):
                 event.set()
 
     def wake_all(self) -> None:
-        """Wakes everybody, to look whether to go on."""
+        """Wakes all waiters, to check whether to continue."""
         for events in list(self._by_topic.values()):
             for event in events:
                 event.set()
@@ -128,7 +128,7 @@ def _remove(waiters: dict[int, set[asyncio.Event]], key: int, event: asyncio.Eve
 
 
 async def signal(event: asyncio.Event, until: float) -> bool:
-    """Waits for an event until a time of the loop; whether it came."""
+    """Waits for an event until a time of the loop; returns whether it was set."""
     left = until - asyncio.get_running_loop().time()
     if left <= 0:
         return False

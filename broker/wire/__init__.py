@@ -1,1 +1,1 @@
-"""What every protocol on gRPC shares: how calls come in, what they may take, how errors and streams go out."""
+"""Shared by the gRPC protocols: admission of calls, memory limits, error mapping, and streams."""

@@ -1,8 +1,8 @@
-"""Answers on their way out: how many bytes of them may wait for their clients to read them.
+"""Limits the bytes of answers that clients have not read yet.
 
-gRPC takes an answer and keeps it until the client has room, and a client may never have any. Nobody can take an answer
-back from gRPC, also not by ending its call. So the bytes are bounded before: of each connection, that one client leaves
-room for others, and of all together.
+gRPC keeps an answer until the client accepts it, which may never happen. An answer cannot be taken back from gRPC, not
+even by ending its call. So the bytes are bounded beforehand: per connection, so that one client cannot use all of them,
+and in total.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CONNECTIONS = 4
-"""So many connections with unread answers make it full."""
+"""Number of connections with unread answers that use up the budget."""
 
 
 class Answers:
     """Bytes of answers that their clients have not read."""
 
     def __init__(self, most: int) -> None:
-        """Takes how many there may be; a quarter of it for each connection."""
+        """Takes the limit; each connection may use a quarter of it."""
         self._most = most
         self.taken = 0
         self._by_peer: defaultdict[str, int] = defaultdict(int)
 
     def take(self, context: Any, response: Any) -> Callable[[object], None] | None:
-        """Counts an answer, until what this returns is called; None: it is small, and has room always.
+        """Counts an answer, until the returned function is called; None: it is small, and not counted.
 
         Raises:
-            Overloaded: too much waits already; the only answer of a connection has room while there is any.
+            Overloaded: the limit is reached; a connection's only answer is accepted while the total is not reached.
         """
         size = len(response) if isinstance(response, bytes) else response.ByteSize()
         if size <= SMALL:

@@ -1,8 +1,8 @@
-"""Requests on their way in: how many bytes of them there may be, how long they may take, and how they are unpacked.
+"""Incoming requests: limits of their bytes and durations, and their decompression.
 
-gRPC takes in a message before anybody here sees of it, up to the largest that is allowed, and tells neither its size
-nor how much of it is there. So what takes longer than a moment to arrive counts as the largest, and what takes too long
-is ended. What arrived is unpacked here and not by gRPC, which would unpack everything at once and then ask.
+gRPC receives a whole message before any code here runs, up to the largest allowed size, and reports neither its size
+nor how much has arrived. So a request that takes longer than a moment to arrive counts as the largest, and one that
+takes too long is ended. Requests are decompressed here and not by gRPC, which would decompress everything first.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class _Arrival:
 
 
 class Arrivals:
-    """Requests that are not here as a whole."""
+    """Requests that have not arrived completely."""
 
     def __init__(
         self, budget: Budget, largest: int, *, pause: float = 0.05, slow: int = 5, fair: int = 100, last: int = 600
     ) -> None:
-        """Takes what they share, and their bounds.
+        """Takes the shared budget, and the bounds.
 
         Args:
-            budget: what slow ones take their largest size of; half of it at most, so that others have room.
+            budget: budget from which slow ones take the largest size; at most half of it.
             largest: bytes of the largest request.
-            pause: seconds from one look to the next; what arrives meanwhile is not looked at.
-            slow: looks after which a request is slow. Not a time, which also passes while this process stands still.
-            fair: looks after which a slow request has to make room for another one.
-            last: looks after which a request is ended.
+            pause: seconds between two rounds; requests that arrive meanwhile are not examined.
+            slow: rounds after which a request is slow. Not a time, which also passes while this process is stopped.
+            fair: rounds after which a slow request may be displaced by another one.
+            last: rounds after which a request is ended.
         """
         self._budget = budget
         self._largest = largest
@@ -58,11 +58,11 @@ class Arrivals:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def next(self, context: Any, *, counted: bool = True) -> bytes | None:
-        """The next request of a call, as it came over the wire; None at their end.
+        """The next request of a call, as received; None at the end.
 
         Args:
-            context: the call's.
-            counted: whether it may take of the budget while it is on its way.
+            context: of the call.
+            counted: whether it may use the budget while it arrives.
 
         Raises:
             Overloaded: it took too long.
@@ -79,7 +79,7 @@ class Arrivals:
                 del self._slow_ones[arrival]
                 self._budget.give_back(arrival.size)
         if arrival.ended is not None:
-            # It came while it was being refused. Its client may have heard that already, and repeats it as new.
+            # It arrived while it was being refused. Its client may have got the refusal already, and will retry.
             raise arrival.ended
         return None if raw is grpc.aio.EOF else raw
 
@@ -97,7 +97,7 @@ class Arrivals:
         self._looking = loop.call_later(self._pause, self._look) if self._under_way else None
 
     def _count(self, arrival: _Arrival) -> None:
-        """Takes what a slow request may have, instead of the one that took longest where there is no room."""
+        """Acquires the budget of a slow request; if there is none, displaces the slowest other one."""
         slow = self._slow_ones
         oldest = next(iter(slow), None)
         try:
@@ -139,12 +139,12 @@ def _too_slow(seconds: float) -> BrokerError:
 
 
 async def _end(context: Any, refusal: Refusal) -> None:
-    """Ends a call from beside it: its own task then finds it ended."""
+    """Ends a call from another task; the call's own task then finds it ended."""
     try:
         await context.abort(refusal.code, refusal.text, refusal.metadata)
     except grpc.aio.AbortError as ended:
-        # It knows of this frame, which knows of the call, which knows of it: nothing of that would ever be freed.
+        # Breaks a reference cycle of the error, this frame and the call, which would not be freed.
         ended.__traceback__ = None
     except (grpc.aio.UsageError, grpc.aio.InternalError):
-        # It arrived, was ended already, or its client has gone.
+        # It arrived, was ended already, or its client disconnected.
         pass

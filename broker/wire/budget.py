@@ -1,4 +1,4 @@
-"""Bytes of requests that are here or on their way: how many there may be."""
+"""Budget of bytes of requests in flight."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from broker.errors import Overloaded
 RETRY_AFTER = 0.2
 """Seconds after which a refused client may try again."""
 SMALL = 16 * 1024
-"""Bytes of a request that is always taken: health checks, operators' calls, acknowledgements, verdicts."""
+"""Bytes of a request that is always accepted: health checks, admin calls, acknowledgements, verdicts."""
 
 
 class Budget:
-    """Bytes of requests that are here or on their way, all together."""
+    """Bytes of all requests in flight."""
 
     def __init__(self, most: int) -> None:
-        """Takes how many there may be."""
+        """Takes the limit."""
         self.most = most
         self.taken = 0
 
     def take(self, size: int) -> None:
-        """Takes bytes.
+        """Acquires bytes.
 
         Raises:
-            Overloaded: there are too many already; a request that is alone is taken whatever its size.
+            Overloaded: the limit is reached; a single request is accepted whatever its size.
         """
         if self.taken and self.taken + size > self.most:
             raise Overloaded(
@@ -35,34 +35,34 @@ class Budget:
         self.taken += size
 
     def give_back(self, size: int) -> None:
-        """Gives bytes back."""
+        """Releases bytes."""
         self.taken -= size
 
 
 class Share:
-    """What one call takes of a budget, until it ends."""
+    """One call's share of a budget, until it ends."""
 
     __slots__ = ("_budget", "_size")
 
     def __init__(self, budget: Budget) -> None:
-        """Takes nothing yet."""
+        """Starts empty."""
         self._budget = budget
         self._size = 0
 
     def grow(self, size: int) -> None:
-        """Takes more.
+        """Acquires more.
 
         Raises:
-            Overloaded: there is no room.
+            Overloaded: the limit is reached.
         """
         self._budget.take(size)
         self._size += size
 
     def __enter__(self) -> Self:
-        """Takes nothing yet."""
+        """Starts empty."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives all of it back."""
+        """Releases all of it."""
         self._budget.give_back(self._size)
         self._size = 0

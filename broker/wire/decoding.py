@@ -1,4 +1,4 @@
-"""Unpacking requests, which gRPC would do for all of them at once, before anything here could refuse one."""
+"""Decompresses and decodes requests; gRPC would do so before any code here could refuse one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _FIELD = "request"
 _AT_ONCE = 1024 * 1024
-"""Bytes that are unpacked on the event loop; more are unpacked beside it."""
+"""Bytes that are decompressed on the event loop; more are decompressed in a thread."""
 _WEIGHED_AT_ONCE = 256 * 1024
-"""Bytes of a request whose fields are counted on the event loop; those of larger ones beside it."""
+"""Bytes of a request whose fields are counted on the event loop; those of larger ones in a thread."""
 _GZIP, _DEFLATE = b"\x1f\x8b", 0x78
 _EITHER = zlib.MAX_WBITS | 32
 
 
 async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share, largest: int) -> Any:
-    """A request from what came over the wire.
+    """Decodes a received request.
 
     Raises:
-        Overloaded: there is no room for it.
-        InvalidArgument: it cannot be unpacked, is too large, has too many items, or is no such request.
+        Overloaded: it exceeds the budget.
+        InvalidArgument: it cannot be decompressed or decoded, is too large, or has too many items.
     """
     if len(raw) > SMALL:
         share.grow(len(raw))
@@ -48,15 +48,15 @@ async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share,
 
 
 async def _weighed(raw: bytes, deserialize: Any) -> int:
-    """What the fields of a request will take; `deserialize` is a method of the request's class."""
+    """Memory that the fields of a request will take; `deserialize` is a method of the request's class."""
     kind = deserialize.__self__.DESCRIPTOR
     return await asyncio.to_thread(weight, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else weight(raw, kind)
 
 
 async def _unpacked(raw: bytes, share: Share, largest: int) -> bytes:
-    """A request as it was before it was compressed by gzip or deflate.
+    """Decompresses a request (gzip or deflate).
 
-    No message begins like gzip: there is no such type of a field. One may begin like deflate, and is not unpacked then.
+    No message begins like gzip: there is no such field type. One may begin like deflate, and is then not decompressed.
     """
     unpacking = zlib.decompressobj(wbits=_EITHER)
     pieces: list[bytes] = []
@@ -95,10 +95,10 @@ def _refuse_size(largest: int) -> NoReturn:
 async def requests(
     context: Any, arrivals: Arrivals | None, deserialize: Callable[[bytes], Any], budget: Budget, largest: int
 ) -> AsyncIterator[Any]:
-    """The requests of a stream; each takes its share while its reader works on it.
+    """The requests of a stream; each uses its share of the budget while its reader processes it.
 
-    Where `arrivals` are given, the first one has to come in their time. Nobody can tell of those that follow whether
-    they are on their way, or whether the client has nothing to say.
+    With `arrivals`, the first one has to arrive within their time limits. For later ones it is not known whether they
+    are arriving, or whether the client is idle.
     """
     raw = await (context.read() if arrivals is None else arrivals.next(context, counted=False))
     while raw is not None and raw is not grpc.aio.EOF:

@@ -1,8 +1,7 @@
 """One port for clients with TLS and for those without.
 
-gRPC's server takes the one or the other on a port. The front listens in its place, looks at the first byte that a
-client sends, and passes the connection on to one of two ports of the server on this machine. It never sees inside of
-TLS.
+gRPC's server accepts one or the other on a port. The front listens instead, inspects the first byte of a client, and
+forwards the connection to one of two local ports of the server. It does not decrypt TLS.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _HANDSHAKE = 0x16
 """The first byte of TLS; HTTP/2 without it begins with a P."""
 
 PATIENCE = 10.0
-"""Seconds in which a client must have sent something; gRPC's clients do so at once."""
+"""Seconds within which a client must send its first byte; gRPC's clients do so at once."""
 
 _BACKLOG = 1024
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what the user asks for
 _WAITING = 256 * 1024
-"""Bytes that wait in each direction for a reader before the writer waits; what is read at once may come on top."""
+"""Bytes buffered in each direction before the writer waits; one read may come on top."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Ports:
 
 
 class Front:
-    """Listens on the broker's address, in a thread with a loop of its own: bytes pass while the broker works."""
+    """Listens on the broker's address, in a thread with its own loop, independent of the broker's load."""
 
     def __init__(self, host: str, port: int, ports: Ports) -> None:
         """Takes the address to listen on, and the ports to pass connections on to."""
@@ -53,7 +52,7 @@ class Front:
         self._clients: set[_Client] = set()
 
     def start(self) -> int:
-        """Listens; the port.
+        """Listens; returns the port.
 
         Raises:
             OSError: The address cannot be listened on.
@@ -66,7 +65,7 @@ class Front:
             raise
 
     def close(self) -> None:
-        """Takes no new connections; those that there are go on."""
+        """Accepts no new connections; existing ones continue."""
         if self._server is not None:
             self._loop.call_soon_threadsafe(self._server.close)
 
@@ -97,7 +96,7 @@ class Front:
             self._server.close()
         for client in tuple(self._clients):
             client.abort()
-        # They are told that they are closed by then.
+        # By then the close callbacks have run.
         await asyncio.sleep(0)
 
     def _run(self, work: Coroutine[object, object, int | None]) -> int:
@@ -129,13 +128,13 @@ class _End(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # The end of one direction is the end of both, as in HTTP/2.
         if self.other is not None:
-            # It gets what was on its way, if it reads that soon.
+            # It gets the buffered data, if it reads soon.
             self.other.transport.close()
             asyncio.get_running_loop().call_later(PATIENCE, self.other.transport.abort)
 
 
 class _Client(_End):
-    """The side of a client, until something is heard of it the only one."""
+    """The client's side; the only one until its first byte."""
 
     def __init__(self, ports: Ports, clients: set[_Client]) -> None:
         self._ports, self._clients = ports, clients
@@ -152,7 +151,7 @@ class _Client(_End):
             super().data_received(data)
             return
         self._silent.cancel()
-        # What was read before reading paused comes here, too.
+        # Data read before reading was paused also arrives here.
         self._first.append(data)
         if self._connecting is None:
             self.transport.pause_reading()
@@ -175,7 +174,7 @@ class _Client(_End):
         self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Ends both sides, whatever was on its way."""
+        """Ends both sides, dropping buffered data."""
         self.transport.abort()
         if self.other is not None:
             self.other.transport.abort()

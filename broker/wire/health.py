@@ -25,12 +25,12 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
         self._draining = asyncio.Event()
 
     async def serve(self) -> None:
-        """Says that all services can be used."""
+        """Sets all services to SERVING."""
         for service in self._services:
             await self.set(service, _SERVING)
 
     async def drain(self) -> None:
-        """Says that no service can be used any more, and ends all watching."""
+        """Sets all services to NOT_SERVING, and ends all watches."""
         for service in self._services:
             await self.set(service, _NOT_SERVING)
         self._draining.set()
@@ -61,7 +61,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
 
 
 class _Told:
-    """The last state that a watcher got: `away` is set while that is not SERVING."""
+    """The last state sent to a watcher: `away` is set while it is not SERVING."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

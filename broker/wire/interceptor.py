@@ -1,4 +1,4 @@
-"""Around every call: a bound on what is in flight, and errors become statuses; unknown ones are logged whole."""
+"""Interceptor of every call: limits concurrency, converts errors to statuses, and logs unknown ones."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.api")
 _of_clients = ThrottledLog(logger)
 
-# Health checks and operators' calls are taken also when there is too much of the rest. The answers of look-ups may be
-# large: they have a bound of their own.
+# Health checks and admin calls are accepted under overload, too. The answers of look-ups may be large: they have a
+# separate limit.
 BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
 STILL_WRITING = 0.1
-"""Seconds that a client is given to write what it begins a stream with, before the stream is refused."""
+"""Seconds for a client to write its first request, before its stream is refused."""
 LARGEST_REQUEST = 32 * 1024 * 1024
 MOST_REQUEST_BYTES = 512 * 1024 * 1024
 
@@ -50,13 +50,13 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are in flight.
 
-    It reads the requests itself, for gRPC asks nobody before it takes one in and unpacks it. On the wire a call with
-    one request is the same as one with a stream of them, so methods are served as if they took streams.
+    It reads the requests itself, because gRPC receives and decodes a request before any code can refuse it. On the wire
+    a unary request is the same as a stream of one, so methods are served as if they took streams.
 
     Attributes:
-        calls, streams: what is in flight, also for servicers that tell of errors in another way.
+        calls, streams: counts in flight, also for servicers that report errors in another way.
         budget: bytes of the requests in flight.
-        answers: bytes of the answers that nobody has read; as many as of requests.
+        answers: bytes of unread answers; the same limit as for requests.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         max_request_bytes: int = MOST_REQUEST_BYTES,
         observer: Observer = NO_OBSERVER,
     ) -> None:
-        """Takes how many calls, streams and bytes of requests may be in flight at a time, and who observes calls."""
+        """Takes the limits of concurrent calls, streams and bytes of requests, and the observer."""
         self._observer = observer
         self.calls = Load("calls", max_calls)
         self.streams = Load("streams", max_streams)
@@ -83,7 +83,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wraps the method that the call is for."""
+        """Wraps the method of the call."""
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -103,7 +103,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             )
         if handler.unary_stream:
             wrap = self._stream if inspect.isasyncgenfunction(handler.unary_stream) else self._unary
-            # What is no generator writes to the context itself, as grpc's own health service does.
+            # A method that is not a generator writes to the context itself, as grpc's health service does.
             return grpc.stream_stream_rpc_method_handler(
                 wrap(handler.unary_stream, handler.request_deserializer, method, streams),
                 None,
@@ -122,7 +122,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._observe(method, context)
             with Share(self.budget) as share:
                 try:
-                    # What is too much is refused before it is taken in.
+                    # Excess calls are refused before their request is read.
                     load.check()
                     request = await self._one(context, deserialize, share)
                     with load:
@@ -147,7 +147,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 try:
                     request: Any
                     if many and load.full:
-                        # Clients whose write fails because they were refused may never hear why.
+                        # Clients whose write fails because of the refusal may never get the reason.
                         await self._arrivals.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
                     if many:
@@ -189,19 +189,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _code_name(code: Any) -> str:
-    """The name of what a context gives as code: a number, one of StatusCode, or nothing for OK."""
+    """The name of a context's code: a number, one of StatusCode, or None for OK."""
     if isinstance(code, grpc.StatusCode):
         return code.name
     return _CODE_NAMES.get(code or 0, grpc.StatusCode.UNKNOWN.name)
 
 
 def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """A serializer that passes what is serialized already, so that nobody has to keep the message beside its bytes."""
+    """A serializer that passes serialized messages through, so that the message itself need not be kept."""
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
 def _told(method: str, error: Exception) -> Refusal | None:
-    """What the client gets for an error; None where the client is gone, or has got it already."""
+    """The client's error; None if the client has disconnected, or has got it already."""
     if isinstance(error, BrokerError):
         refusal = refusal_of(error)
         release(error)
@@ -211,7 +211,7 @@ def _told(method: str, error: Exception) -> Refusal | None:
         release(error)
         return None
     if isinstance(error, grpc.aio.InternalError):
-        # gRPC's word for a stream that broke while it was written to: nobody is there to be answered.
+        # gRPC's error for a stream that broke during a write: the client has disconnected.
         _of_clients.info("the client of %s is gone: %s", method, error)
         release(error)
         return None

@@ -1,4 +1,4 @@
-"""How much may be in flight at a time."""
+"""Limits of concurrency."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from broker.wire.budget import RETRY_AFTER
 
 
 class Load:
-    """Counts what is in flight, and refuses what is too much."""
+    """Counts concurrent calls, and refuses excess ones."""
 
     def __init__(self, what: str, most: int) -> None:
-        """Takes its name for people, and how many there may be."""
+        """Takes its name for error texts, and the limit."""
         self._what = what
         self._most = most
         self.under_way = 0
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for one more."""
+        """Whether the limit is reached."""
         return self.under_way >= self._most
 
     def check(self) -> None:
-        """Looks whether there is room for one more.
+        """Checks whether one more is allowed.
 
         Raises:
-            Overloaded: there is none.
+            Overloaded: the limit is reached.
         """
         if self.full:
             raise Overloaded(
@@ -37,7 +37,7 @@ class Load:
         """Counts one more.
 
         Raises:
-            Overloaded: there are too many already.
+            Overloaded: the limit is reached.
         """
         self.check()
         self.under_way += 1

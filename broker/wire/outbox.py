@@ -14,11 +14,11 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Generic[Response]):
-    """What to say, and when.
+    """A heartbeat and its interval.
 
     Attributes:
-        interval: seconds of silence before it is said.
-        response: what is said.
+        interval: seconds of silence before it is sent.
+        response: the heartbeat.
     """
 
     interval: float
@@ -26,10 +26,10 @@ class Heartbeat(Generic[Response]):
 
 
 class Outbox(Generic[Response]):
-    """Collects the responses of tasks for the one generator that may write them.
+    """Collects the responses of tasks for the single generator that writes them.
 
-    A writer waits until its response was written, so a client that does not read holds up its own stream and nothing
-    piles up: at most one response per task waits.
+    A writer waits until its response was written, so a client that does not read blocks only its own stream, and at
+    most one response per task waits.
     """
 
     def __init__(self) -> None:
@@ -37,24 +37,24 @@ class Outbox(Generic[Response]):
         self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None]] | None] = asyncio.Queue()
 
     async def write(self, response: Response, unsent: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Writes a response; returns when the transport has taken it.
+        """Writes a response; returns when the transport has accepted it.
 
         Args:
             response: The response.
-            unsent: What is done before this raises, where the transport did not take it.
+            unsent: Called before this raises, if the transport did not accept the response.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((response, written))
         try:
             await written
         except asyncio.CancelledError:
-            # The stream may end after it was taken and before this task's turn: then it left all the same.
+            # The stream may end after it was accepted and before this task runs: it was sent nevertheless.
             if unsent is not None and written.cancelled():
                 await asyncio.shield(unsent())
             raise
 
     def close(self) -> None:
-        """Ends the stream after what waits."""
+        """Ends the stream after pending responses."""
         self._waiting.put_nowait(None)
 
     async def run(
@@ -64,10 +64,10 @@ class Outbox(Generic[Response]):
 
         Args:
             work: The tasks.
-            heartbeat: What to say where they have nothing to.
+            heartbeat: Sent when they are silent.
 
         Raises:
-            Exception: whatever a task raised.
+            Exception: an exception of a task.
         """
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         for task in tasks:

@@ -1,4 +1,4 @@
-"""From the broker's errors to gRPC: one table, rich details, and nothing of the inside for unknown ones."""
+"""Maps the broker's errors to gRPC: one table, rich details, and no internals for unknown errors."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def code_of(error: errors.BrokerError) -> grpc.StatusCode:
 
 
 def item_error(error: errors.BrokerError) -> pb.ItemError:
-    """An error as part of an answer about many items."""
+    """An item's error in an answer with many items."""
     return pb.ItemError(code=code_of(error).value[0], reason=error.reason, message=error.message, field=error.field)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as gRPC tells it: code, text, and details for programs."""
+    """An error as a gRPC status: code, text, and details for programs."""
 
     code: grpc.StatusCode
     text: str
     metadata: tuple[tuple[str, str | bytes], ...] = ()
 
     def tell(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Has the call end with it, once its servicer returns.
+        """Sets it as the call's status, once its servicer returns.
 
-        Not by `context.abort`: that raises an exception which the call keeps, and which keeps the call's frames with
-        the request in them. Only the garbage collector would ever free them.
+        Not by `context.abort`: the call would keep the raised exception, and the exception the call's frames with the
+        request. Only the garbage collector would free them.
         """
         context.set_code(self.code)
         context.set_details(self.text)

@@ -1,4 +1,4 @@
-"""Lines of the log that clients cause: however many requests are at fault, each kind has one a minute."""
+"""Throttled log of client errors: one line of each kind a minute."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ APART = 60.0
 
 
 class ThrottledLog:
-    """A logger for what clients do wrong."""
+    """A logger for client errors."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes where the lines go."""
+        """Takes the logger."""
         self._logger = logger
         self._clock = clock
         self._last: dict[str, float] = {}
         self._unsaid: dict[str, int] = {}
 
     def info(self, text: str, *values: object) -> None:
-        """Says something, unless it said something of this kind within the last minute.
+        """Logs a line, unless one of this kind was logged within the last minute.
 
         Args:
-            text: the kind: a text with places for values.
-            values: what is different each time.
+            text: the kind: a text with placeholders.
+            values: the values of the placeholders.
         """
         if not self._logger.isEnabledFor(logging.INFO):
             return

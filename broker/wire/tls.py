@@ -21,19 +21,19 @@ _State = tuple[tuple[int, int, int], ...]
 
 
 class CertificateFiles:
-    """The files of a certificate chain, its key and, where clients must show certificates, their authority (PEM).
+    """The files of a certificate chain, its key and, if clients need certificates, their authority (PEM).
 
-    Each handshake looks whether they were replaced. Those that do not fit together, as while one is written after the
-    other, change nothing.
+    Each handshake checks whether they were replaced. Files that do not match, such as while they are being replaced,
+    are ignored.
     """
 
     def __init__(self, chain: str, key: str, client_ca: str = "") -> None:
-        """Takes the names of the files; an empty one where clients need no certificate."""
+        """Takes the names of the files; an empty one if clients need no certificate."""
         self._chain, self._key, self._client_ca = Path(chain), Path(key), Path(client_ca) if client_ca else None
         self._seen: _State = ()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a port is bound with.
+        """The credentials of a port.
 
         Raises:
             ConfigurationError: a file cannot be read.
@@ -45,7 +45,7 @@ class CertificateFiles:
             raise ConfigurationError(
                 f"The file {error.filename!r} cannot be read: {error.strerror}.", field="tls_certificate"
             ) from None
-        replaced: Any = self._replaced  # Its type has no None, which says that all is as before.
+        replaced: Any = self._replaced  # Its type lacks None, which means unchanged.
         return grpc.dynamic_ssl_server_credentials(first, replaced, self._client_ca is not None)
 
     def _files(self) -> Sequence[Path]:
@@ -59,7 +59,7 @@ class CertificateFiles:
         return grpc.ssl_server_certificate_configuration([(self._key.read_bytes(), self._chain.read_bytes())], roots)
 
     def _replaced(self) -> grpc.ServerCertificateConfiguration | None:
-        """What new connections are to be made with, if that has changed. gRPC asks at each handshake."""
+        """The certificates for new connections, if changed. gRPC calls this at each handshake."""
         state: _State = ()
         try:
             with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class CertificateFiles:
             self._seen = state
             self._check()
             found = self._read()
-        except (OSError, ValueError) as error:  # What ssl refuses is an OSError, too.
+        except (OSError, ValueError) as error:  # ssl's errors are OSErrors, too.
             logger.warning(
                 "the TLS files %s cannot be used; new connections go on with those before: %s",
                 ", ".join(repr(str(file)) for file in self._files()),
@@ -80,9 +80,9 @@ class CertificateFiles:
         return found
 
     def _check(self) -> None:
-        """Raises OSError or ValueError where they do not fit together. gRPC would refuse all connections then."""
+        """Raises OSError or ValueError if they do not match. gRPC would refuse all connections then."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # What keys are long enough is for gRPC to say.
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC decides which keys are long enough.
         context.load_cert_chain(self._chain, self._key, password="")
         if self._client_ca:
             context.load_verify_locations(self._client_ca)

@@ -1,8 +1,8 @@
-"""What a request will take in memory once it is decoded, looked at before it is.
+"""Estimates the memory of a decoded request before decoding it.
 
-A message inside of a message takes two bytes on the wire when it is empty, and hundreds when it is decoded and made a
-Python object; compressed, a million of them are a few kilobytes. So the fields are counted before anything is made of
-them, on the wire format, and the count ends where there are too many.
+An empty nested message takes two bytes on the wire, and hundreds as a decoded Python object; compressed, a million of
+them are a few kilobytes. So the fields are counted before decoding, on the wire format, and the count stops at the
+limit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
 NOT_WEIGHED = 64 * 1024
-"""Bytes of a request that is decoded without a look: it cannot become much."""
+"""Bytes of a request that is decoded without a check: it cannot become large."""
 MOST = 256 * 1024 * 1024
-"""Bytes that a request's fields may take besides what they contain."""
+"""Bytes that a request's fields may take in addition to their contents."""
 _FIELD, _MESSAGE = 100, 200
 _LITTLE, _PER_BYTE = 128, 16
 _LARGE = 4 * 1024 * 1024
@@ -28,7 +28,7 @@ _VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)
 _MORE = 0x80
 _LONGEST_VARINT = 64
 
-# By number of the field: a message inside, whether that has others inside, and what a byte of it may become.
+# By number of the field: a nested message, whether it has nested ones, and the memory per byte of it.
 _Plan: TypeAlias = "dict[int, tuple[Descriptor, bool, int]]"
 
 
@@ -48,18 +48,18 @@ def _nested(kind: Descriptor) -> bool:
 
 
 def _small(kind: Descriptor) -> bool:
-    """Whether it has no lists inside."""
+    """Whether it contains no lists."""
     return bool(kind.GetOptions().map_entry) or kind.file.package == _WELL_KNOWN
 
 
 def weight(raw: bytes, kind: Descriptor) -> int:
-    """Bytes that a request's fields will take in this process, about, besides what they contain.
+    """Approximate bytes that a request's fields will take in this process, in addition to their contents.
 
-    Messages inside that have no others inside are looked into in large requests only. What is no request is for the
-    decoder to refuse.
+    Nested messages without further nesting are examined in large requests only. Malformed requests are left to the
+    decoder.
 
     Raises:
-        InvalidArgument: it is too much.
+        InvalidArgument: it exceeds the limit.
     """
     total = 0
     look_from = _LITTLE if len(raw) > _LARGE else len(raw)

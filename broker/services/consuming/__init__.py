@@ -1,1 +1,1 @@
-"""What consumers do: subscriptions under leases, receipts, reading by offset."""
+"""Consuming: subscriptions under leases, receipts, reading by offset."""

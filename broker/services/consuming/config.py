@@ -14,10 +14,9 @@ class DeliveryConfig:
     """Bounds of delivery; times in microseconds.
 
     Attributes:
-        lease_time: how long a delivery belongs to its consumer, where the consumer names no time.
-        shortest_lease, longest_lease: the times that it may name.
-        batch_messages, batch_bytes: what is taken from the database at once.
-        batch_rows: the same by columns, where messages are small.
+        lease_time: duration of a lease, if the consumer names none. shortest_lease, longest_lease: bounds of the
+        duration that it may name. batch_messages, batch_bytes: limits of one read from the database.
+        batch_rows: the same by columns, if messages are small.
         longest_wait: how long a pull may wait for its first message.
     """
 
@@ -30,7 +29,7 @@ class DeliveryConfig:
     longest_wait: int = 60 * SECOND
 
     def lease_time_of(self, wanted: int | None, field: str) -> int:
-        """The time of a lease; None stands for the default.
+        """The duration of a lease; None stands for the default.
 
         Raises:
             InvalidArgument: it is out of bounds.

@@ -1,4 +1,4 @@
-"""Joining consumer groups: who receives what under leases."""
+"""Joining consumer groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeliveryService:
     def __init__(
         self, leases: LeaseStore, receipts: ReceiptStore, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig
     ) -> None:
-        """Takes where messages are claimed and given back, the names, who waits, and the bounds."""
+        """Takes the ports of leases and receipts, the catalog, the wake-ups, and the bounds."""
         self._leases = leases
         self._receipts = receipts
         self._catalog = catalog
@@ -75,7 +75,7 @@ class DeliveryService:
         try:
             return await self._join(request)
         except NotFound:
-            # Deleted through another broker, and perhaps created again since it was looked up here.
+            # Deleted through another broker, and perhaps re-created since it was cached here.
             self._catalog.forget(request.group, request.topics)
             return await self._join(request)
 

@@ -24,10 +24,10 @@ _Messages = TypeVar("_Messages", bound="Sized")
 
 
 class QueueReader:
-    """Reads queues, and waits for what comes to them."""
+    """Reads queues, and waits for new messages."""
 
     def __init__(self, store: QueueStore, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig) -> None:
-        """Takes the log, the names, who waits, and the bounds."""
+        """Takes the log, the catalog, the wake-ups, and the bounds."""
         self._store = store
         self._catalog = catalog
         self._wakeups = wakeups
@@ -45,7 +45,7 @@ class QueueReader:
     ) -> QueueSlice[list[LogMessage]]:
         """Reads a queue from an offset on; waits for the first message up to `wait` microseconds.
 
-        What a filter does not want is skipped: the answer may be empty, and yet lead further.
+        Messages that do not match a filter are skipped: the answer may be empty although there is more to read.
 
         Raises:
             InvalidArgument: the queue or the offset does not exist.
@@ -65,7 +65,7 @@ class QueueReader:
         wanted: Filter | None = None,
         topic_id: str = "",
     ) -> QueueSlice[LogColumns]:
-        """Reads the same messages by columns; as `read_queue` in everything else."""
+        """Reads the same messages by columns; otherwise like `read_queue`."""
         most = self._config.batch_rows
         return await self._read(
             self._store.read_columns, topic, topic_id, queue_no, offset, (limit, most), wait, wanted
@@ -74,18 +74,18 @@ class QueueReader:
     async def measure_queue(
         self, topic: str, queue_no: int, offset: int, end: int, max_bytes: int, topic_id: str = ""
     ) -> QueueMeasure:
-        """How many bytes of bodies a part of a queue has.
+        """The size of a part of a queue in bytes of bodies.
 
         Args:
             topic: Topic.
             queue_no: Number of the queue.
             offset: First offset of the part.
-            end: First offset behind it; 0: where the queue ends.
-            max_bytes: Bytes that it may have; 0: any number.
-            topic_id: Identity of the topic; empty: whichever has the name.
+            end: End of the part, exclusive; 0: the queue's end.
+            max_bytes: Limit in bytes; 0: none.
+            topic_id: Identity of the topic; empty: not checked.
 
         Raises:
-            InvalidArgument: A number cannot be, or there is no such queue.
+            InvalidArgument: A number is invalid, or there is no such queue.
             NotFound: There is no such topic.
             Refused: Another topic has the name.
         """

@@ -1,4 +1,4 @@
-"""Receipts: acknowledging messages, giving them back, keeping them for longer."""
+"""Receipts: acks, nacks, and extensions of leases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settled:
     """Outcome of a receipt; `expires_at` in microseconds.
 
     Attributes:
-        receipt_handle: the one that counts from now on, where there is a new one.
+        receipt_handle: the new handle, if it has changed.
     """
 
     expires_at: int | None = None
@@ -36,24 +36,24 @@ class Settled:
 
 
 ReceiptResults: TypeAlias = "dict[str, Settled | BrokerError]"
-"""Results by receipt handle; handles that are not in it were settled as asked."""
+"""Results by receipt handle; handles that are not in it were settled as requested."""
 
 
 class ReceiptService:
-    """Takes receipts back."""
+    """Processes receipts."""
 
     def __init__(self, store: ReceiptStore, positions: Positions, wakeups: Wakeups, config: DeliveryConfig) -> None:
-        """Takes where leases are kept, how places are resolved, who waits for leases, and the bounds."""
+        """Takes the port of receipts, the positions, the wake-ups, and the bounds."""
         self._store = store
         self._positions = positions
         self._wakeups = wakeups
         self._config = config
 
     async def ack(self, handles: Sequence[str]) -> ReceiptResults:
-        """Marks messages as handled."""
+        """Acknowledges messages."""
         check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
         results: ReceiptResults = {}
-        # Handles of one lease differ in the offset only: what is common is parsed once, and they are settled together.
+        # Handles of one lease differ in the offset only: the common part is parsed once, and they are settled together.
         by_lease: dict[str, list[str]] = {}
         for handle in handles:
             lease = handle.rpartition(".")[0]
@@ -87,7 +87,7 @@ class ReceiptService:
         untried: bool = False,
         given_up: bool = False,
     ) -> ReceiptResults:
-        """Gives messages back; those that are given up go to the dead letters at once.
+        """Nacks messages; those with `given_up` become dead letters at once.
 
         Raises:
             InvalidArgument: the delay or the reason is out of bounds.
@@ -98,7 +98,7 @@ class ReceiptService:
         return await self._settle(handles, lambda receipt: NackWork(receipt, delay, reason, untried, given_up))
 
     async def extend(self, handles: Sequence[str], lease_time: int | None) -> ReceiptResults:
-        """Keeps leases for longer.
+        """Extends leases.
 
         Raises:
             InvalidArgument: the time is out of bounds.
@@ -107,9 +107,9 @@ class ReceiptService:
         return await self._settle(handles, lambda receipt: ExtendWork(receipt, time))
 
     async def hold(self, handles: Sequence[str], time: int) -> ReceiptResults:
-        """Keeps single messages for a time, from now, under new receipts; then they are delivered again.
+        """Holds single messages for a time, from now, under new receipts; then they are delivered again.
 
-        A message of a message group holds all of its lease, and keeps its receipt.
+        For a message of a message group the whole lease is held, and the receipt stays the same.
 
         Raises:
             InvalidArgument: the time (microseconds) is out of bounds.
@@ -144,7 +144,7 @@ class ReceiptService:
 
 
 def _ack_of(handles: Sequence[str]) -> AckWork:
-    """The work for handles of one lease, which differ behind the last dot only."""
+    """The work for handles of one lease, which differ after the last dot only."""
     first = Receipt.parse(handles[0])
     cut = handles[0].rindex(".") + 1
     return AckWork(first.lease_id, first.token, parse_offsets([handle[cut:] for handle in handles]))

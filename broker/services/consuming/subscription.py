@@ -1,4 +1,4 @@
-"""One consumer's membership of a group: it takes messages as its credits allow, and waits where there are none."""
+"""One consumer's membership of a group: claims messages as its credits allow, and waits if there are none."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     Membership = tuple[ConsumerGroup, Sequence[Topic]]
     Join = Callable[["SubscribeRequest"], Awaitable[Membership]]
 
-# Whoever waits is woken by what happens, here and on other brokers; this is only in case that fails.
+# Waiters are woken by events, here and on other brokers; this is only a fallback.
 LONGEST_SLEEP = 600.0
 RETRY_PAUSE = 0.5
-# Another broker hands out the queue; it is done in a few milliseconds.
+# Another broker is claiming from the queue; that takes a few milliseconds.
 BUSY_PAUSE = 0.005
-# Of a lease's time; a little less than all, because the clocks are two.
+# Fraction of a lease's time; less than 1, because two clocks are compared.
 SILENT = 0.95
-# A consumer that takes a batch within this time is read ahead for; one that does not costs no more than that batch.
+# Read-ahead is for consumers that accept a batch within this time; others cost no more than that batch.
 QUICK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What a consumer asks for; times in microseconds.
+    """A consumer's request; times in microseconds.
 
     Attributes:
-        lease_time: how long a delivery is its own; None: the broker's default.
-        filters: which messages, by the name of a topic.
-        start_at: where to begin in topics that the group never read; None: as the group is set.
+        lease_time: duration of its leases; None: the broker's default.
+        filters: by the name of the topic.
+        start_at: where to start in topics that the group never read; None: the group's setting.
         named: whether the consumer chose its client id.
-        one_by_one: of a message group, the next message only when the one before is settled.
+        one_by_one: of a message group, the next message only when the previous one is settled.
     """
 
     group: str
@@ -63,7 +63,7 @@ class SubscribeRequest:
 
 
 class Subscription:
-    """One consumer's membership of a group: it takes messages as its credits allow."""
+    """One consumer's membership of a group: claims messages as its credits allow."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class Subscription:
         wakeups: Wakeups,
         config: DeliveryConfig,
     ) -> None:
-        """Takes what the consumer asked for, what it joined, and where messages are claimed and given back.
+        """Takes the request, the membership, and the ports.
 
         Args:
-            request: what the consumer asked for.
+            request: the consumer's request.
             membership: the group and the topics that it joined.
-            leases: where messages are claimed.
-            receipts: where they are given back.
+            leases: the port for claims.
+            receipts: the port for returning messages.
             join: joins again, after the group or a topic was deleted.
-            wakeups: what the consumer waits for.
+            wakeups: the wake-ups.
             config: bounds of delivery.
         """
         self._request = request
@@ -104,33 +104,33 @@ class Subscription:
         self._spoken = asyncio.Event()
 
     def grant(self, messages: int) -> None:
-        """Allows `messages` more."""
+        """Grants `messages` more credits."""
         self._credits += messages
         self._granted.set()
 
     def spoke(self) -> None:
-        """The consumer said something: it is alive."""
+        """Records that the consumer sent a request, so it is alive."""
         self._silent_since = None
         self._given.clear()
         self._spoken.set()
 
     async def _awake(self) -> None:
-        """Waits while the consumer stands still: it let a lease run out and said nothing since it got its messages.
+        """Waits while the consumer is stalled: a lease expired, and it sent nothing since it got the messages.
 
-        It would be handed the same ones again and again, until their attempts are used up, and nobody else would be.
+        Otherwise the same messages would be delivered to it again and again, until their attempts are used up.
         """
         lease_time = self.lease_time / 1_000_000
         while self._silent_since is not None and time.monotonic() - self._silent_since >= SILENT * lease_time:
-            # Before the look: it may speak meanwhile.
+            # Before the query: it may send a request meanwhile.
             self._spoken.clear()
             if not await self._leases.has_leases(self._given):
-                # It settled them by other calls than on its stream.
+                # It settled them by calls outside of its stream.
                 self.spoke()
                 return
             await signal(self._spoken, asyncio.get_running_loop().time() + lease_time)
 
     async def take(self, limit: int) -> Claimed:
-        """Up to `limit` messages that are there now.
+        """Up to `limit` messages that are available now.
 
         Raises:
             NotFound: the group or a topic was deleted.
@@ -138,7 +138,7 @@ class Subscription:
         try:
             return await self._take(limit)
         except NotFound:
-            # Deleted, and perhaps created again.
+            # Deleted, and perhaps re-created.
             self._group, self._topics = await self._join(self._request)
             return await self._take(limit)
 
@@ -156,8 +156,8 @@ class Subscription:
         try:
             outcome = (await asyncio.shield(claiming))[0]
         except asyncio.CancelledError:
-            # The consumer left in the meantime. What is not taken yet is not taken any more, and what was taken for it
-            # must not wait for its lease to expire.
+            # The consumer left in the meantime. Pending claims are abandoned, and claimed messages must not wait for
+            # their lease to expire.
             work.abandoned = True
             _spawn(self._give_back_when_claimed(claiming))
             raise
@@ -201,17 +201,17 @@ class Subscription:
                     await signal(event, min(until, now + BUSY_PAUSE) if claimed.more else until)
 
     async def batches(self) -> AsyncGenerator[list[Delivered]]:
-        """The messages of this consumer, each time as many as the credits allow; waits as long as it takes.
+        """The messages of this consumer, in batches as large as its credits allow; waits without limit.
 
-        While a batch is on its way to a consumer that reads quickly, the next one is taken already. Wake-ups are
-        cleared before each look, never between a look and what is made of it: what comes meanwhile is to be found.
+        While a batch is being sent to a fast consumer, the next one is claimed. Wake-ups are cleared before each claim,
+        never between a claim and the use of its result, so that none is lost.
         """
         ahead: asyncio.Task[Claimed] | None = None
         quick = False
         try:
             while True:
                 with self._listen() as event:
-                    # Nobody was woken for what came since a read-ahead looked.
+                    # Messages that arrived since the read-ahead did not wake this consumer.
                     event.set()
                     while self._listens():
                         if ahead is None:
@@ -223,8 +223,8 @@ class Subscription:
                             asked_at = time.monotonic()
                             claimed = await (ahead or self.take(self._credits))
                         except (StorageUnavailable, Overloaded):
-                            # The stream outlives the database's absence; what is due is delivered when it is back. Who
-                            # waited behind others for a database that stood still gets an error that too much waits.
+                            # The stream survives an outage of the database, and continues when it is back. Overloaded
+                            # is raised for requests queued behind others during the outage.
                             ahead = None
                             await asyncio.sleep(RETRY_PAUSE)
                             continue
@@ -251,7 +251,7 @@ class Subscription:
                 await asyncio.shield(self._give_up(ahead))
 
     async def _give_up(self, ahead: asyncio.Task[Claimed]) -> None:
-        """Returns what was taken for a consumer that left."""
+        """Returns messages claimed for a consumer that left."""
         ahead.cancel()
         with suppress(asyncio.CancelledError, BrokerError):
             await self.give_back([part.handed_out() for part in (await ahead).parts])
@@ -267,7 +267,7 @@ class Subscription:
         return self._wakeups.listen(topic_ids, group_id)
 
     def _listens(self) -> bool:
-        """Whether the wake-ups are still those of this group and these topics: they may have been created again."""
+        """Whether the wake-ups are still those of this group and these topics: they may have been re-created."""
         return self._listening == (self._group.group_id, [topic.topic_id for topic in self._topics])
 
 

@@ -1,1 +1,1 @@
-"""What operators do: topics, groups, dead letters, transactions in doubt, look-ups."""
+"""Administration: topics, groups, dead letters, pending transactions, look-ups."""

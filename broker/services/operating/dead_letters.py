@@ -1,4 +1,4 @@
-"""Dead letters: looking at them, and delivering them to their group again."""
+"""Dead letters: listing and redriving them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LONGEST_TOKEN = 64
 
 
 class DeadLetterService:
-    """Handles what consumer groups could not handle."""
+    """Lists and redrives dead letters."""
 
     def __init__(self, store: DeadLetterStore, catalog: Catalog, wakeups: Wakeups) -> None:
-        """Takes where dead letters are stored, the names of groups, and who waits for messages."""
+        """Takes the port of dead letters, the catalog, and the wake-ups."""
         self._store = store
         self._catalog = catalog
         self._wakeups = wakeups
@@ -33,7 +33,7 @@ class DeadLetterService:
     async def page(
         self, name: str, wanted: Filter | None, page_token: str, page_size: int
     ) -> tuple[list[FoundDeadLetter], str]:
-        """A page of what a group could not handle, oldest first, and the token of the next page (empty at the end).
+        """A page of a group's dead letters, oldest first, and the token of the next page (empty at the end).
 
         Raises:
             NotFound: there is no such group, or its dead letter topic was deleted.
@@ -49,11 +49,11 @@ class DeadLetterService:
     async def redrive(
         self, name: str, wanted: Filter | None, offsets: Sequence[int], *, republish: bool
     ) -> AsyncIterator[tuple[Redriven, bool]]:
-        """Delivers dead letters to their group again; how far it is after each step, and whether that was the last.
+        """Delivers dead letters to their group again; yields the progress after each step, and whether it was the last.
 
         Raises:
             NotFound: there is no such group, or its dead letter topic was deleted.
-            InvalidArgument: an offset cannot be, or there are too many.
+            InvalidArgument: an offset is invalid, or there are too many.
         """
         group = await self._catalog.current_group(name)
         if offsets:

@@ -1,4 +1,4 @@
-"""Consumer groups as operators handle them: settings, pausing, seeking, filters, progress."""
+"""Administration of consumer groups: settings, pausing, seeking, filters, progress."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _Filters = list[tuple[str, "Filter"]]
 
 
 class GroupService:
-    """Looks at groups, changes and deletes them, also while their consumers are at work."""
+    """Inspects, changes and deletes groups, also while they are in use."""
 
     def __init__(self, store: GroupStore, catalog: Catalog, wakeups: Wakeups) -> None:
-        """Takes where groups are stored, their names, and who waits for messages."""
+        """Takes the port of groups, the catalog, and the wake-ups."""
         self._store = store
         self._catalog = catalog
         self._wakeups = wakeups
@@ -49,7 +49,7 @@ class GroupService:
         return found[:size], found[size - 1].name if len(found) > size else ""
 
     async def progress(self, name: str) -> tuple[ConsumerGroup, _Filters, Sequence[QueueState]]:
-        """A group, its filters by topic, and how far it has come in every queue it joined.
+        """A group, its filters by topic, and its progress in every queue it joined.
 
         Raises:
             NotFound: there is no such group.
@@ -58,7 +58,7 @@ class GroupService:
         return group, await self._store.filters_of(group), await self._store.group_progress(group)
 
     async def update(self, name: str, changes: dict[str, Any]) -> tuple[ConsumerGroup, _Filters]:
-        """Changes settings, by the names of GroupSettings; those left out stay as they are.
+        """Changes settings, by the names of GroupSettings; omitted ones are unchanged.
 
         Raises:
             NotFound: there is no such group.
@@ -69,7 +69,7 @@ class GroupService:
         return await self._changed(await self._store.update_group(group, changes))
 
     async def pause(self, name: str, *, paused: bool, reason: str) -> tuple[ConsumerGroup, _Filters]:
-        """Stops handing out messages to a group, or goes on. What was handed out may still be settled.
+        """Pauses or resumes delivery to a group. Delivered messages may still be settled.
 
         Raises:
             NotFound: there is no such group.
@@ -79,7 +79,7 @@ class GroupService:
         return await self._changed(await self._store.pause_group(group, paused=paused, reason=reason))
 
     async def set_filter(self, name: str, topic: str, wanted: Filter | None) -> tuple[ConsumerGroup, _Filters]:
-        """Sets a group's filter of a topic, or takes it away.
+        """Sets or removes a group's filter of a topic.
 
         Raises:
             NotFound: there is no such group or topic.
@@ -89,7 +89,7 @@ class GroupService:
         return await self._changed(await self._store.set_filter(group, found, wanted))
 
     async def drop_filter(self, name: str, topic: str) -> None:
-        """Takes away a group's filter of a topic, where there is one.
+        """Removes a group's filter of a topic, if there is one.
 
         Raises:
             NotFound: there is no such group.
@@ -101,7 +101,7 @@ class GroupService:
     async def seek(
         self, name: str, topic: str, queue_no: int | None, *, to: int | None, offset: int | None
     ) -> list[QueueState]:
-        """Moves a group to another place of a topic, also while its consumers are at work.
+        """Moves a group to another position of a topic, also while it is in use.
 
         Args:
             name: the group.
@@ -111,11 +111,11 @@ class GroupService:
             offset: an offset, instead of `to`; only with a queue.
 
         Returns:
-            How far the group has come in the topic now.
+            The group's progress in the topic now.
 
         Raises:
             NotFound: there is no such group or topic, or the group never read it.
-            InvalidArgument: the queue or the offset cannot be.
+            InvalidArgument: the queue or the offset is invalid.
         """
         group = await self._catalog.current_group(name)
         found = await self._catalog.topic(topic)
@@ -135,17 +135,17 @@ class GroupService:
         return [state for state in await self._store.group_progress(group) if state.topic == topic]
 
     async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]], topic_id: str = "") -> None:
-        """Notes how far a group has come that reads by offset.
+        """Records the progress of a group that reads by offset.
 
         Args:
             name: the group.
             topic: the topic.
-            offsets: by number of the queue, the offset below which all is handled.
-            topic_id: the topic's identity; empty: whichever has the name.
+            offsets: by number of the queue, the offset below which all messages are handled.
+            topic_id: the topic's identity; empty: not checked.
 
         Raises:
             NotFound: there is no such group or topic.
-            InvalidArgument: a queue or an offset cannot be.
+            InvalidArgument: a queue or an offset is invalid.
             Refused: the group reads under leases, or another topic has the name by now.
         """
         group = await self._catalog.current_group(name, "consumer_group")
@@ -178,6 +178,6 @@ class GroupService:
         return group, await self._store.filters_of(group)
 
     def _noticed(self, name: str) -> None:
-        """Has this broker's consumers notice a change now; those of other brokers do within a moment."""
+        """Notifies this broker's consumers of a change now; those of other brokers detect it within a moment."""
         self._catalog.forget(name, ())
         self._wakeups.wake_all()

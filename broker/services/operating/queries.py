@@ -1,4 +1,4 @@
-"""Finding messages by identity, by key and by time, and the outcome of them."""
+"""Finding messages by identity, by key and by time, and their events."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class MessageQueries:
     def __init__(
         self, store: MessageQueryStore, details: TransactionDetails, catalog: Catalog, positions: Positions
     ) -> None:
-        """Takes where messages and transactions are looked up, and the names."""
+        """Takes the ports of look-ups, and the catalog."""
         self._store = store
         self._details = details
         self._catalog = catalog
         self._positions = positions
 
     async def message(self, transaction_id: bytes, position: int) -> FoundMessage:
-        """A message by its identity, wherever it is.
+        """A message by its identity, in any state.
 
         Raises:
             NotFound: nothing is known of it.
@@ -66,11 +66,11 @@ class MessageQueries:
         return page.messages, f"{queue_no:x}.{offset:x}"
 
     async def position(self, place: Place, own_id: str) -> LogPosition:
-        """A place as clients see it."""
+        """Converts a place to a position."""
         return await self._positions.of(place, own_id)
 
     async def timeline(self, transaction_id: bytes, position: int) -> list[TimelineEvent]:
-        """What happened to a message, in order.
+        """The events of a message, in order.
 
         Raises:
             NotFound: nothing is known of it.

@@ -1,4 +1,4 @@
-"""What happened to a message, in order: as far as its transaction tells."""
+"""The events of a message's transaction, in order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _AFTER_THE_VERDICT = {TimelineKind.SCHEDULED, TimelineKind.RECALLED, TimelineKin
 
 
 def transaction_events(detail: TransactionDetail, position: int, message: LogMessage | None) -> list[TimelineEvent]:
-    """What happened up to the moment when consumers could get the message, in order.
+    """The events until the message became visible to consumers, in order.
 
     Args:
         detail: the message's transaction.
         position: of the message in it.
-        message: as the log holds it, if it does.
+        message: in the log, if it is there.
     """
     summary, op = detail.summary, detail.op
     events = []
@@ -49,7 +49,7 @@ def transaction_events(detail: TransactionDetail, position: int, message: LogMes
     decided_at = summary.prepared_at if op is None else max(summary.prepared_at, op.decided_at)
 
     def order(event: TimelineEvent) -> tuple[int, TimelineKind]:
-        # What follows from something comes after it, though the times of two brokers can differ a little.
+        # In causal order, although the times of two brokers can differ slightly.
         not_before = decided_at if event.kind in _AFTER_THE_VERDICT else summary.prepared_at
         return max(event.happened_at, not_before), event.kind
 
@@ -82,7 +82,7 @@ def _release_events(place: Place, decided_at: int, message: LogMessage | None) -
     if message is not None and int(message.properties.get(DELIVER_AT, 0)) > decided_at:
         waited_for = Scheduled(int(message.properties[DELIVER_AT]))
         events.append(TimelineEvent(TimelineKind.SCHEDULED, decided_at, place=waited_for))
-    # What retention took tells its time no more; at once is what it mostly was.
+    # The time of a message deleted by retention is unknown; mostly it was immediate.
     released_at = decided_at if message is None else message.stored_at
     events.append(TimelineEvent(TimelineKind.RELEASED, released_at, place=place))
     return events

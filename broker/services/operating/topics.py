@@ -1,4 +1,4 @@
-"""Topics as operators and readers by offset see them."""
+"""Administration of topics, and offsets of queues."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class TopicService:
-    """Creates, changes, lists and deletes topics, and looks at their queues."""
+    """Creates, changes, lists and deletes topics, and inspects their queues."""
 
     def __init__(self, store: TopicStore, catalog: Catalog) -> None:
-        """Takes where topics are stored, and their names."""
+        """Takes the port of topics, and the catalog."""
         self._store = store
         self._catalog = catalog
 
     async def create(self, name: str, wanted: TopicChange, priority_levels: int) -> Topic:
-        """Creates a topic; what is 0 or None gets its default.
+        """Creates a topic; settings that are 0 or None get their defaults.
 
         Raises:
             InvalidArgument: the name or a setting is out of bounds.
@@ -45,7 +45,7 @@ class TopicService:
 
         Raises:
             NotFound: there is none.
-            InvalidArgument: a setting is out of bounds, or queues would have to go.
+            InvalidArgument: a setting is out of bounds, or queues would be removed.
         """
         return await self._store.update_topic(await self._catalog.current_topic(name), change)
 
@@ -67,7 +67,7 @@ class TopicService:
         return found[:size], found[size - 1].name if len(found) > size else ""
 
     async def queue_states(self, topic: str, group: str = "") -> Sequence[QueueState]:
-        """Where the queues of a topic begin and end, and how far a group has come.
+        """First and last offsets of a topic's queues, and a group's progress.
 
         Raises:
             NotFound: there is no such topic or group.
@@ -76,7 +76,7 @@ class TopicService:
         reader = await self._catalog.group(group) if group else None
         states = await self._store.queue_states(found, reader)
         if not states:
-            # Deleted a moment ago, through another broker, and perhaps created again.
+            # Deleted a moment ago, through another broker, and perhaps re-created.
             states = await self._store.queue_states(await self._catalog.current_topic(topic), reader)
         return states
 

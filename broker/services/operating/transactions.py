@@ -1,4 +1,4 @@
-"""Transactions as operators see them: looking at one, listing those in doubt, resolving."""
+"""Administration of transactions: inspecting one, listing pending ones, resolving."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ID_BYTES = 16
 
 
 class TransactionOperations:
-    """Looks at transactions, and decides them in their producers' place."""
+    """Inspects transactions, and decides them for their producers."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TransactionOperations:
         positions: Positions,
         policy: CheckPolicy,
     ) -> None:
-        """Takes where transactions are recorded, who decides them, and when they are checked."""
+        """Takes the ports of transactions, the service for verdicts, and the check policy."""
         self._records = records
         self._decisions = decisions
         self._catalog = catalog
@@ -42,7 +42,7 @@ class TransactionOperations:
         self._policy = policy
 
     async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
-        """All that is known of a transaction, and where its messages lie.
+        """All that is known of a transaction, and the positions of its messages.
 
         Raises:
             NotFound: nothing is known of it.
@@ -85,7 +85,7 @@ class TransactionOperations:
         return found[:size], f"{last.prepared_at:x}.{last.transaction_id.hex()}"
 
     async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
-        """Decides in the producer's place; None as verdict has the transaction checked again.
+        """Decides for the producer; None as verdict has the transaction checked again.
 
         Raises:
             InvalidArgument: no reason, or one too long.

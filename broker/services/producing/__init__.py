@@ -1,1 +1,1 @@
-"""What producers do: half messages, verdicts, answers to checks, ordinary messages, epochs of sinks."""
+"""Producing: half messages, verdicts, answers to checks, ordinary messages, epochs of sinks."""

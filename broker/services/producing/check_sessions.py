@@ -1,4 +1,4 @@
-"""Producers that hold a check stream to this broker, and which of them is asked next."""
+"""Producers with a check stream to this broker, and the choice of the next one for a check."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from broker.ports.checks import ClaimedCheck
 
-# A stream that does not take a check within this many seconds is given up.
+# A stream that does not accept a check within this many seconds is abandoned.
 SEND_TIMEOUT = 5.0
-# One check in so many goes out without regard to who answered before, so that who was silent once is asked again.
+# One check in this many ignores earlier answers, so that producers that were silent once get checks again.
 EVEN_TURN = 8
-# So many checks without an answer are remembered of each stream.
+# Unanswered checks remembered per stream.
 MOST_OPEN = 10_000
 
 
@@ -29,10 +29,10 @@ class _Parcel:
 
 
 class CheckSession:
-    """One producer's check stream, as the checker sees it."""
+    """One producer's check stream."""
 
     def __init__(self, client_id: str) -> None:
-        """Takes part in the groups that CheckSessions admits it to."""
+        """Takes the client id; CheckSessions adds it to groups."""
         self.client_id = client_id
         self.group_ids: set[int] = set()
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
@@ -42,24 +42,24 @@ class CheckSession:
         self.closed = False
 
     def asked(self, transaction_id: bytes) -> None:
-        """Notes that a check went out to it."""
+        """Records that a check was sent to it."""
         self._open.pop(transaction_id, None)
         self._open[transaction_id] = None
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
     def answered(self, transaction_id: bytes) -> None:
-        """Notes an answer, UNKNOWN included; what it was not asked about says nothing of how it answers."""
+        """Records an answer, UNKNOWN included; answers to checks that it did not get are ignored."""
         if transaction_id in self._open:
             del self._open[transaction_id]
             self.silent = False
 
     def owes(self, transaction_id: bytes) -> bool:
-        """Whether it was asked about a transaction and has not answered."""
+        """Whether it has an unanswered check of a transaction."""
         return transaction_id in self._open
 
     async def send(self, check: ClaimedCheck) -> bool:
-        """Sends a check down the stream; whether it went out, or may have."""
+        """Sends a check on the stream; returns whether it was sent, or may have been."""
         if self.closed:
             return False
         parcel = _Parcel(check, asyncio.get_running_loop().create_future())
@@ -69,14 +69,14 @@ class CheckSession:
             async with asyncio.timeout(SEND_TIMEOUT):
                 return await parcel.sent
         except TimeoutError:
-            # What waits must not go out later, after its count was given back.
+            # A queued check must not be sent later, after its count was undone.
             self.close()
             return parcel.handed_over
         finally:
             self._under_way.discard(parcel)
 
     async def outgoing(self) -> AsyncIterator[ClaimedCheck]:
-        """The checks to write, in order; asking for the next one confirms that the last one was written."""
+        """The checks to write, in order; requesting the next one confirms that the last one was written."""
         while not self.closed:
             parcel = await self._parcels.get()
             if parcel is None or self.closed:
@@ -87,7 +87,7 @@ class CheckSession:
                 parcel.sent.set_result(True)
 
     def close(self) -> None:
-        """Ends the stream. Checks that wait were not sent; one that is being written may have reached the producer."""
+        """Ends the stream. Queued checks were not sent; one that is being written may have reached the producer."""
         self.closed = True
         self._parcels.put_nowait(None)
         for parcel in self._under_way:
@@ -99,7 +99,7 @@ class CheckSessions:
     """All check streams to this broker."""
 
     def __init__(self, observer: Observer = NO_OBSERVER) -> None:
-        """Starts with none; `observer` sees the checks that go out."""
+        """Starts empty; `observer` is notified of sent checks."""
         self._observer = observer
         self._by_group: dict[int, dict[CheckSession, bool]] = {}
         self._sent = 0
@@ -107,12 +107,13 @@ class CheckSessions:
         self.on_open: Callable[[], None] = lambda: None
 
     def admit(self, session: CheckSession, group_id: int, *, surely: bool = True) -> None:
-        """Has a producer asked about a group's transactions, or sends it elsewhere when all were sent elsewhere.
+        """Registers a producer for a group's checks, or ends its stream if the broker is draining.
 
         Args:
             session: its stream.
-            group_id: the group; a session may take part in several.
-            surely: whether it is known to have transactions of the group; others are asked only where none has.
+            group_id: the group; a session may be in several.
+            surely: whether it is known to have transactions of the group; others get checks only if no such producer
+            exists.
         """
         if self._draining:
             session.close()
@@ -125,7 +126,7 @@ class CheckSessions:
             self.on_open()
 
     def end(self, session: CheckSession) -> None:
-        """Takes a producer out of all its groups."""
+        """Removes a producer from all its groups."""
         session.close()
         for group_id in session.group_ids:
             members = self._by_group[group_id]
@@ -135,17 +136,17 @@ class CheckSessions:
         session.group_ids.clear()
 
     def group_ids(self) -> list[int]:
-        """Groups that have a producer here."""
+        """Groups with a producer at this broker."""
         return [group_id for group_id, members in self._by_group.items() if any(not each.closed for each in members)]
 
     def is_silent(self, group_id: int) -> bool:
-        """Whether all producers that a group has here let checks go by without an answer."""
+        """Whether all local producers of a group leave checks unanswered."""
         return all(each.silent for each in self._by_group.get(group_id, {}) if not each.closed)
 
     async def send(self, check: ClaimedCheck) -> str | None:
-        """Sends a check to the group's next producer; who got it, None when nobody could be reached."""
+        """Sends a check to the group's next producer; returns its client id, None if none could be reached."""
         for session in self._by_turns(check):
-            # Before it goes out: its answer may be here before this goes on.
+            # Before it is sent: its answer may arrive before this continues.
             session.asked(check.transaction_id)
             if await session.send(check):
                 self._observer.check_sent(check.producer_group_id, session.client_id)
@@ -154,10 +155,11 @@ class CheckSessions:
         return None
 
     def _by_turns(self, check: ClaimedCheck) -> list[CheckSession]:
-        """The group's producers in the order in which they are to be asked.
+        """The group's producers in the order in which they get the check.
 
-        The checks of one transaction go round, whatever else is asked meanwhile, and first to those that owe no answer.
-        Who was asked about it before and is asked again has let an interval pass: it is silent until it answers.
+        The checks of one transaction rotate, independently of other checks, first over producers without unanswered
+        checks. A producer that gets the transaction again has let an interval pass: it counts as silent until it
+        answers.
         """
         self._sent += 1
         own = check.transaction_id
@@ -175,7 +177,7 @@ class CheckSessions:
         return order
 
     def close_all(self) -> None:
-        """Ends all streams, and those still to come, so that producers go to another broker."""
+        """Ends all current and future streams, so that producers switch to another broker."""
         self._draining = True
         for members in list(self._by_group.values()):
             for session in list(members):

@@ -1,4 +1,4 @@
-"""Answers to checks: noted in the history of the transaction, and obeyed, however they came in."""
+"""Answers to checks: recorded in the history of the transaction, and applied, whatever their protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Decisions(Protocol):
-    """Who decides transactions."""
+    """Decides transactions."""
 
     async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
         """Commits and rolls back."""
@@ -26,7 +26,7 @@ class Decisions(Protocol):
 
 
 class CheckAnswers:
-    """Takes the answers of producers that were asked the outcome of their local transactions."""
+    """Processes producers' answers to checks."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class CheckAnswers:
         decisions: Decisions,
         observer: Observer = NO_OBSERVER,
     ) -> None:
-        """Takes where answers are recorded, where transactions are looked up, who decides, and who observes."""
+        """Takes the ports of the check history and of transactions, the service for verdicts, and the observer."""
         self._observer = observer
         self._history = history
         self._details = details
@@ -44,18 +44,18 @@ class CheckAnswers:
     async def take(
         self, transaction_id: bytes, answer: CheckAnswer, check_number: int | None = None
     ) -> PlacedOutcome | BrokerError | None:
-        """Notes an answer, and decides the transaction if it says how.
+        """Records an answer, and decides the transaction if it is a verdict.
 
         Args:
-            transaction_id: Which one was asked about.
-            answer: Who says what.
-            check_number: Which check it answers; None: it does not say, and the last one is meant.
+            transaction_id: Identity of the transaction.
+            answer: The answer and its producer.
+            check_number: Number of the answered check; None: the last one.
 
         Returns:
-            Outcome of the transaction; None: the answer is UNKNOWN, and it is asked about again.
+            Outcome of the transaction; None: the answer is UNKNOWN, and it is checked again.
 
         Raises:
-            BrokerError: It could not be noted; nothing is decided.
+            BrokerError: It could not be recorded; nothing is decided.
         """
         if check_number is None:
             detail = await self._details.transaction(transaction_id)

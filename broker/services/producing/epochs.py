@@ -26,10 +26,10 @@ LAST_EPOCH = 2**63 - 1
 
 
 class EpochService:
-    """Takes in half messages of epochs, and commits each epoch as a whole."""
+    """Stores half messages of epochs, and commits each epoch as a whole."""
 
     def __init__(self, store: EpochStore, catalog: Catalog, intake: Intake, wakeups: Wakeups) -> None:
-        """Takes where epochs are stored, what messages must pass, and who is notified of releases."""
+        """Takes the port of epochs, the intake, and the wake-ups."""
         self._store = store
         self._catalog = catalog
         self._intake = intake
@@ -37,16 +37,16 @@ class EpochService:
 
     @property
     def limits(self) -> Limits:
-        """Of messages and requests."""
+        """Limits of messages and requests."""
         return self._intake.limits
 
     async def prepare(
         self, epoch: Epoch, attempt_id: bytes, transaction_id: bytes, messages: Sequence[Message]
     ) -> bool:
-        """Stores half messages; whether the epoch is committed already, so that nothing was stored.
+        """Stores half messages; returns whether the epoch is committed already, so that nothing was stored.
 
         Raises:
-            InvalidArgument: a name or a message cannot be.
+            InvalidArgument: a name or a message is invalid.
             NotFound: a topic does not exist.
             Refused: the sink belongs to another query.
         """
@@ -70,10 +70,10 @@ class EpochService:
         return outcome
 
     async def commit(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
-        """Releases all that some attempts of an epoch wrote, in one database transaction, and drops the rest.
+        """Releases all messages of some attempts of an epoch, in one database transaction, and drops the rest.
 
         Raises:
-            InvalidArgument: a name cannot be.
+            InvalidArgument: a name is invalid.
             Refused: the sink belongs to another query, or half messages are missing.
         """
         _check(epoch)
@@ -84,17 +84,17 @@ class EpochService:
         return done
 
     async def abort(self, epoch: Epoch) -> bool:
-        """Drops the half messages of an epoch; whether it is committed, and was left alone.
+        """Drops the half messages of an epoch; returns whether it is committed, and unchanged.
 
         Raises:
-            InvalidArgument: a name cannot be.
+            InvalidArgument: a name is invalid.
             Refused: the sink belongs to another query.
         """
         _check(epoch if epoch.query_id else replace(epoch, query_id="any"))
         return await self._store.abort_epoch(epoch)
 
     async def delete(self, name: str) -> None:
-        """Forgets a sink, and drops its half messages that wait.
+        """Deletes a sink, and drops its uncommitted half messages.
 
         Raises:
             NotFound: there is none of this name.
@@ -103,7 +103,7 @@ class EpochService:
         await self._store.delete_sink(name)
 
     async def find(self, name: str) -> SinkState:
-        """How far a sink is.
+        """State of a sink.
 
         Raises:
             NotFound: there is none of this name.

@@ -1,4 +1,4 @@
-"""What a message must pass before it is stored: limits, its topic, its queue, its time."""
+"""Validation of messages before they are stored: limits, topic, queue, time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_CHECK_DELAY = 24 * 3600 * 1_000_000
 
 @dataclass(slots=True)
 class HalfTransaction:
-    """Half messages as a producer hands them in; None as id lets the broker make one."""
+    """A producer's half messages; None as id: the broker generates one."""
 
     transaction_id: bytes | None
     messages: list[Message]
@@ -32,10 +32,10 @@ class HalfTransaction:
 
 
 class Intake:
-    """Checks messages, and finds where they go."""
+    """Validates messages, and resolves their topics and queues."""
 
     def __init__(self, catalog: Catalog, clock: Clock, limits: Limits | None = None) -> None:
-        """Takes the names, the database's time, and the limits of messages and requests."""
+        """Takes the catalog, the database's clock, and the limits of messages and requests."""
         self._catalog = catalog
         self._clock = clock
         self.limits = limits or Limits()
@@ -45,11 +45,11 @@ class Intake:
         return self._clock.now()
 
     def forget_topics(self, names: Sequence[str]) -> None:
-        """Drops these topics from the cache: another broker deleted them, and some may have been created again."""
+        """Drops these topics from the cache: another broker deleted them, and some may have been re-created."""
         self._catalog.forget_topics(names)
 
     async def destination(self, message: Message, now: int) -> tuple[int, int | None]:
-        """Topic id, and queue number where the message has a group; sets the message's delivery time.
+        """Topic id, and queue number if the message has a group; sets the message's delivery time.
 
         Raises:
             InvalidArgument: the message breaks a limit.
@@ -97,10 +97,10 @@ class Intake:
         )
 
     async def half_work_again(self, work: PrepareWork) -> PrepareWork:
-        """The same work on the topics that have these names now: the others were deleted through another broker.
+        """The same work on the topics that have these names now; another broker deleted the former ones.
 
         Raises:
-            InvalidArgument: a topic that was created again does not take such a message.
+            InvalidArgument: a re-created topic does not accept such a message.
             NotFound: a topic does not exist any more.
         """
         messages = [half.message for half in work.halves]
@@ -110,7 +110,7 @@ class Intake:
 
 
 def names_deleted_topic(outcome: object) -> bool:
-    """Whether something was refused because its topic is gone."""
+    """Whether an item was refused because its topic was deleted."""
     return isinstance(outcome, NotFound) and outcome.reason == "TOPIC_NOT_FOUND"
 
 

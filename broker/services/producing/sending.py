@@ -1,4 +1,4 @@
-"""Ordinary messages: sending them, and recalling those that wait for their time."""
+"""Ordinary messages: sending them, and recalling scheduled ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN_OFFSET = -1
 
 @dataclass(slots=True)
 class OrdinaryMessage:
-    """An ordinary message as a producer hands it in; None as id lets the broker make one."""
+    """A producer's ordinary message; None as id: the broker generates one."""
 
     message_id: bytes | None
     message: Message
@@ -37,7 +37,7 @@ class OrdinaryMessage:
 
 @dataclass(slots=True)
 class Sent:
-    """Where an ordinary message is; of a duplicate, which was dropped, where the first one is."""
+    """Position of an ordinary message; of a dropped duplicate, that of the first one."""
 
     position: LogPosition
     duplicate: bool = False
@@ -47,7 +47,7 @@ class SendService:
     """Appends and schedules ordinary messages."""
 
     def __init__(self, log: LogStore, intake: Intake, positions: Positions, wakeups: Wakeups) -> None:
-        """Takes the log, what messages must pass, and who is notified of releases."""
+        """Takes the log, the intake, and the wake-ups."""
         self._log = log
         self._intake = intake
         self._positions = positions
@@ -55,7 +55,7 @@ class SendService:
 
     @property
     def limits(self) -> Limits:
-        """Of messages and requests."""
+        """Limits of messages and requests."""
         return self._intake.limits
 
     async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
@@ -102,7 +102,7 @@ class SendService:
         done: list[Place | Duplicate | BrokerError] = list(await self._log.send(work))
         again: dict[int, SendWork] = {}
         gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
-        # Another broker deleted the topics that are cached here; some may have been created again.
+        # Another broker deleted the topics that are cached here; some may have been re-created.
         self._intake.forget_topics([work[index].message.topic for index in gone])
         stopped: _Stopped = {}
         looked_at = set(gone)
@@ -126,14 +126,14 @@ class SendService:
 
     async def _position_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
         own_id = message_id(owner.transaction_id, owner.position)
-        if owner.place is None:  # It was decided so long ago that its op record is gone.
+        if owner.place is None:  # It was decided so long ago that its op record was deleted.
             return LogPosition(topic, 0, UNKNOWN_OFFSET, own_id)
         position = await self._positions.of(owner.place, own_id)
         position.topic = topic
         return position
 
     async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
-        """Recalls scheduled messages; when each was recalled (microseconds), or the error."""
+        """Recalls scheduled messages; returns the time of each recall (microseconds), or the error."""
         self.limits.check_items(len(message_ids), "message_ids")
         work = [RecallWork(*item) for item in message_ids if not isinstance(item, BrokerError)]
         recalled = iter(await self._log.recall(work) if work else [])
@@ -141,7 +141,7 @@ class SendService:
 
 
 _Stopped: TypeAlias = dict[tuple[str, str] | None, BrokerError]
-"""Message groups of which a message failed temporarily: it comes again, and nothing of its group may pass it."""
+"""Message groups with a temporarily refused message: it will be resent, and no later one may overtake it."""
 
 
 def _order(message: Message) -> tuple[str, str] | None:

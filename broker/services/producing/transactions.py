@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PlacedOutcome:
-    """State of a transaction, and where its messages lie when it is committed."""
+    """State of a transaction, and its messages' positions when it is committed."""
 
     transaction_id: bytes
     state: TransactionState
@@ -33,12 +33,12 @@ class PlacedOutcome:
 
 
 class TransactionService:
-    """Takes in half messages and verdicts."""
+    """Stores half messages, and applies verdicts."""
 
     def __init__(
         self, store: TransactionStore, catalog: Catalog, intake: Intake, positions: Positions, wakeups: Wakeups
     ) -> None:
-        """Takes where transactions are stored, what messages must pass, and who is notified of releases."""
+        """Takes the port of transactions, the intake, and the wake-ups."""
         self._store = store
         self._catalog = catalog
         self._intake = intake
@@ -47,7 +47,7 @@ class TransactionService:
 
     @property
     def limits(self) -> Limits:
-        """Of messages and requests."""
+        """Limits of messages and requests."""
         return self._intake.limits
 
     async def prepare(
