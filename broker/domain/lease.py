@@ -198,7 +198,7 @@ class Lease:
         return replace(after, attempt=1, last_error=None)
 
     def back(self, *, token: int, available_at: int, untried: bool, reason: str | None) -> Lease:
-        """The lease of a message group given back: nobody's until a time, and the former owner's receipts are stale."""
+        """The lease of a message group, nacked: it has no owner until a time, and earlier receipts are stale."""
         attempt = self.attempt - 1 if untried else self.attempt
         return replace(
             self,

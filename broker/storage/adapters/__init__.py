@@ -1,1 +1,1 @@
-"""What implements the ports of broker.services."""
+"""Implementations of the ports of broker.services."""

@@ -1,4 +1,4 @@
-"""What every part of the store works with: the database's time, the names, and threads for single look-ups."""
+"""Shared by all parts of the store: the database's clock, the directory, and threads for single look-ups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoreConfig:
 
     Attributes:
         broker_id: this broker's name, for the check history and maintenance.
-        policy: when prepared transactions are first checked.
+        policy: times of checks.
         lanes: bounds of the group commit.
         clock: the database's time.
         keep_history: record what is delivered and settled, for the timeline of messages.
@@ -54,7 +54,7 @@ class StoreConfig:
 
 
 class Access:
-    """A database as the parts of the store reach it."""
+    """The parts' access to a database."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
         """Takes the database and the settings; connections are made when first used."""
@@ -66,17 +66,17 @@ class Access:
         self._open_lanes: list[Lane[Any, Any]] = []
         self._rotations = itertools.count()
         self._look_ups = _LookUps(database, self._lanes.reconnect_timeout, LOOK_UP_THREADS)
-        # A change may wait for a row that another session holds; look-ups go on meanwhile.
+        # A change may wait for a row that another session holds; look-ups have separate threads.
         self._changes = _LookUps(database, self._lanes.reconnect_timeout, CHANGE_THREADS)
-        # What wakes those who wait must not wait behind a slow look-up.
+        # Queries for wake-ups must not wait behind a slow look-up.
         self._watches = _LookUps(database, self._lanes.reconnect_timeout, 1)
-        # Filters judge there: one that is slow holds up others of its kind, and nobody else.
+        # Filters are evaluated here: a slow one delays only other filters.
         self._judgements = _LookUps(database, self._lanes.reconnect_timeout, JUDGING_THREADS)
-        # Nor do cheap ones wait for many slow ones: who had least of those threads is next.
+        # Cheap ones do not wait for many slow ones: the party that used least time of these threads is next.
         self._turns_to_judge = Turns(JUDGING_THREADS)
-        # A large epoch takes minutes; a second thread lets small ones pass.
+        # A large epoch takes minutes; a second thread lets small ones proceed.
         self._epochs = _LookUps(database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False)
-        # What nobody waits for must not hold up what somebody does; it comes round again where rows are held.
+        # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
     def _lane(
@@ -93,7 +93,7 @@ class Access:
         return lane
 
     async def _close_access(self) -> None:
-        """Waits for what was handed in, then gives all connections back."""
+        """Waits for submitted work, then closes all connections."""
         for lane in self._open_lanes:
             await lane.close()
         self._turns_to_judge.close()
@@ -104,7 +104,7 @@ class Access:
         return await self._look_ups.run(work, write=False)
 
     async def _judged(self, work: Callable[[Session], Result], who: Hashable) -> Result:
-        """Reads what a filter has to judge, when it is the turn of the group, or of the topic's readers.
+        """Reads messages for a filter, when it is the turn of the group, or of the topic's readers.
 
         Raises:
             StorageUnavailable: its turn did not come in time.
@@ -118,27 +118,27 @@ class Access:
             return await self._judgements.run(work, write=False)
 
     async def _watch(self, work: Callable[[Session], Result]) -> Result:
-        """Reads what somebody is to be woken for."""
+        """Runs a query for wake-ups."""
         return await self._watches.run(work, write=False)
 
     async def _write(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
         return await self._changes.run(work, write=True, redo=redo)
 
     async def _clean(self, work: Callable[[Session], Result]) -> Result:
-        """Changes what nobody waits for.
+        """Runs background changes that no caller waits for.
 
         Raises:
-            RowsHeld: another session holds a row of it; the next round finds it again.
+            RowsHeld: another session holds a needed row; the next round retries.
         """
         return await self._chores.run(work, write=True)
 
     async def _decide_epoch(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
-        """Changes as much as an epoch has, while look-ups go on."""
+        """Runs the changes of an epoch, without blocking look-ups."""
         return await self._epochs.run(work, write=True, redo=redo)
 
 
 class _LookUps:
-    """A few threads, each with a connection of its own, for work that is not merged."""
+    """A few threads, each with its own connection, for work that is not batched."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _LookUps:
         waiting = self._executor.submit(self._transact, work, write, redo)
         if not self._awaited:
             return await asyncio.wrap_future(waiting, loop=loop)
-        # Behind others that wait for the database its time ends as well. What runs ends by itself.
+        # Its timeout also applies while queued behind others. Running work ends by itself.
         timer = loop.call_later(max(self._reconnect_timeout + LATE, SHORTEST_TIMEOUT), waiting.cancel)
         answer = asyncio.wrap_future(waiting, loop=loop)
         try:
@@ -183,7 +183,7 @@ class _LookUps:
             free.clear()
 
     def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
-        # What only reads has connections of its own, where no transaction has to be ended.
+        # Read-only work has separate connections, without transactions to end.
         free = self._free[write]
         worker = free.pop() if free else self._worker(reading=not write)
         try:
@@ -202,6 +202,6 @@ class _LookUps:
 
 
 def _is_cancelled() -> bool:
-    """Whether the task that runs was cancelled."""
+    """Whether the current task was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Delivery: claims and receipts go through lanes; filters judge before, elsewhere."""
+"""Delivery: claims and receipts go through lanes; filters are evaluated beforehand, outside of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Outcome = ReceiptOutcome | AckOutcome
 
-# Seconds until it is retried to free what nobody has.
+# Seconds between attempts to release leases without an owner.
 TAKE_BACK_PAUSE = 0.5
 # Bytes of an offset in a list.
 OFFSET_MEMORY = 40
@@ -36,7 +36,7 @@ class Delivery(Access):
     """Implements LeaseStore, ReceiptStore and GroupWatch."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lanes of claims and of receipts."""
+        """Creates the lanes of claims and of receipts."""
         super().__init__(database, config)
         self.groups = GroupMemory()
         self._keep_history = config.keep_history
@@ -56,9 +56,9 @@ class Delivery(Access):
         )
 
     async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
-        """Hands out messages; what each consumer got.
+        """Delivers messages; returns each consumer's deliveries.
 
-        What filters have to judge for it is judged before, elsewhere: other claims do not wait for that.
+        Filters are evaluated beforehand, outside of the lane: other claims do not wait for that.
         """
         for item in work:
             if self.groups.wants_judging(item.group.group_id):
@@ -66,19 +66,19 @@ class Delivery(Access):
         outcomes = await self._hand_out(work)
         for index, outcome in enumerate(outcomes):
             if isinstance(outcome, Claimed) and outcome.unjudged and not outcome.parts:
-                # The filter is new here, or another broker was at it meanwhile.
+                # The filter is new at this broker, or another broker has claimed meanwhile.
                 await self._judge(work[index])
                 outcomes[index] = (await self._hand_out([work[index]]))[0]
         return outcomes
 
     async def _hand_out(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         if all(item.abandoned for item in work):
-            # The broker may be closing: nothing is begun then that nobody waits for.
+            # The broker may be closing: no background work is started then.
             return [Claimed([]) for _ in work]
         return await self._claims.submit(work)
 
     async def _judge(self, item: ClaimWork) -> None:
-        """Has filters judge what comes next for a consumer; those of one group share what is found."""
+        """Evaluates filters for a consumer's next messages; consumers of one group share the results."""
         key = (item.group.group_id, frozenset([topic.topic_id for topic in item.topics]))
         under_way = self._judging.get(key)
         if under_way is None:
@@ -92,7 +92,7 @@ class Delivery(Access):
         await asyncio.shield(under_way)
 
     def _take_back(self, claimed: Sequence[Claimed | BrokerError]) -> None:
-        """Frees what was handed out to consumers whose call failed because the database did not answer."""
+        """Releases messages claimed for consumers whose call failed because the database did not answer."""
         parts = [part for each in claimed if isinstance(each, Claimed) for part in each.parts]
         work = [
             NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
@@ -106,7 +106,7 @@ class Delivery(Access):
             task.add_done_callback(self._taking_back.discard)
 
     async def _free(self, work: Sequence[Settling], until: int) -> None:
-        """Settles receipts that nobody has, as soon as the database is there, unless their leases run out first."""
+        """Settles receipts without an owner, as soon as the database is reachable, unless their leases expire first."""
         while work:
             try:
                 outcomes = await self._receipts.submit(work)
@@ -120,7 +120,7 @@ class Delivery(Access):
                     await asyncio.wait_for(self._closing.wait(), TAKE_BACK_PAUSE)
 
     async def _close_consumers(self) -> None:
-        """Waits for what was handed in, then gives the lanes' connections back."""
+        """Waits for submitted work, then closes the lanes' connections."""
         await self._claims.close()
         self._closing.set()
         await asyncio.gather(*self._taking_back)
@@ -131,7 +131,7 @@ class Delivery(Access):
         return await self._receipts.submit(work)
 
     async def join(self, work: JoinWork) -> ConsumerGroup:
-        """Joins a group; the group to claim for, which in a broadcasting group is the consumer's own."""
+        """Joins a group; returns the group to claim for, in a broadcasting group the consumer's member."""
         now = self.clock.now()
         return await self._write(lambda session: joining.join_group(session, work, now))
 
@@ -142,7 +142,7 @@ class Delivery(Access):
         )
 
     async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
-        """What consumers of some groups should know who read these topics; groups that were deleted are left out."""
+        """Updates for consumers of some groups and topics; deleted groups are omitted."""
         now = self.clock.now()
         return await self._watch(lambda session: claims.news_of(session, groups, now, self.directory))
 

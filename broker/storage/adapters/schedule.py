@@ -1,4 +1,4 @@
-"""Scheduled messages: moved into the log by a lane, or topic by topic where one of them fails."""
+"""Scheduled messages: moved into the log by a lane, or topic by topic if one of them fails."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Schedule(Access):
     """Implements ScheduleStore."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
-        """Makes the lane of moves."""
+        """Creates the lane of moves."""
         super().__init__(database, config)
         self._moves: Lane[int | None, Moved] = self._lane("schedule", self._move_due, wary=self._move_what_is_free)
         self._set_apart = SetApart()
 
     async def move_due(self, *, known: bool = False) -> Moved:
-        """Moves scheduled messages whose time has come into the log, as many as go in one transaction.
+        """Moves due messages into the log, as many as fit into one transaction.
 
-        When that fails, the messages of each topic are moved by themselves; a topic that fails then is left out for
-        some time.
+        When that fails, the messages of each topic are moved separately; a topic that fails then is skipped for some
+        time.
 
         Args:
-            known: some are due, and need not be looked for first.
+            known: some are known to be due, and need not be queried first.
         """
         if not known:
             earliest = await self._read(schedule.earliest)
@@ -49,7 +49,7 @@ class Schedule(Access):
         return moved
 
     async def _move_apart(self) -> Moved:
-        """Moves what is due of each topic by itself."""
+        """Moves the due messages of each topic separately."""
         now = self.clock.now()
         heads: dict[tuple[int, int], int] = {}
         count = dropped = 0

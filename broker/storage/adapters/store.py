@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Store(Transactions, Checks, Epochs, Log, Schedule, Delivery, Groups, Topics, Queries, Upkeep):
-    """Implements every port of broker.ports on a database; each noun is a class of its own."""
+    """Implements every port of broker.ports on a database, with a class per noun."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Store(Transactions, Checks, Epochs, Log, Schedule, Delivery, Groups, Topic
         clock: DatabaseClock | None = None,
         keep_history: bool = True,
     ) -> None:
-        """Makes the lanes; they connect when first used. The settings are those of StoreConfig."""
+        """Creates the lanes; they connect when first used. The settings are those of StoreConfig."""
         super().__init__(
             database,
             StoreConfig(
@@ -49,6 +49,6 @@ class Store(Transactions, Checks, Epochs, Log, Schedule, Delivery, Groups, Topic
         await self.synchronise_clock()
 
     async def close(self) -> None:
-        """Waits for what was handed in, then gives all connections back."""
+        """Waits for submitted work, then closes all connections."""
         await self._close_consumers()
         await self._close_access()

@@ -1,1 +1,1 @@
-"""Topics and queues, and a short memory of them."""
+"""Topics and queues, and their cache."""

@@ -1,4 +1,4 @@
-"""What topics there are: a short memory in front of the tables `topic` and `queue`."""
+"""A short-lived cache of the tables `topic` and `queue`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_w
 
 
 class Directory:
-    """Topics by name, by id and by queue, remembered for a moment; used by every lane's thread.
+    """Topics by name, by id and by queue, cached briefly; used by every lane's thread.
 
-    What was read while anything was dropped is not remembered: it may be older than the change it was dropped for.
+    A result that was read while an entry was dropped is not cached: it may be older than the change.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -34,17 +34,17 @@ class Directory:
         self._drops = 0
 
     def peek(self, name: str) -> Topic | None:
-        """A topic that was read a moment ago."""
+        """A cached topic."""
         entry = self._by_name.get(name)
         return entry[1] if entry and entry[0] > self._monotonic() else None
 
     def peek_id(self, topic_id: int) -> Topic | None:
-        """A topic that was read a moment ago, by id."""
+        """A cached topic, by id."""
         entry = self._by_id.get(topic_id)
         return entry[1] if entry and entry[0] > self._monotonic() else None
 
     def peek_queue(self, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue that was read before."""
+        """Topic and queue number of a cached queue."""
         return self._by_queue.get(queue_id)
 
     def by_name(self, session: Session, name: str) -> Topic | None:
@@ -52,7 +52,7 @@ class Directory:
         return self.peek(name) or next(iter(self._load(session, "name", [name])), None)
 
     def by_ids(self, session: Session, topic_ids: Iterable[int]) -> dict[int, Topic]:
-        """Topics by id; those that do not exist are left out."""
+        """Topics by id; missing ones are omitted."""
         wanted = set(topic_ids)
         now = self._monotonic()
         found = {i: entry[1] for i in wanted if (entry := self._by_id.get(i)) and entry[0] > now}
@@ -61,7 +61,7 @@ class Directory:
         return found
 
     def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue. Queues never move, so this is remembered for good."""
+        """Topic and queue number of a queue. Queues never move, so this is cached permanently."""
         if (known := self._by_queue.get(queue_id)) is not None:
             return known
         row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
@@ -69,7 +69,7 @@ class Directory:
         return next(((topic, topic.queue_ids.index(queue_id)) for topic in found if queue_id in topic.queue_ids), None)
 
     def forget(self, topic: Topic) -> None:
-        """Drops what is remembered of a topic."""
+        """Drops a topic from the cache."""
         with self._lock:
             self._drops += 1
             self._by_name.pop(topic.name, None)
@@ -78,11 +78,11 @@ class Directory:
                 self._by_queue.pop(queue_id, None)
 
     def forget_ids(self, topic_ids: Iterable[int]) -> None:
-        """Drops what is remembered of topics, by id: they turned out to be gone."""
+        """Drops deleted topics from the cache, by id."""
         self._forget_entries(self._by_id.get(topic_id) for topic_id in topic_ids)
 
     def clear(self) -> None:
-        """Drops all that is remembered."""
+        """Clears the cache."""
         with self._lock:
             self._drops += 1
             self._by_name.clear()
@@ -90,7 +90,7 @@ class Directory:
             self._by_queue.clear()
 
     def notice(self, queues: Iterable[tuple[int, int]]) -> None:
-        """Drops what is remembered of topics that have further queues by now, given those that there are.
+        """Drops topics with new queues from the cache, given all existing queues.
 
         Args:
             queues: topic id and queue id.
@@ -101,7 +101,7 @@ class Directory:
                 self.forget(entry[1])
 
     def forget_names(self, names: Iterable[str]) -> None:
-        """Drops what is cached under these names: another broker may have deleted the topics, or created them again."""
+        """Drops these names from the cache: another broker may have deleted or re-created the topics."""
         self._forget_entries(self._by_name.get(name) for name in names)
 
     def _forget_entries(self, entries: Iterable[tuple[float, Topic] | None]) -> None:
@@ -116,10 +116,10 @@ class Directory:
         return self.load(session, lambda: session.fetch_in(query, keys))
 
     def load(self, session: Session, fetch: Callable[[], Iterable[tuple[Any, ...]]]) -> list[Topic]:
-        """Topics with their queues, remembered.
+        """Topics with their queues, cached.
 
         Args:
-            session: where their queues are read.
+            session: to read their queues.
             fetch: reads the rows of TOPIC_COLUMNS.
         """
         drops = self._drops
@@ -136,7 +136,7 @@ class Directory:
 
 
 def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
-    """Topics from rows of TOPIC_COLUMNS, with their queues; nothing is remembered."""
+    """Topics from rows of TOPIC_COLUMNS, with their queues; not cached."""
     rows = list(rows)
     queues: dict[int, list[tuple[int, int]]] = {row[0]: [] for row in rows}
     # Uses queue_of_topic, in order of the queue numbers.

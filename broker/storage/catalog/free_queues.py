@@ -1,8 +1,8 @@
-"""Choosing queues while another session holds some of them: no wait for a row that may stay locked.
+"""Chooses queues while another session holds some of them, without waiting for a row that may stay locked.
 
-A broker that is stopped or cut off in the middle of a database transaction keeps its locks until the database ends its
-session. Whoever has waited for such a lock once asks first, with SKIP LOCKED, and takes another queue, or leaves what
-must go to the held one for later.
+A broker that is stopped or disconnected in the middle of a database transaction keeps its locks until the database ends
+its session. A lane that has waited for such a lock once uses SKIP LOCKED, and takes another queue, or defers messages
+that must go to the locked one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FreeQueues:
     """Queues whose rows one database transaction locked without waiting."""
 
     def __init__(self, session: Session) -> None:
-        """Takes the session whose transaction it is."""
+        """Takes the session of the transaction."""
         self._session = session
         self._locked: set[int] = set()
         self._held: set[int] = set()
@@ -44,7 +44,7 @@ class FreeQueues:
 
 
 def held(topic: Topic) -> RowsHeld:
-    """The outcome of a message that all queues are held for."""
+    """The outcome of a message whose suitable queues are all locked."""
     return RowsHeld(
         f"The queues of topic {topic.name!r} are held by somebody else at the moment; nothing was acknowledged, try"
         " again."

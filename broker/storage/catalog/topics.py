@@ -36,7 +36,7 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
     session.insert(
         "queue", _NEW_QUEUE, [(topic_id, number, 0, 0, priority) for number, priority in enumerate(priorities)]
     )
-    # Read from the tables and not remembered: until the COMMIT it may still turn out that there is no such topic.
+    # Read from the tables and not cached: until the COMMIT the creation may still fail.
     return _must_read(session, topic_id, name)
 
 
@@ -51,10 +51,10 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
     """Changes a topic; new queues get the next numbers, so no queue and no message group moves.
 
     Raises:
-        NotFound: it is gone.
-        InvalidArgument: a setting is out of bounds, or queues would have to go.
+        NotFound: it was deleted.
+        InvalidArgument: a setting is out of bounds, or queues would be removed.
     """
-    # Whoever changes the same topic at this time waits here.
+    # Concurrent changes of the same topic wait here.
     session.fetch("SELECT 1 FROM topic WHERE topic_id = ?" + session.dialect.for_update, (topic.topic_id,))
     before = _must_read(session, topic.topic_id, topic.name)
     settings = change.applied_to(before)
@@ -82,21 +82,21 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
 
 
 def has_topic(session: Session, topic: Topic) -> bool:
-    """Whether this very topic exists, not another one of its name.
+    """Whether this topic exists, not another one of its name.
 
-    Waits for whoever makes or deletes it at this time: that may be a COMMIT which got no answer and is still to come.
+    Waits for a concurrent creation or deletion: it may be a COMMIT without an answer that has not taken effect yet.
     """
     query = "SELECT 1 FROM topic WHERE topic_id = ? AND deleted_at IS NULL" + session.dialect.for_update
     return bool(session.fetch(query, (topic.topic_id,)))
 
 
 def holding(session: Session, topic_ids: Collection[int]) -> Statement:
-    """Asks which of some topics exist, and keeps those from being deleted until the transaction ends.
+    """Statement for the existing ones of some topics; locks them against deletion until the transaction ends.
 
-    What a broker remembers of a topic may be out of date. Whoever stores something that is to reach the log later asks
-    in the same transaction: the deletion either sees it, or is seen. Brokers do not wait for each other here.
+    A cached topic may be outdated. A transaction that stores messages for the log of later runs this: the deletion
+    either sees them, or is seen. Brokers do not wait for each other here.
     """
-    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    # Ordered by the primary key, which MariaDB uses only then: see Dialect.by_index.
     return Statement(
         f"SELECT topic_id FROM topic{session.dialect.by_key} WHERE topic_id IN ({marks(topic_ids)})"
         f" AND deleted_at IS NULL ORDER BY topic_id{session.dialect.for_share}",
@@ -105,19 +105,19 @@ def holding(session: Session, topic_ids: Collection[int]) -> Statement:
 
 
 def asking(topic_ids: Collection[int]) -> Statement:
-    """Asks which of some topics exist; for what keeps them from being deleted already, as a half message does."""
+    """Statement for the existing ones of some topics, if their deletion is prevented otherwise, as by half messages."""
     query = f"SELECT topic_id FROM topic WHERE topic_id IN ({marks(topic_ids)}) AND deleted_at IS NULL"
     return Statement(query, sorted(topic_ids))
 
 
 def list_topics(session: Session, after: str, limit: int, directory: Directory) -> list[Topic]:
-    """Topics by name, from behind `after` on."""
+    """Topics by name, after `after`."""
     query = f"SELECT {TOPIC_COLUMNS} FROM topic WHERE name > ? AND deleted_at IS NULL ORDER BY name LIMIT ?"
     return directory.load(session, lambda: session.fetch(query, (after, limit)))
 
 
 def producer_group_id(session: Session, name: str) -> int:
-    """The number of a producer group; it is made when new.
+    """The number of a producer group; created if new.
 
     Raises:
         Refused: there are too many already.

@@ -1,4 +1,4 @@
-"""What of a queue a group was never handed out, and how far that goes."""
+"""The part of a queue that was never delivered to a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = Answer((), 0, 0)
 
 @dataclass(slots=True)
 class Backlog:
-    """A queue with messages that were never handed out: from `first` (as far as is known) up to `head`."""
+    """A queue with messages that were never delivered: from `first` (as far as known) up to `head`."""
 
     queue_id: int
     priority: int
@@ -27,12 +27,12 @@ class Backlog:
 
     @property
     def left(self) -> bool:
-        """Whether there is more to hand out, here or by the broker that is at it."""
+        """Whether there is more to deliver, here or by the broker that is delivering."""
         return self.head > max(self.first, self.min_offset)
 
 
 def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
-    """Locks the group's progress, the first time, and looks at messages, if at any."""
+    """Locks the group's progress, the first time, and reads messages, if any."""
     if backlog.locked:
         return handout.session.execute_all([looking])[0] if looking else _NOTHING
     locked, *others = handout.session.execute_all(
@@ -47,7 +47,7 @@ def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -
     )
     found = others[0] if others else _NOTHING
     if not locked.rows:
-        backlog.busy = True  # Another broker hands out this queue at the moment.
+        backlog.busy = True  # Another broker is delivering from this queue.
         return found
     backlog.locked = True
     backlog.first = locked.rows[0][0]
@@ -55,7 +55,7 @@ def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -
 
 
 def skip_expired(handout: Handout, backlog: Backlog) -> bool:
-    """Notes that retention was here since the look at the backlog; whether anything is left."""
+    """Handles a concurrent deletion by retention; returns whether anything is left."""
     row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
     if row is None or row[0] <= max(backlog.first, backlog.min_offset):
         backlog.head = backlog.first
@@ -65,7 +65,7 @@ def skip_expired(handout: Handout, backlog: Backlog) -> bool:
 
 
 def progressing(handout: Handout, backlog: Backlog, following: int) -> Statement:
-    """Moves the group's progress on."""
+    """Advances the group's progress."""
     backlog.first = following
     return Statement(
         "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",

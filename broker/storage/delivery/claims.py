@@ -1,4 +1,4 @@
-"""Claims: what consumers are handed, together for all consumers that ask at the same time."""
+"""Claims: deliveries to consumers, batched for all consumers that ask at the same time."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 TAKE_OVERS_AT_ONCE = 64
 LARGEST_HAND_OUT = 8 * 1024 * 1024
-"""Bytes of bodies, about, that one database transaction hands out; whoever is left without comes again."""
+"""Approximate bytes of bodies delivered by one database transaction; consumers left without are served next."""
 
-# Only of queues the consumer reads: leases on a topic that nobody reads any more would fill the limit forever.
+# Only of queues the consumer reads: leases on a topic that is no longer read would fill the limit permanently.
 DUE_LEASES = (
     "SELECT lease_id, queue_id FROM lease{index} WHERE group_id = ? AND available_at <= ? AND queue_id IN ({queue_ids})"
     " ORDER BY available_at LIMIT ?"
 )
 
-# The queues where something was never handed out, and those that the topic got after the group had joined it.
+# Queues with undelivered messages, and those that the topic got after the group had joined it.
 _BACKLOG = (
     "SELECT q.queue_id, q.priority, p.next_offset, q.next_offset, q.min_offset FROM queue q{by_key}"
     " LEFT JOIN group_progress p ON p.group_id = ? AND p.queue_id = q.queue_id"
@@ -53,11 +53,11 @@ def claim(
     *,
     keep_history: bool = True,
 ) -> list[Claimed | BrokerError]:
-    """Hands out messages to each consumer: first what expired or was given back, then new ones.
+    """Delivers messages to each consumer: first expired and nacked ones, then new ones.
 
     Raises:
-        NotFound: something was deleted while a consumer was served. Nothing may be committed then: what it had been
-            handed would be nobody's until its lease ends.
+        NotFound: a group or topic was deleted while a consumer was served. Nothing may be committed then: its messages
+            would have no owner until the lease expires.
     """
     wishes: dict[int, list[ClaimWork]] = defaultdict(list)
     for item in work:
@@ -67,7 +67,7 @@ def claim(
     outcomes: list[Claimed | BrokerError] = []
     size = 0
     for item in work:
-        # Who gave up since the batch began gets nothing either.
+        # Consumers that gave up since the batch began get nothing either.
         if item.abandoned or not item.topics:
             outcomes.append(Claimed([]))
             continue
@@ -98,10 +98,10 @@ def claim(
 
 
 def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
-    """Whether claims were committed whose COMMIT got no answer; `before` is what was to be handed out then.
+    """Whether claims whose COMMIT got no answer were committed; `before` are their deliveries.
 
-    When that COMMIT worked, its leases are there, under tokens that nobody else can have made. Waits for one that is
-    still to come, which holds the leases.
+    If the COMMIT took effect, its leases exist, under tokens that are unique to it. Waits for one that has not taken
+    effect yet, which locks the leases.
     """
     parts = [part for claimed in before if isinstance(claimed, Claimed) for part in claimed.parts]
     found = session.fetch_in(
@@ -115,10 +115,10 @@ def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
 def news_of(
     session: Session, groups: Mapping[int, Collection[int]], now: int, directory: Directory
 ) -> dict[int, GroupNews]:
-    """What consumers of some groups should know who read these topics; groups that were deleted are left out.
+    """Updates for consumers of some groups and topics; deleted groups are omitted.
 
-    Reads two rows and one entry of lease_available a group; where something is due, the due leases up to the first one
-    of these topics.
+    Reads two rows and one entry of lease_available per group; if leases are due, the due ones up to the first one of
+    these topics.
     """
     known = epochs(session, list(groups))
     running = [i for i in groups if i in known and not known[i][1]]
@@ -140,7 +140,7 @@ def _is_due(session: Session, group_id: int, now: int, queue_ids: Collection[int
 
 
 def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
-    """Asks for leases that can be taken. Uses lease_available."""
+    """Statement for available leases. Uses lease_available."""
     sql = DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(queue_ids))
     return Statement(sql, (group_id, now, *queue_ids, limit))
 
@@ -150,9 +150,9 @@ def _places(topics: Mapping[int, Topic]) -> dict[int, TopicQueue]:
 
 
 class _Counter:
-    """Where the consumers of one group are served, one after the other, whatever topics each of them reads.
+    """Serves the consumers of one group, one after the other, whatever topics each of them reads.
 
-    There is one for a group in a database transaction: what it knows of a queue is what the consumers before left.
+    There is one per group in a database transaction: its view of a queue reflects the consumers served before.
     """
 
     def __init__(
@@ -201,15 +201,15 @@ def _open_counter(
     *,
     keep_history: bool,
 ) -> _Counter:
-    """Looks at what a group has: its settings, how far it is in its queues, and leases that can be taken.
+    """Reads a group's settings, its progress, and available leases.
 
     Raises:
-        NotFound: the group was deleted, or all topics that are wished for.
+        NotFound: the group was deleted, or all requested topics.
     """
     named = {_topics_of(item) for item in wishes}
     known = directory.by_ids(session, frozenset().union(*named))
     places = _places(known)
-    # Of each list its own look, for one would be filled by what most of them do not read.
+    # One query per list of topics: a common one would be filled by topics that most consumers do not read.
     lists = {
         topic_ids: _TopicList([queue_id for i in topic_ids for queue_id in known[i].queue_ids])
         for topic_ids in named
@@ -246,13 +246,13 @@ def _behind(
     backlogs = [
         Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
     ]
-    # By turns, so that no queue starves; but the higher priority first.
+    # In rotation, so that no queue starves; but higher priorities first.
     start = rotation % len(backlogs) if backlogs else 0
     return sorted([*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog.priority)
 
 
 class _TopicList:
-    """Topics that some consumers of a group read; `more_due`: more leases of them are due than one look finds."""
+    """Topics that some consumers of a group read; `more_due`: more of their leases are due than one query returns."""
 
     def __init__(self, queue_ids: Sequence[int]) -> None:
         self.queue_ids = dict.fromkeys(queue_ids)

@@ -1,4 +1,4 @@
-"""The dead letter topic of a group: what could not be handled, with where it came from and why."""
+"""The dead letter topic of a group: messages that could not be handled, with origin and reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """Where a dead letter lies; `size`: bytes of its body."""
+    """Position of a dead letter; `size`: bytes of its body."""
 
     queue_id: int
     offset: int
@@ -43,9 +43,9 @@ def move(
     now: int,
     directory: Directory,
 ) -> dict[int, Buried]:
-    """Copies messages of a lease to the group's dead letter topic; their places by original offset.
+    """Copies messages of a lease to the group's dead letter topic; returns their positions by original offset.
 
-    The message keeps its identity and content; where it came from is added as properties that start with "halfmq.".
+    A message keeps its identity and content; its origin is added as properties that start with "halfmq.".
     """
     place = directory.of_queue(session, lease.queue_id)
     if place is None:
@@ -64,7 +64,7 @@ def move(
         try:
             first = republish.append(session, target, target.queue_ids[0], copied, now)
         except NotFound:
-            # Another broker deleted the one that this broker remembers.
+            # Another broker deleted the one in this broker's cache.
             directory.forget(target)
             target = _target(session, name, topic.retention, now, directory)
             first = republish.append(session, target, target.queue_ids[0], copied, now)
@@ -75,7 +75,7 @@ def move(
 
 
 def _target(session: Session, name: str, retention: int, now: int, directory: Directory) -> Topic:
-    """The dead letter topic; made again when somebody deleted it, for its group could not go on without."""
+    """The dead letter topic; re-created if it was deleted, because its group could not continue without it."""
     found = directory.by_name(session, name)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""What consumers did with messages: one record for each batch handed out or settled, for the timeline of a message."""
+"""Delivery events: one record per batch delivered or settled, for the timeline of a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The same thing happening to some messages of a queue; `bits` tells which of the span.
+    """The same event of some messages of a queue; `bits` marks them within the span.
 
     Attributes:
         dead_letter: offset of the first of them in the dead letter topic; the others follow it.
@@ -80,9 +80,9 @@ def recording(session: Session, events: Sequence[Event]) -> list[Statement]:
 
 
 def events_of(session: Session, queue_id: int, offset: int, longest: int, directory: Directory) -> list[TimelineEvent]:
-    """What consumers did with a message, in order. Range of event_place; `longest` is the largest span of an event.
+    """The delivery events of a message, in order. Range of event_place; `longest` is the largest span of an event.
 
-    In the order of recording: each follows from the ones before, while the times of two brokers can differ a little.
+    In the order of recording, which is causal; the times of two brokers can differ slightly.
     """
     found = session.fetch(
         "SELECT e.kind, COALESCE(g.name, ''), e.client_id, e.attempt, e.happened_at, e.reason, e.first_offset,"
@@ -111,7 +111,7 @@ def events_of(session: Session, queue_id: int, offset: int, longest: int, direct
 
 
 def trim_events(session: Session, before: int) -> int:
-    """Deletes up to CHUNK of the oldest events, as far as they happened before a time; how many. By primary key."""
+    """Deletes up to CHUNK of the oldest events before a time; returns how many. By primary key."""
     found = session.fetch("SELECT event_id, happened_at FROM delivery_event ORDER BY event_id LIMIT ?", (CHUNK,))
     last = max((event_id for event_id, happened_at in found if happened_at < before), default=None)
     if last is None:

@@ -1,10 +1,10 @@
-"""Handing out what was never handed out: ranges of a queue from a group's progress on.
+"""First deliveries: ranges of a queue from a group's progress on.
 
-Where no message has a message group and the group has no filter, a range goes out whole, as one lease. Mostly it is
-read at once; where some of the last ones did not fit, sizes are looked at before. Else messages are looked at first,
-without their bodies: those without a message group get a lease together, those of each message group one of their own,
-which waits where the group's turn is not over. Of a group with a filter, what was judged before (see judging.py) goes
-out the same way; what the filter does not want is skipped.
+If no message has a message group and the consumer group has no filter, a range is delivered as a whole, under one
+lease. Mostly it is read at once; if some of the last ones did not fit, sizes are read first. Otherwise messages are
+read first without their bodies: those without a message group share a lease, those of each message group get a separate
+one, which waits while the group has an open lease. For a group with a filter, messages evaluated before (see
+judging.py) are delivered the same way; those that do not match are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
 
 
 def dispatch(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> None:
-    """Hands out messages of a queue, as far as there is room."""
+    """Delivers messages of a queue, as far as they fit."""
     topic, _ = handout.places[backlog.queue_id]
     wanted = handout.view.filters.get(topic.topic_id)
     examined = 0
@@ -53,12 +53,12 @@ def dispatch(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget
         if not going_on:
             return
         examined += backlog.first - before
-        # Where little goes out, one looks further at a time.
+        # If few messages match, larger spans are examined at a time.
         span = budget.messages if budget.messages < taken else 2 * span
 
 
 def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
-    """Hands out some of what the group's filter wants, where it has judged; whether it makes sense to go on."""
+    """Delivers some of the evaluated messages that match the group's filter; returns whether to continue."""
     judged = handout.view.judged.get(backlog.queue_id)
     if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
         claimed.unjudged = True
@@ -70,7 +70,7 @@ def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget
     if wanted is None:
         claimed.unjudged = True
         return False
-    # What goes out under one lease is a bitmap.
+    # The messages of one lease are marked in a bitmap.
     end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
     plan = plan_dispatch(handout, item, backlog, budget, [each for each in wanted if each.offset < end], end)
     carry_out(handout, item, backlog, budget, claimed, plan)
@@ -84,14 +84,14 @@ def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget
 def _hand_out_some(
     handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, span: int
 ) -> bool:
-    """Hands out some of the next `span` messages; whether it makes sense to go on."""
+    """Delivers some of the next `span` messages; returns whether to continue."""
     first = max(backlog.first, backlog.min_offset)
     most = min(backlog.head - first, LARGEST_RANGE, span)
     found = look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
-        return True  # Another broker handed some out in the meantime; look again from there.
+        return True  # Another broker delivered some in the meantime; query again from there.
     size, with_group = found.rows[0]
     if size is None:
         return skip_expired(handout, backlog)
@@ -117,9 +117,9 @@ def _hand_out_some(
 
 
 def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
-    """Hands out a range that is read without a look at it; whether it makes sense to go on.
+    """Delivers a range without examining it first; returns whether to continue.
 
-    Bodies that are large for the room are not read, so that it never costs more than twice of what there is room for.
+    Bodies that are large for the remaining size are not read, so that it never costs more than twice the limit.
     """
     first = max(backlog.first, backlog.min_offset)
     count = min(backlog.head - first, LARGEST_RANGE, budget.messages)
@@ -127,7 +127,7 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
     if backlog.busy:
         return False
     if max(backlog.first, backlog.min_offset) != first:
-        return True  # Another broker handed some out in the meantime; look again from there.
+        return True  # Another broker delivered some in the meantime; query again from there.
     if not found.rows:
         return skip_expired(handout, backlog)
     topic, queue_no = handout.places[backlog.queue_id]
@@ -144,7 +144,7 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
 def _leasing_range(
     handout: Handout, item: ClaimWork, backlog: Backlog, first: int, count: int
 ) -> tuple[Lease, list[Statement]]:
-    """A new lease, and the statements that make it; the first one tells its number."""
+    """A new lease, and the statements that create it; the first one returns its number."""
     lease = Lease(
         0,
         handout.view.group.group_id,
@@ -156,7 +156,7 @@ def _leasing_range(
         handout.now + item.lease_time,
         item.owner,
     )
-    # Nobody can ask for the history of one that retention took in the meantime.
+    # The history of a message deleted by retention cannot be queried.
     events = handout.deliveries(lease, range(first, first + count)) if handout.keeps_history else []
     moved_on = progressing(handout, backlog, first + count)
     return lease, [leases.insertion(lease), moved_on, *delivery_events.recording(handout.session, events)]
@@ -170,7 +170,7 @@ def _hand_out_range(
     topic, queue_no = handout.places[backlog.queue_id]
     messages = log_messages(topic.name, queue_no, read.rows)
     if not messages:
-        # Retention was here since the look at the sizes.
+        # Retention has deleted messages since the sizes were read.
         handout.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
     handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)

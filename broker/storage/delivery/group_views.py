@@ -1,4 +1,4 @@
-"""Groups as their consumers are served: cached for as long as their epoch stands, with what their filters said."""
+"""Cached groups for serving consumers, valid while their epoch is unchanged, with filter results."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as consumers are to be served now.
+    """A group's current state for serving consumers.
 
     Attributes:
         filters: by topic id.
-        looks_first: queues where some of the last messages could not go out as they were read: large ones, or of
-            message groups. There, they are looked at before.
-        judged: what the filters said of messages, by queue id.
+        looks_first: queues where some of the last messages could not be delivered as read: large ones, or with message
+            groups. There, messages are examined first.
+        judged: filter results, by queue id.
     """
 
     group: ConsumerGroup
@@ -36,7 +36,7 @@ class GroupView:
 
 
 class GroupMemory:
-    """Groups by id, remembered for as long as their epoch stands; used by every lane's thread."""
+    """Groups by id, cached while their epoch is unchanged; used by every lane's thread."""
 
     def __init__(self) -> None:
         """Starts empty."""
@@ -44,7 +44,7 @@ class GroupMemory:
 
     @staticmethod
     def look(group_id: int) -> Statement:
-        """Asks for a group's epoch: two rows by primary key."""
+        """Statement for a group's epoch: two rows by primary key."""
         return Statement(
             "SELECT g.epoch, m.seen_at FROM consumer_group m"
             " JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id) WHERE m.group_id = ?",
@@ -52,7 +52,7 @@ class GroupMemory:
         )
 
     def view(self, session: Session, group_id: int, seen: Sequence[Sequence[Any]], now: int) -> GroupView | None:
-        """A group, given the rows of `look`; None when it was deleted."""
+        """A group, given the rows of `look`; None if it was deleted."""
         if not seen:
             self._views.pop(group_id, None)
             return None
@@ -69,7 +69,7 @@ class GroupMemory:
         )
 
     def wants_judging(self, group_id: int) -> bool:
-        """Whether a group has filters and nothing judged is left to hand out, as far as is known."""
+        """Whether a group has filters and no evaluated messages left to deliver, as far as known."""
         view = self._views.get(group_id)
         return view is not None and bool(view.filters) and not any(each.wanted for each in list(view.judged.values()))
 

@@ -1,4 +1,4 @@
-"""What handing out works with: the group, its queues, the transaction, and the room that a consumer has left."""
+"""State of a delivery: the group, its queues, the transaction, and a consumer's remaining limits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TopicQueue: TypeAlias = "tuple[Topic, int]"
 
 @dataclass(slots=True)
 class Handout:
-    """A consumer group as one database transaction serves it; time in microseconds.
+    """A consumer group being served in one database transaction; time in microseconds.
 
     Attributes:
-        freed: a lease can be taken that was not among those that were due: a message group's next one, or the rest of
-            one that was split.
-        given_up: bytes of bodies that were moved to the dead letters.
+        freed: a lease became available that was not among the due ones: a message group's next one, or the rest of a
+            split one.
+        given_up: bytes of bodies moved to the dead letters.
     """
 
     session: Session
@@ -45,14 +45,14 @@ class Handout:
     given_up: int = 0
 
     def deliver(self, lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
-        """Hands messages of a lease to a consumer, and notes it for the history."""
+        """Delivers messages of a lease to a consumer, and records it for the history."""
         self.hand_over(lease, messages, budget, claimed)
         if self.keeps_history:
             self.events += self.deliveries(lease, [message.offset for message in messages])
 
     @staticmethod
     def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
-        """Hands messages of a lease to a consumer."""
+        """Delivers messages of a lease to a consumer."""
         delivered = Delivered(
             lease.lease_id,
             lease.token,
@@ -66,8 +66,8 @@ class Handout:
         claimed.parts.append(delivered)
 
     def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
-        """What the history says of messages of a lease that are handed out."""
-        # Behind its head, the messages of a group are handed out for the first time.
+        """The delivery events of messages of a lease."""
+        # The messages after the head of a group's lease are delivered for the first time.
         first = 1 if lease.message_group is not None else len(offsets)
         return [
             Event.at(
@@ -86,21 +86,21 @@ class Handout:
 
 @dataclass(slots=True)
 class Budget:
-    """What a consumer still has room for."""
+    """A consumer's remaining limits."""
 
     messages: int
     size: int
 
     def take(self, delivered: Delivered) -> None:
-        """Takes the room of what is delivered."""
+        """Subtracts delivered messages."""
         self.messages -= len(delivered.messages)
         self.size -= sum([len(message.body) for message in delivered.messages])
 
     def close(self) -> None:
-        """Takes no more: the next message does not fit."""
+        """Closes it: the next message does not fit."""
         self.size = 0
 
     @property
     def left(self) -> bool:
-        """Whether there is room for another one."""
+        """Whether another message may fit."""
         return self.messages > 0 and self.size > 0

@@ -1,4 +1,4 @@
-"""What filters said of the messages of a queue."""
+"""Filter results of the messages of a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """A message that a filter wants, as far as it must be known to hand it out."""
+    """A matching message, with the fields needed to deliver it."""
 
     offset: int
     size: int
@@ -19,14 +19,14 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a filter said of the messages of a queue at [first, end): those that it wants."""
+    """The matching messages of a queue at [first, end)."""
 
     first: int
     end: int
     wanted: Sequence[Wanted]
 
     def since(self, offset: int) -> Sequence[Wanted] | None:
-        """What is wanted from an offset on; None where it was not judged."""
+        """The matching messages from an offset on; None if they were not evaluated."""
         if not self.first <= offset < self.end:
             return None
         return [each for each in self.wanted if each.offset >= offset]

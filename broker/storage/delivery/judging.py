@@ -1,8 +1,8 @@
-"""Judging: which messages a group's filter wants, worked out before they are claimed and in no transaction.
+"""Evaluates a group's filter before messages are claimed, outside of transactions.
 
-Claims hand out what was judged, and judge nothing themselves: a filter may be slow, and nobody else shall wait for it.
-What was judged of a queue is remembered with the group for as long as its epoch stands, for neither messages nor the
-filter change: it is true whatever else happens, and at worst of no use.
+Claims deliver evaluated messages, and do not evaluate filters themselves: a slow filter must not delay others. The
+results are cached with the group while its epoch is unchanged: since neither messages nor the filter change, they stay
+valid, and are at worst unused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKLOG = (
 
 
 def judge(session: Session, item: ClaimWork, directory: Directory, groups: GroupMemory, rotation: int) -> None:
-    """Judges what comes next in the queues of a consumer, where its group has filters, as far as it makes sense."""
+    """Evaluates the next messages in a consumer's queues, if its group has filters, as far as useful."""
     known = directory.by_ids(session, [topic.topic_id for topic in item.topics])
     places = {queue_id: (topic, n) for topic in known.values() for n, queue_id in enumerate(topic.queue_ids)}
     if not places:
@@ -85,6 +85,6 @@ def _judge_queue(
             if steps.judge(wanted, candidate):
                 found.append(Wanted(candidate.offset, candidate.size, candidate.message_group))
                 size += candidate.size
-        # Where little is wanted, one looks further at a time.
+        # If few messages match, larger spans are evaluated at a time.
         span *= 2
     view.judged[queue_id] = Judged(first, end, found)

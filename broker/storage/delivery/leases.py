@@ -1,8 +1,8 @@
 """Leases as rows, and the turns of message groups.
 
-A lease that is made of what was given back or held, or ends earlier than before, needs its group: see `holding_groups`.
-The leases of a message group are made and ended while the progress of their consumer group in the queue is locked, so
-whoever ends one sees all that stand behind it.
+Creating a lease from nacked or held messages, or shortening one, requires its group's lock: see `holding_groups`. The
+leases of a message group are created and deleted while the progress of their consumer group in the queue is locked, so
+a deletion sees all leases queued behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _random = random.SystemRandom()
 
 
 def new_token(now: int) -> int:
-    """A fencing token of a delivery that begins now; it cannot be guessed."""
+    """An unguessable fencing token of a delivery that begins now."""
     return token_of(now, _random.getrandbits(62))
 
 
@@ -52,19 +52,19 @@ def values(lease: Lease) -> tuple[object, ...]:
 
 
 def insertion(lease: Lease) -> Statement:
-    """Inserts a lease; the answer has its number."""
+    """Statement that inserts a lease; its result has the number."""
     return insertion_of_one("lease", INSERT_COLUMNS, values(lease))
 
 
 def holding_groups(session: Session, moved: Iterable[Lease]) -> Statement:
-    """Asks which groups of some leases exist, and keeps those from being deleted or moved until the transaction ends.
+    """Statement for the existing groups of some leases; locks them against deletion and moves.
 
-    Whoever takes leases away by group (a deletion, a seek) scans them in the order of their times, waits at one that is
-    locked, and would miss what is made, or moved there, for an earlier time. A lease of what was never handed out needs
-    no such care: who makes one holds the group's progress. Nor does one that is taken over: it lies ahead then.
+    A deletion or a seek scans a group's leases in the order of their times, waits at a locked one, and would miss
+    leases that are created, or moved, before that position. Leases of first deliveries are safe: their creation locks
+    the group's progress. So are leases that are taken over: they are moved ahead.
     """
     wanted = sorted({lease.group_id for lease in moved})
-    # In the order of the primary key, which MariaDB takes only then: see Dialect.by_index.
+    # Ordered by the primary key, which MariaDB uses only then: see Dialect.by_index.
     query = (
         f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id IN ({marks(wanted)})"
         " ORDER BY group_id"
@@ -73,18 +73,18 @@ def holding_groups(session: Session, moved: Iterable[Lease]) -> Statement:
 
 
 def drop_of_groups(session: Session, group_ids: Iterable[int]) -> int:
-    """Deletes all leases of groups that are gone; how many."""
+    """Deletes all leases of deleted groups; returns how many."""
     return sum(session.run("DELETE FROM lease WHERE group_id = ?", (group_id,)) for group_id in sorted(group_ids))
 
 
 def drop_orphans(session: Session) -> int:
-    """Deletes leases whose group is gone; how many. Brokers of earlier versions left some.
+    """Deletes orphaned leases of deleted groups; returns how many. Brokers of earlier versions left some.
 
     Reads the first entry of each group in an index of the leases.
     """
     leased = {row[0] for row in session.fetch("SELECT DISTINCT group_id FROM lease")}
     known = session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased))
-    # A number is never given to another group: whoever is gone stays so.
+    # Group numbers are never reused.
     return drop_of_groups(session, leased - {row[0] for row in known})
 
 
@@ -98,7 +98,7 @@ def storing(lease: Lease) -> Statement:
 
 
 def lock(session: Session, lease_ids: Iterable[int]) -> dict[int, Lease]:
-    """Leases by number, locked; those that are gone are left out. By primary key."""
+    """Leases by number, locked; missing ones are omitted. By primary key."""
     found = session.fetch_in(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id",
         sorted(lease_ids),
@@ -119,10 +119,10 @@ def groups_with_leases(session: Session, group_id: int, queue_id: int, message_g
 
 
 def end(session: Session, ended: Sequence[Lease], now: int) -> bool:
-    """Deletes leases, and has the next one of each message group take its turn; whether one can be taken now."""
+    """Deletes leases, and makes the next one of each message group available; returns whether one is available now."""
     grouped = sorted({(lease.group_id, lease.queue_id) for lease in ended if lease.message_group is not None})
     for group_id, queue_id in grouped:
-        # Nobody may put another lease behind one that is about to go.
+        # No lease may be queued behind one that is about to be deleted.
         session.fetch(
             "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
             (group_id, queue_id),
@@ -136,7 +136,7 @@ def end(session: Session, ended: Sequence[Lease], now: int) -> bool:
 
 
 def _next_turn(session: Session, ended: Lease, now: int) -> bool:
-    """Frees the first lease of a message group, where all wait. Uses lease_queue."""
+    """Makes the first lease of a message group available, if all are queued. Uses lease_queue."""
     found = session.fetch(
         "SELECT lease_id, available_at FROM lease WHERE group_id = ? AND queue_id = ? AND message_group = ?"
         " ORDER BY first_offset, lease_id",

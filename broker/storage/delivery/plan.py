@@ -1,4 +1,4 @@
-"""Which of the messages that were looked at are handed out, and the leases that they get."""
+"""Which of the examined messages are delivered, and their leases."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Plan:
-    """Which of the messages looked at go out.
+    """Which of the examined messages are delivered.
 
     Attributes:
         following: the first offset that was not decided on.
         loose: offsets without a message group.
-        grouped: offsets by message group, of groups whose turn it is.
+        grouped: offsets by message group, of groups without an open lease.
         waiting: offsets by message group, of groups that have a lease already.
     """
 
@@ -49,7 +49,7 @@ def plan_dispatch(
     passed: Sequence[Candidate | Wanted],
     end: int,
 ) -> Plan:
-    """Decides which of the messages up to `end` go out, as far as there is room."""
+    """Decides which of the messages up to `end` are delivered, as far as they fit."""
     named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
     group_id = handout.view.group.group_id
     taken = leases.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
@@ -77,7 +77,7 @@ def plan_dispatch(
 def carry_out(
     handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, plan: Plan
 ) -> None:
-    """Makes the leases of a plan, and hands their messages over."""
+    """Creates the leases of a plan, and delivers their messages."""
     group_id, queue_id = handout.view.group.group_id, backlog.queue_id
     until = handout.now + item.lease_time
     going = [(None, plan.loose)] if plan.loose else []
@@ -126,6 +126,6 @@ def carry_out(
         if messages:
             handout.deliver(replace(lease, lease_id=made.last_id), messages, budget, claimed)
         else:
-            # Retention was here since the look at the messages.
+            # Retention has deleted messages since they were examined.
             emptied.append(made.last_id)
     session.delete_in("lease", "lease_id", emptied)

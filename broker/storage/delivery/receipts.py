@@ -1,4 +1,4 @@
-"""Receipts: acks, nacks, extensions of leases, and holding single messages; which of them count, and their answers."""
+"""Receipts: acks, nacks, extensions of leases, and holding single messages; their validity, and their outcomes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _lease_id(item: Settling) -> int:
 
 
 def _good(lease: Lease | None, item: AckWork, outcome: AckOutcome) -> int:
-    """The bits of the offsets that a lease has, in the hands of who acks them; the others are refused."""
+    """The bits of acked offsets that the lease contains and the caller owns; the others are refused."""
     if lease is None:
         outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
         return 0
@@ -96,10 +96,10 @@ def _good(lease: Lease | None, item: AckWork, outcome: AckOutcome) -> int:
 
 
 def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
-    """What to say after a COMMIT that got no answer; `before` is what was to be said then, `again` what is found now.
+    """The outcomes after a COMMIT without an answer; `before` from the first run, `again` from the second.
 
-    A receipt that was good then and is stale now was settled by that COMMIT, as long as its lease has not run out:
-    nobody else can have taken the message since.
+    A receipt that was valid then and is stale now was settled by that COMMIT, as long as its lease has not expired: no
+    other consumer can have taken the message since.
     """
     return [_still_true(first, second, now) for first, second in zip(before, again, strict=True)]
 
@@ -108,9 +108,9 @@ def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
     if isinstance(first, AckOutcome) and isinstance(second, AckOutcome):
         if now < first.held_until:
             second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
-            # This may be in doubt as well, and then tells of a lease that is gone.
+            # This run may be in doubt as well, and may then have found the lease missing.
             second.held_until = max(first.held_until, second.held_until)
-        # What the first run freed is free, and no consumer was woken.
+        # Leases released by the first run are available, but no consumer was woken.
         second.frees = tuple({*first.frees, *second.frees})
         return second
     if isinstance(second, StaleReceipt) and isinstance(first, ReceiptOutcome) and now < first.held_until:

@@ -1,4 +1,4 @@
-"""Taking over: leases whose time has come, because they expired or what was given back is to be retried."""
+"""Redelivery: takes over due leases, which expired or were nacked."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from broker.storage.delivery.handout import Budget, Handout
 
 GIVEN_UP_AT_ONCE = 8 * 1024 * 1024
-"""Bytes of bodies, about, that a group's claims move to the dead letters in one database transaction."""
+"""Approximate bytes of bodies that a group's claims move to the dead letters in one database transaction."""
 
 
 def redeliver(
     handout: Handout, item: ClaimWork, due: Collection[int], budget: Budget, claimed: Claimed
 ) -> Collection[int]:
-    """Hands out leases that are due, as far as there is room; those that were tried often enough are given up.
+    """Delivers due leases, as far as they fit; those with exhausted attempts become dead letters.
 
     Returns:
-        Those that are not due any more, or in the hands of another broker at the moment.
+        Those that are no longer due, or locked by another broker.
     """
     found = handout.session.fetch(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{handout.session.dialect.by_key}"
@@ -75,10 +75,10 @@ def _redeliver_one(handout: Handout, item: ClaimWork, lease: Lease, budget: Budg
 
 
 def _leave_rest(handout: Handout, lease: Lease, taken: Lease, rest: int) -> Lease:
-    """Splits a lease that the consumer has no room for; the part that it takes."""
+    """Splits a lease that does not fit; returns the part for the consumer."""
     end = lease.first + lease.count
     if lease.message_group is None:
-        # The rest keeps its lease, due, so that late acks of it still count.
+        # The rest keeps its lease, due, so that late acks still count.
         handout.session.execute_all([leases.storing(replace(lease.cut(rest, end), lease_id=lease.lease_id))])
         handout.freed = True
         return taken.cut(lease.first, rest)
@@ -96,10 +96,10 @@ def _leave_rest(handout: Handout, lease: Lease, taken: Lease, rest: int) -> Leas
 
 
 def _give_up(handout: Handout, lease: Lease) -> Lease | None:
-    """Moves to the dead letters what was tried often enough; what is left of the lease, to be tried for the first time.
+    """Moves messages with exhausted attempts to the dead letters; returns the rest of the lease, for its first attempt.
 
-    Of a message group that is the head; those behind it were not tried. Of others it is as much as a piece: the rest
-    stays due, for whoever claims next, so that nobody waits for all of them to be copied.
+    In a message group that is the head; those after it were not tried. Otherwise it is one batch: the rest stays due,
+    for the next claim, so that no consumer waits for all of them to be copied.
     """
     offsets = lease.open_offsets()
     if lease.message_group is not None:

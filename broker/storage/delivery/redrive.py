@@ -1,7 +1,7 @@
-"""Redrive: delivering dead letters to their group again.
+"""Redrive: delivers dead letters to their group again.
 
-Nothing is copied: the group gets a lease of the original message, which nobody else notices. Each dead letter is
-redriven once, noted in the same transaction; what fails again becomes another dead letter.
+Nothing is copied: the group gets a lease of the original message, without effect on other groups. Each dead letter is
+redriven once, recorded in the same transaction; a message that fails again becomes another dead letter.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tu
         row = session.fetch_one(query, (topic.queue_ids[0],))
         if row is not None:
             return topic, topic.queue_ids[0], row[0], row[1]
-        # Another broker deleted the one that this broker remembers; there may be another one by now.
+        # Another broker deleted the one in this broker's cache; there may be another one by now.
         directory.forget(topic)
     raise NotFound(
         f"The group {group.name!r} has no dead letter topic: it was deleted.",
@@ -77,7 +77,7 @@ def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tu
 def _wanted(
     session: Session, topic: Topic, queue_id: int, first: int, count: int, search: DeadLetterSearch, steps: Steps
 ) -> tuple[list[Candidate], int]:
-    """Those of some dead letters that are searched for, and where to go on."""
+    """The matching ones of some dead letters, and where to continue."""
     chosen: list[Candidate] = []
     for candidate in candidates(topic.name, 0, session.execute_all([candidates_in(queue_id, first, count)])[0].rows):
         if search.offsets is not None and candidate.offset not in search.offsets:
@@ -90,7 +90,7 @@ def _wanted(
 
 
 def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> DeadLetterSearch:
-    """The next part of a search, judged: the same dead letters by their offsets.
+    """The next part of a search, evaluated: the same dead letters by their offsets.
 
     Raises:
         NotFound: the group has no dead letter topic.
@@ -132,14 +132,14 @@ class _Letter:
 
 
 def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Directory, *, republish: bool) -> Redriven:
-    """Delivers some dead letters again, from an offset on; how many, and where to go on.
+    """Redrives some dead letters, from an offset on; returns how many, and where to continue.
 
     Args:
         session: a transaction.
-        search: whose, and which, judged before; `limit` is not heeded.
+        search: the group and its dead letters, evaluated before; `limit` is ignored.
         now: the time.
         directory: the topics.
-        republish: append a copy to the topic where the original is past retention.
+        republish: append a copy to the topic if the original is past retention.
 
     Raises:
         NotFound: the group or its dead letter topic was deleted.
@@ -155,7 +155,7 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
     chosen, _ = _wanted(session, topic, queue_id, first, count, search, Steps())
     before = _redriven_before(session, queue_id, [candidate.offset for candidate in chosen])
     origins = [origin_of(candidate.properties) for candidate in chosen]
-    # Another broker may have deleted the topics that they came from.
+    # Another broker may have deleted their original topics.
     directory.forget_names({origin.topic for origin in origins if origin})
     letters = []
     for candidate, origin in zip(chosen, origins, strict=True):
@@ -180,14 +180,14 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
 
 
 def was_done(session: Session, search: DeadLetterSearch, before: Redriven, now: int, directory: Directory) -> bool:
-    """Whether a redrive took effect whose COMMIT got no answer, given what it would have told.
+    """Whether a redrive whose COMMIT got no answer took effect, given its result.
 
     Raises:
         NotFound: the group or its dead letter topic was deleted.
     """
     _lock(session, search.group)
     _, queue_id, _, high = _letters(session, search.group, directory)
-    # Uses the primary key; what another redrive delivers again has another time.
+    # Uses the primary key; messages redriven by another call have another time.
     noted = session.fetch(
         "SELECT COUNT(*) FROM redriven WHERE queue_id = ? AND log_offset >= ? AND log_offset < ? AND redriven_at = ?",
         (queue_id, search.first, high if before.following is None else before.following, now),
@@ -196,7 +196,7 @@ def was_done(session: Session, search: DeadLetterSearch, before: Redriven, now: 
 
 
 def _lock(session: Session, group: ConsumerGroup) -> None:
-    """One redrive of a group at a time: what is noted as redriven stays so."""
+    """Serialises redrives of a group, so that recorded ones do not change."""
     locked = session.fetch(
         "SELECT 1 FROM consumer_group WHERE group_id = ?" + session.dialect.for_update, (group.group_id,)
     )
@@ -207,7 +207,7 @@ def _lock(session: Session, group: ConsumerGroup) -> None:
 def _deliver_again(
     session: Session, group: ConsumerGroup, letters: Sequence[_Letter], now: int
 ) -> tuple[list[_Letter], list[_Letter]]:
-    """Gives the group leases of the original messages; the letters this worked for, and those past retention."""
+    """Creates leases of the original messages; returns the redriven letters, and those past retention."""
     members = {member.client_id: member for member in groups.members(session, group)} or {"": group}
     by_place: dict[tuple[int, int], list[_Letter]] = defaultdict(list)
     gone = []
@@ -226,7 +226,7 @@ def _deliver_again(
 
 
 def _originals(session: Session, queue_id: int, letters: Sequence[_Letter]) -> list[_Letter]:
-    """Those whose original is still there; a topic created again has other messages at the same offsets."""
+    """Those whose original still exists; a re-created topic has other messages at the same offsets."""
     offsets = sorted({letter.origin.offset for letter in letters})
     found = session.fetch(
         "SELECT log_offset, transaction_id, position FROM message"
@@ -248,7 +248,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
     )
     if not locked or not letters:
         return []
-    # The group was moved back: it comes to the others by itself.
+    # The group was moved back: it will be delivered without a redrive.
     passed = {letter.origin.offset: letter for letter in letters if letter.origin.offset < locked[0][0]}
     loose = sorted(offset for offset, letter in passed.items() if letter.candidate.message_group is None)
     ordered: dict[str, list[int]] = defaultdict(list)
@@ -265,7 +265,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
     ]
     for message_group, offsets in ordered.items():
         for index, offset in enumerate(offsets):
-            # One lease each: they may lie far apart.
+            # One lease each: their offsets may be far apart.
             waits = message_group in busy or index > 0
             new.append(
                 Lease(

@@ -1,7 +1,7 @@
-"""What acks, nacks, extensions and holds make of leases.
+"""Applies acks, nacks, extensions and holds to leases.
 
-Messages without a message group are settled one by one: a nacked one moves into a waiting lease of its own, a held one
-into a lease that stays its consumer's. The lease of a message group goes back, or is held, as a whole, so that its
+Messages without a message group are settled individually: a nacked one moves into a separate waiting lease, a held one
+into a separate lease of the same consumer. The lease of a message group is nacked or held as a whole, so that its
 messages keep their order.
 """
 
@@ -42,7 +42,7 @@ Outcomes = list[Outcome]
 
 
 def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
-    """Why a receipt does not count, if so."""
+    """Why a receipt is not valid, if so."""
     if lease is None:
         return receipt_gone()
     try:
@@ -54,7 +54,7 @@ def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
 
 @dataclass(slots=True)
 class Settlement:
-    """Leases on their way from what they were to what they become.
+    """Leases being changed.
 
     Attributes:
         session: a transaction that has locked them.
@@ -62,12 +62,12 @@ class Settlement:
         now: the time.
         directory: topics, for dead letters.
         groups: consumer groups, for their retry policies.
-        outcomes: what each item is answered, by its index.
-        back: new leases of what was given back.
-        held: new leases of single messages, by the index of the item that they answer.
+        outcomes: the outcome of each item, by its index.
+        back: new leases of nacked messages.
+        held: new leases of single messages, by the index of their item.
         events: for the history.
-        freed: groups that have something to take now.
-        views: groups that were looked at.
+        freed: groups with available leases now.
+        views: groups read so far.
     """
 
     session: Session
@@ -83,11 +83,11 @@ class Settlement:
     views: dict[int, GroupView | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Takes a copy of the leases: what they were is needed to store what changed."""
+        """Copies the leases: the original state is needed to store only changes."""
         self.leases = dict(self.leases)
 
     def ack(self, lease_id: int, bits: int) -> None:
-        """Notes offsets as handled; `bits` counts from the lease's first one."""
+        """Marks offsets as handled; `bits` counts from the lease's first one."""
         lease = self.leases[lease_id]
         new = bits & ~lease.settled
         if new:
@@ -95,7 +95,7 @@ class Settlement:
         self.leases[lease_id] = lease.acked(bits)
 
     def extend(self, index: int, item: ExtendWork) -> None:
-        """Keeps a lease for longer."""
+        """Extends a lease."""
         lease = self.leases[item.receipt.lease_id]
         if extended_until_at_most(lease.token, self.now) <= self.now:
             self.outcomes[index] = held_too_long()
@@ -105,14 +105,14 @@ class Settlement:
         self.outcomes[index] = ReceiptOutcome(expires_at=until, held_until=lease.available_at)
 
     def give_back(self, lease_id: int, items: Sequence[tuple[int, NackWork]]) -> None:
-        """Gives messages of a lease back: to be retried, or to the dead letter topic."""
+        """Nacks messages of a lease: for a retry, or to the dead letter topic."""
         lease = self.leases[lease_id]
         if lease.group_id not in self.views:
             self.views[lease.group_id] = self.groups.by_id(self.session, lease.group_id)
         view = self.views[lease.group_id]
         if view is None:
-            return  # The group was deleted; nobody gets it again.
-        # What is handled (or given back) in this very batch, or was before, stays so.
+            return  # The group was deleted; there is no redelivery.
+        # Messages handled (or nacked) in this batch, or before, are unchanged.
         open_items = [
             (index, item) for index, item in items if not lease.settled >> item.receipt.offset - lease.first & 1
         ]
@@ -122,7 +122,7 @@ class Settlement:
             self.leases[lease_id] = self._give_back_ordered(view.group, lease, open_items)
 
     def hold(self, index: int, item: HoldWork) -> None:
-        """Keeps a message for a time; after what else was done to it in this batch."""
+        """Holds a message for a time; after other operations on it in this batch."""
         receipt = item.receipt
         lease = self.leases[receipt.lease_id]
         most = extended_until_at_most(lease.token, self.now)
@@ -134,7 +134,7 @@ class Settlement:
         if item.time and most <= self.now:
             self.outcomes[index] = held_too_long()
             return
-        # Under another token, the delivery is the same one: it began when it did.
+        # The delivery gets another token, but keeps its start time.
         began = self.now if most == NEVER else most - LONGEST_HOLD
         if lease.message_group is not None:
             self.leases[lease.lease_id] = replace(lease, available_at=until)
@@ -157,7 +157,7 @@ class Settlement:
         for index, item in items:
             offset = item.receipt.offset
             if lease.settled >> offset - lease.first & 1:
-                continue  # Given back twice in this batch.
+                continue  # Nacked twice in this batch.
             lease = lease.move_out([offset])
             reason = item.reason or lease.last_error
             if item.untried:
@@ -192,7 +192,7 @@ class Settlement:
         return lease
 
     def _give_back_ordered(self, group: ConsumerGroup, lease: Lease, items: Sequence[tuple[int, NackWork]]) -> Lease:
-        """Gives the lease of a message group back; a head that was tried often enough is taken out before."""
+        """Nacks the lease of a message group; a head with exhausted attempts is removed first."""
         policy = group.retry_policy
         for index, item in sorted(items, key=lambda entry: (entry[1].receipt.offset, entry[1].untried)):
             offset = item.receipt.offset
@@ -253,7 +253,7 @@ class Settlement:
         )
 
     def store(self, before: dict[int, Lease], *, keep_history: bool) -> None:
-        """Writes what changed."""
+        """Writes the changes."""
         session = self.session
         done = [lease for lease in self.leases.values() if lease.done]
         changed = [self.leases[i] for i in sorted(before) if self.leases[i] != before[i] and not self.leases[i].done]
@@ -281,13 +281,13 @@ class Settlement:
                 self.outcomes[index] = receipt_gone()
             elif isinstance(held, ReceiptOutcome):
                 held.receipt = Receipt(answer.last_id, lease.token, lease.first)
-        # The group was deleted, and what is left of it is nobody's.
+        # The group was deleted, and the rest of the lease has no owner.
         leases.drop_of_groups(session, {lease.group_id for lease in moved} - there)
         ordered = [lease for lease in done if lease.message_group is not None]
         if ordered and leases.end(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)
         if self.freed:
-            # Whoever asked for it: what matters is that this broker's consumers are woken after the COMMIT.
+            # Any item of the batch will do: it only has to wake this broker's consumers after the COMMIT.
             told = next((each for each in self.outcomes if not isinstance(each, BrokerError)), None)
             if told is not None:
                 told.frees = tuple(self.freed)

@@ -1,1 +1,1 @@
-"""Connecting to a database, sessions and threads on it, and merging what waits into one database transaction."""
+"""Database connections, sessions and threads, and batching of waiting work into one database transaction."""

@@ -1,8 +1,8 @@
-"""Whether the database can be used, as all who work with it find out together: one line when it goes and comes back.
+"""Tracks outages of the database for all its users: one log line when it becomes unreachable, and one when it is back.
 
-Everything that meets an error that no repetition mends tells it here, and so does whatever succeeds while the database
-is away. So a broker writes one line in the log when the database goes, one a minute while it is away, and one when it
-is back, however many threads and calls wait for it.
+Errors that retries do not resolve are reported here, and successes during an outage. So a broker logs one line when the
+database becomes unreachable, one a minute during the outage, and one when it is back, however many threads and calls
+wait for it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ logger = logging.getLogger("halfmq.storage")
 
 SAY_AGAIN = 60.0
 QUIET = 5.0
-"""Seconds between what is said of two outages: a server that takes every other connection fills no log."""
+"""Minimum seconds between the log lines of two outages, so that a flapping server does not fill the log."""
 
 
 class Availability:
-    """Returns outages of one database to the log.
+    """Logs outages of one database.
 
     Attributes:
-        away: whether the last that was heard of the database is that it cannot be used.
+        away: whether the last report was that the database cannot be used.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes a clock that tells seconds."""
+        """Takes a clock in seconds."""
         self.away = False
         self._clock = clock
         self._lock = threading.Lock()
@@ -41,12 +41,12 @@ class Availability:
         self._said_at = -SAY_AGAIN
 
     def failed(self, what: str, error: BaseException, *, of_writing: bool = False) -> None:
-        """The database did not take something for a reason of its own.
+        """Reports that the database could not be used.
 
         Args:
-            what: the kind of trouble, for people.
-            error: the driver's word.
-            of_writing: it refuses to write, and may well be read.
+            what: a description of the problem.
+            error: the driver's error.
+            of_writing: it refuses writes, but may be readable.
         """
         with self._lock:
             now = self._failed_at = self._clock()
@@ -63,7 +63,7 @@ class Availability:
             self._told, self._said_at = True, now
 
     def answered(self, began: float, *, written: bool) -> None:
-        """Something that began at `began` succeeded; it tells more than what failed before it began."""
+        """Reports the success of work that began at `began`; it supersedes failures before that."""
         with self._lock:
             if not self.away or began < self._failed_at or (self._of_writing and not written):
                 return

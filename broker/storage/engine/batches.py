@@ -1,21 +1,20 @@
-"""Runs a batch in one database transaction, or in several where that saves the rest from what one item waits for.
+"""Runs a batch in one database transaction, or in several if one item would make the rest wait.
 
-What can go wrong, and what is done:
+Failures and their handling:
 
 * Deadlock: the batch is rolled back and run again.
-* A row stays locked by somebody else: for a while the lane is wary, which means that its work asks for locks without
-  waiting, takes another queue, and tells which items must wait (`RowsHeld`). Where that does not help, what each caller
-  handed in runs apart. What is held is retried by the lane, until its caller's time is up.
+* A row stays locked by another session: for a while the lane is wary, which means that its work requests locks without
+  waiting, uses another queue, and reports which items must wait (`RowsHeld`). If that does not help, each caller's
+  items run separately. Items that must wait are retried by the lane, until their caller's timeout.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
-  of work are idempotent by their ids, so a batch that had taken effect finds its own traces. Work that would not answer
-  the same twice comes with a `Redo`, which is shown what the run in doubt had answered. That COMMIT may take effect
-  only after the next run has begun: so a `Redo` looks for its traces under a lock, which waits for whoever still holds
-  them.
-* A key that exists: somebody else stored the same at the same time, on another broker or by a COMMIT that got no answer
-  and took effect late. The batch is rolled back and run again, a few times: now it sees what was stored.
-* Anything about the work itself: the batch is rolled back and its items are run one by one, so only the item at fault
-  fails.
-* The database stays away, is read-only or full: the items fail with StorageUnavailable; nothing was acknowledged.
+  of work are idempotent by their ids, so a retried batch detects that it had taken effect. Work that would not answer
+  the same twice has a `Redo`, which gets the results of the run in doubt. That COMMIT may take effect only after the
+  next run has begun: so a `Redo` checks under a lock, which waits for the session that still holds the rows.
+* A duplicate key: the same was stored concurrently, by another broker or by a COMMIT that got no answer and took effect
+  late. The batch is rolled back and run again, a few times: now it sees the stored rows.
+* An error of the work itself: the batch is rolled back and its items are run one by one, so only the faulty item fails.
+* The database stays unreachable, is read-only or full: the items fail with StorageUnavailable; nothing was
+  acknowledged.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 LOCK_WAIT = 1
-"""Seconds that a lane waits for a row that another session holds, before it turns to other work."""
+"""Seconds that a lane waits for a row that another session holds, before it continues with other work."""
 WARY_FOR = 10.0
-"""Seconds that a lane asks before it waits for locks, once it waited in vain."""
+"""Seconds that a lane requests locks without waiting, after a wait for a lock has timed out."""
 APART_FOR = 3.0
-"""Seconds that a batch runs apart; what is left of it then comes again, so that others have their turn."""
+"""Seconds for running a batch's parts separately; the rest is deferred, so that others get their turn."""
 
 
 class BatchRunner(Generic[Item, Outcome]):
-    """Runs the batches of one lane, in the lane's thread, on a connection of its own."""
+    """Runs the batches of one lane, in the lane's thread, on its own connection."""
 
     def __init__(
         self,
@@ -68,14 +67,15 @@ class BatchRunner(Generic[Item, Outcome]):
         """Takes the work, as a Lane does.
 
         Args:
-            name: the lane's, for logs and the observer.
-            database: where it takes its connection.
+            name: of the lane, for logs and the observer.
+            database: source of its connection.
             work: one outcome per item, in their order, in one database transaction.
-            redo: takes the place of `work` once a COMMIT got no answer.
-            wary: takes the place of `work` while rows are held by others for long.
-            unheard: given, in this thread, what may have taken effect though it is answered as unavailable.
+            redo: used instead of `work` after a COMMIT without an answer.
+            wary: used instead of `work` while other sessions hold rows for long.
+            unheard: called, in this thread, with work that may have taken effect although its caller got an unavailable
+            error.
             reconnect_timeout: seconds to try to reach the database.
-            observer: sees every batch.
+            observer: notified of every batch.
         """
         self._name = name
         self._work = work
@@ -89,12 +89,12 @@ class BatchRunner(Generic[Item, Outcome]):
         self._warnings = 0
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Releases the connection."""
         self._worker.close()
 
     @contextlib.contextmanager
     def beware(self) -> Iterator[None]:
-        """Has it ask for locks before it waits for them: somebody is about to hold some for long."""
+        """Makes the lane request locks without waiting: another transaction is about to hold some for long."""
         self._warnings += 1
         try:
             yield
@@ -103,14 +103,14 @@ class BatchRunner(Generic[Item, Outcome]):
 
     @property
     def is_wary(self) -> bool:
-        """Whether it asks for locks before it waits for them."""
+        """Whether it requests locks without waiting."""
         return self._warnings > 0 or time.monotonic() < self._wary_until
 
     def run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
-        """Runs a batch; one outcome each, in their order.
+        """Runs a batch; returns one outcome each, in order.
 
         Args:
-            pieces: what each caller handed in.
+            pieces: each caller's items.
 
         Raises:
             StorageUnavailable: the database is unreachable; nothing was acknowledged.
@@ -146,7 +146,7 @@ class BatchRunner(Generic[Item, Outcome]):
         for piece in pieces:
             before = outcomes[-1] if outcomes else None
             if isinstance(before, StorageUnavailable) and self._availability.away:
-                outcomes += [before] * len(piece)  # One has waited for the database, for all.
+                outcomes += [before] * len(piece)  # One caller's wait for the database counts for all.
             else:
                 outcomes += self._run_in_order(piece)
         return outcomes
@@ -165,7 +165,7 @@ class BatchRunner(Generic[Item, Outcome]):
         except Exception as error:
             if redo is None or not in_doubt:
                 raise
-            # It may have taken effect, or may do so yet. Run once more, apart, it would answer as if it had not.
+            # It may have taken effect, or may still do so. Running it again separately would return as if it had not.
             self._unheard(in_doubt[0])
             raise StorageUnavailable(
                 "The database did not say whether this took effect; nothing was acknowledged, try again."
@@ -189,7 +189,7 @@ class BatchRunner(Generic[Item, Outcome]):
             raise
 
     def _run_apart(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
-        """Runs what each caller handed in by itself: nobody's work fails because of what others wait for."""
+        """Runs each caller's items separately, so that no caller fails because of others' locks."""
         outcomes: list[Outcome | BrokerError] = []
         until = time.monotonic() + APART_FOR
         for piece in pieces:
@@ -209,9 +209,9 @@ class BatchRunner(Generic[Item, Outcome]):
         return outcomes
 
     def _run_in_order(self, piece: Sequence[Item], *, waited: bool = False) -> list[Outcome | BrokerError]:
-        """Runs a caller's items one by one, up to the first that is held, or finds no database: nothing may pass it.
+        """Runs a caller's items one by one, up to the first that is locked or unavailable: none may overtake it.
 
-        With `waited`, all of them waited together, in vain: a lone one has had its turn.
+        With `waited`, they have already waited together: a single item does not wait again.
         """
         outcomes: list[Outcome | BrokerError] = []
         for item in () if waited and len(piece) == 1 else piece:

@@ -1,4 +1,4 @@
-"""The database's time, without asking for it each time."""
+"""The database's time, without a query each time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ logger = logging.getLogger("halfmq.storage")
 
 SECOND = 1_000_000
 QUICK = SECOND // 10
-"""Microseconds that a reading may take to be believed as it is; half of them may be its error."""
+"""Microseconds that a reading may take to be used directly; its error is at most half of it."""
 WORTH_A_WORD = SECOND
-"""Microseconds by which the database's clock has to jump for the log to say so."""
+"""Microseconds by which the database's clock must jump to be logged."""
 LONGEST_STANDSTILL = 5 * SECOND
-"""Microseconds that time stands still here, at most, once the database's clock was set back."""
+"""Maximum microseconds that this clock stops after the database's clock was set back."""
 
 
 def _elapsed() -> int:
-    # Goes on while the machine sleeps, unlike the monotonic clock.
+    # Continues while the machine sleeps, unlike the monotonic clock.
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class DatabaseClock:
-    """Returns the database's time from a reading of it and the time that passed since.
+    """The database's time, from a reading of it and the time elapsed since.
 
     Brokers whose own clocks are wrong therefore agree on leases and checks. The reading is renewed by `synchronise`,
     which the broker calls every few seconds. On SQLite it is the machine's clock.
@@ -46,8 +46,8 @@ class DatabaseClock:
     def synchronise(self, session: Session) -> None:
         """Takes a new reading.
 
-        It was made at some moment between the question and its answer. Where these are far apart, because the database
-        stood still, the reading only tells within which bounds its time is, and what was known before holds in them.
+        It was made at some moment between the query and its answer. If these are far apart, because the database
+        stalled, the reading only gives bounds, and the earlier estimate is kept within them.
         """
         before = _elapsed()
         reading = session.dialect.now(session)
@@ -58,11 +58,11 @@ class DatabaseClock:
         if self._synchronised:
             self._follow(self._offset - known)
         else:
-            # This machine's clock may have run ahead; time would stand still until the database's caught up.
+            # This machine's clock may have been ahead; the time would stop until the database's caught up.
             self._synchronised, self._latest = True, 0
 
     def _follow(self, jump: int) -> None:
-        """Says what a jump of the database's clock means here, and bounds how long time stands still."""
+        """Logs a jump of the database's clock, and bounds how long this clock stops."""
         if jump > WORTH_A_WORD:
             logger.warning(
                 "the database's clock jumped %.1f s ahead: leases end and checks are due earlier", jump / SECOND

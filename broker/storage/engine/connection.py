@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from broker.storage.engine.dialects.base import Dialect
 
 LOGIN_TIMEOUT = 10.0
-"""Seconds to wait for each answer of a server that took a connection, until its session is ready."""
+"""Seconds to wait for each answer of a server that accepted a connection, until its session is ready."""
 _SHORTEST = 1.0
 _USED_AT = "used_at"
 HOLD_LIMIT = 5
-"""Seconds that a session may leave a database transaction open without a word, before the server ends it.
+"""Seconds that a session may keep an idle database transaction open, before the server ends it.
 
-A broker that is stopped, or cut off, holds others up for as long. One that is well and needs longer between two
-statements does its work again.
+A stopped or disconnected broker blocks others for that long. A healthy one that needs longer between two statements
+retries its work.
 """
 
 
 def parse_url(text: str) -> URL:
-    """A database URL, checked.
+    """A validated database URL.
 
     Raises:
-        ConfigurationError: not a URL, or of a database halfmq does not run on.
+        ConfigurationError: not a URL, or of an unsupported database.
     """
     examples = "use mysql://user:password@host:3306/database, or sqlite:///path/to/file"
     try:
@@ -67,16 +67,16 @@ class Database:
         hold_limit: int = 0,
         table_prefix: str = "",
     ) -> None:
-        """Connects once to a server, to learn which database it is.
+        """Connects once to a server, to detect which database it is.
 
         Args:
             url: mysql://, mariadb:// or sqlite:/// URL.
             answer_timeout: seconds to wait for the server's answer to one statement.
             pool_size: connections kept open for use by several threads.
-            quick: take rows apart in the quicker way; otherwise as the driver does by itself.
-            hold_limit: seconds that a session may keep a database transaction open in silence before the server ends
-                it; 0 for as long as the server allows by itself.
-            table_prefix: what the names of all tables begin with.
+            quick: use the faster row parser; otherwise the driver's.
+            hold_limit: seconds that a session may keep an idle database transaction open before the server ends it; 0:
+                the server's default.
+            table_prefix: prefix of the names of all tables.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
@@ -102,7 +102,7 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def idle_limit(self, *, reading: bool = False) -> float:
-        """Seconds after which a session that was not used is not used again: the server may be about to end it."""
+        """Seconds after which an idle session is not reused: the server may be about to end it."""
         return self.dialect.idle_limit(self.target, reading=reading)
 
     def session(
@@ -113,11 +113,11 @@ class Database:
         answer_timeout: float | None = None,
         lock_wait: int | None = None,
     ) -> Session:
-        """A session of its own; give it back with `release` or `discard`.
+        """A separate session; return it with `release` or `discard`.
 
         Args:
-            reading: every statement stands for itself, so there is nothing to commit. Under READ COMMITTED, which all
-                sessions have, statements that only read see the same either way.
+            reading: autocommit mode, so there is nothing to commit. Under READ COMMITTED, which all sessions use,
+                read-only statements see the same either way.
             within: seconds that connecting may take.
             answer_timeout: seconds to wait for the answer to a statement, if not those of the database.
             lock_wait: seconds to wait for a row that another session holds.
@@ -135,7 +135,7 @@ class Database:
         return session
 
     def release(self, session: Session) -> None:
-        """Gives a healthy session back to the pool; it turns out here when its connection was lost meanwhile."""
+        """Returns a healthy session to the pool; detects a lost connection."""
         try:
             self.dialect.restore(session)
         except Exception as error:
@@ -151,7 +151,7 @@ class Database:
         session.connection.invalidate()
 
     def discard(self, session: Session) -> None:
-        """Drops a session whose connection cannot be trusted, and all idle ones, which have met the same fate."""
+        """Drops a session whose connection is unreliable, and all idle ones, which are probably broken as well."""
         session.connection.invalidate()
         self._pool.dispose()
         self._pool = self._pool.recreate()
@@ -163,7 +163,7 @@ class Database:
             self._anchor.close()
 
     def sqlalchemy_engine(self) -> sa.Engine:
-        """An engine for migrations. They wait for an answer as long as it takes: a table may be large."""
+        """An engine for migrations, without a timeout for answers: a table may be large."""
         return self.dialect.engine_of(lambda: self.dialect.connect_patiently(self.target, self._within()))
 
     def _connect(self) -> Any:

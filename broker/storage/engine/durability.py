@@ -1,4 +1,4 @@
-"""Refuses a database that would lose what the broker acknowledged, at the start and by name of the setting."""
+"""Refuses, at the start, a database whose settings could lose acknowledged data; names the setting."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def open_database(
     largest_body: int = USUAL_BODY,
     table_prefix: str = "",
 ) -> tuple[Database, list[str]]:
-    """Connects and checks; the database, and warnings about settings that are allowed but not good.
+    """Connects and checks; returns the database, and warnings about settings that are allowed but not recommended.
 
     Args:
-        url: where it is.
+        url: of the database.
         answer_timeout: seconds that a statement may take.
-        allow_unsafe: warn of what would be refused.
-        largest_body: bytes of the largest message that is to be stored.
-        table_prefix: what the names of all tables begin with.
+        allow_unsafe: warn instead of refusing.
+        largest_body: bytes of the largest allowed body.
+        table_prefix: prefix of the names of all tables.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which

@@ -1,4 +1,4 @@
-"""What an error of a database means for the work that met it."""
+"""Classification of database errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Failure(Enum):
     RETRY = auto()
     """Rolled back by the database; the same work may succeed at once (deadlock, lock wait)."""
     LOST = auto()
-    """The connection is gone; whether a COMMIT took effect is not known."""
+    """The connection is lost; whether a COMMIT took effect is not known."""
     READ_ONLY = auto()
-    """The server does not take writes now; another one may."""
+    """The server does not accept writes now; another one may."""
     FULL = auto()
     """No space left for the database."""
     DUPLICATE = auto()
     """A key exists."""
     OTHER = auto()
-    """Something about the work itself."""
+    """An error of the work itself."""

@@ -1,15 +1,15 @@
-"""Group commit: what waits is merged into one database transaction while the previous one runs.
+"""Group commit: waiting work is batched into one database transaction while the previous one runs.
 
-A lane has one thread and one connection. Callers hand items in on the event loop; when the lane is free, everything
-that waits (up to a number and a size) becomes one batch, the thread runs it as one database transaction, and the
-callers are answered after COMMIT returned. So a lone item goes at once, and under load the cost of a durable commit is
+A lane has one thread and one connection. Callers submit items on the event loop; when the lane is free, all waiting
+items (up to a number and a size) become one batch, the thread runs it as one database transaction, and the callers get
+their results after COMMIT has returned. So a lone item runs at once, and under load the cost of a durable commit is
 shared by hundreds of items.
 
-What can go wrong in a batch, and what is done, stands at `batches`. What waits for rows that others hold is retried
-until its time is up, while others go on.
+The handling of failures in a batch is described in `batches`. Items that wait for rows locked by other sessions are
+retried until their timeout, while others proceed.
 
-A caller waits for `reconnect_timeout` and about a second more, wherever its items are then: with a server that answers
-nothing, behind others in the lane, or behind a lock.
+A caller waits for `reconnect_timeout` and about a second more at most, wherever its items are then: at a server that
+does not answer, behind others in the lane, or behind a lock.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Outcome = TypeVar("Outcome")
 
 PAUSE_IF_HELD = 0.05
 PAUSE_IF_WAITED = 0.5
-"""Seconds until what had to wait for a lock in vain is retried; the rest of the lane has them for itself."""
+"""Seconds until items are retried after a lock timeout; meanwhile the lane serves others."""
 LATE = 1.0
-"""Seconds after the end of a caller's time when it gets its answer in any case."""
+"""Seconds after its timeout when a caller gets an answer in any case."""
 ITEM_MEMORY = 1024
-"""Bytes that an item takes in this process, about, besides what it carries."""
+"""Approximate bytes of an item in this process, in addition to its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneConfig:
-    """How much a lane merges and how long it tries.
+    """Batch limits and timeouts of a lane.
 
     Attributes:
         max_items: items in one database transaction.
@@ -55,7 +55,7 @@ class LaneConfig:
         max_waiting_bytes: memory that items may take while they wait, by their sizes and about a KiB for each; more
             is refused as Overloaded.
         reconnect_timeout: seconds to try to reach the database before items fail.
-        observer: sees every batch.
+        observer: notified of every batch.
     """
 
     max_items: int = 512
@@ -72,7 +72,7 @@ class _Waiting(Generic[Item, Outcome]):
     memory: int
     answer: asyncio.Future[list[Outcome | BrokerError]]
     until: float
-    # Once some items were held: all outcomes, and the places of those that are retried.
+    # If some items were locked out: all outcomes, and the indexes of those that are retried.
     outcomes: list[Outcome | BrokerError] | None = None
     places: Sequence[int] = ()
 
@@ -86,7 +86,7 @@ def _answer(answer: asyncio.Future[list[Outcome | BrokerError]], outcomes: list[
 
 
 class Lane(Generic[Item, Outcome]):
-    """Merges items of one kind into database transactions."""
+    """Batches items of one kind into database transactions."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class Lane(Generic[Item, Outcome]):
 
         Args:
             name: shown in logs and thread names.
-            database: where the lane takes its connection.
+            database: source of the lane's connection.
             work: called in the lane's thread.
-            redo: takes the place of `work` once a COMMIT got no answer; also given what the run in doubt had answered.
-            wary: takes the place of `work` while rows are held by others for long; it waits for none of them as far as
-                it can, and answers RowsHeld for items that have to wait.
-            unheard: told, on the event loop, what took effect, or may have, though its callers were told that the
-                database does not answer.
+            redo: used instead of `work` after a COMMIT without an answer; also gets the results of the run in doubt.
+            wary: used instead of `work` while other sessions hold rows for long; it avoids waiting for them, and
+                returns RowsHeld for items that have to wait.
+            unheard: called, on the event loop, with work that took effect, or may have, although its callers got an
+                unavailable error.
             size_of: bytes of an item; 0 for all when not given.
             config: bounds.
         """
@@ -146,7 +146,7 @@ class Lane(Generic[Item, Outcome]):
         self._idle.set()
 
     async def submit(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
-        """Runs items; one outcome each, in their order, after they are durable.
+        """Runs items; returns one outcome each, in order, after they are durable.
 
         Raises:
             Overloaded: too much is waiting.
@@ -170,7 +170,7 @@ class Lane(Generic[Item, Outcome]):
         return await answer
 
     async def close(self) -> None:
-        """Waits for what was handed in, then gives thread and connection back."""
+        """Waits for submitted items, then releases thread and connection."""
         while self._busy or self._held:
             await self._idle.wait()
         if self._timer is not None:
@@ -179,7 +179,7 @@ class Lane(Generic[Item, Outcome]):
         self._executor.shutdown()
 
     def beware(self) -> contextlib.AbstractContextManager[None]:
-        """Has it ask for locks before it waits for them: somebody is about to hold some for long."""
+        """Makes the lane request locks without waiting: another transaction is about to hold some for long."""
         return self._runner.beware()
 
     def _tell_unheard(self, outcomes: Sequence[Outcome | BrokerError]) -> None:
@@ -189,7 +189,7 @@ class Lane(Generic[Item, Outcome]):
     def _start_batch(self) -> None:
         batch: list[_Waiting[Item, Outcome]] = []
         count = size = 0
-        # What had to wait for a lock runs by itself, and by turns with the rest.
+        # Items that had to wait for a lock run separately, alternating with the rest.
         self._ran_apart = bool(self._apart) and not (self._ran_apart and self._waiting)
         source = self._apart if self._ran_apart else self._waiting
         while source:
@@ -200,13 +200,13 @@ class Lane(Generic[Item, Outcome]):
             source.popleft()
             self._waiting_bytes -= entry.memory
             if entry.answer.done():
-                continue  # The caller gave up, or was answered, before its items were touched.
+                continue  # The caller gave up, or got its answer, before its items were started.
             batch.append(entry)
             count += len(entry.items)
             size += entry.size
         self._running = batch
         if not batch and (self._apart or self._waiting):
-            self._start_batch()  # All of the one kind had been answered.
+            self._start_batch()  # All entries of this kind already had their answers.
             return
         if not batch:
             self._busy = False
@@ -237,7 +237,7 @@ class Lane(Generic[Item, Outcome]):
             start = end
 
     def _answer_or_hold(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
-        """Answers an entry, unless some of its items are held: those are retried."""
+        """Completes an entry, unless some of its items are locked out: those are retried."""
         held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsHeld)]
         if not held and entry.outcomes is None:
             entry.answer.set_result(outcomes)
@@ -268,7 +268,7 @@ class Lane(Generic[Item, Outcome]):
             self._start_batch()
 
     def _answer_late_ones(self) -> None:
-        """Answers those whose time is up, wherever their items are; their work may still take effect."""
+        """Fails the entries that timed out, wherever their items are; their work may still take effect."""
         loop = asyncio.get_running_loop()
         now, following = loop.time(), None
         begun = len(self._running) + len(self._held) + len(self._apart)
@@ -281,7 +281,7 @@ class Lane(Generic[Item, Outcome]):
             error: BrokerError = StorageUnavailable(
                 f"The database does not answer in time ({self._name}); nothing was acknowledged, try again."
             )
-            # What was done since it came tells a busy database from one that does not answer.
+            # Progress since its arrival distinguishes a busy database from one that does not answer.
             came = entry.until - self._config.reconnect_timeout
             if number >= begun and self._done_at > came and not self._availability.away:
                 error = Overloaded(

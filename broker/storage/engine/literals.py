@@ -1,6 +1,6 @@
 """Values as literals of SQL, for MySQL and MariaDB.
 
-Every type we store has one exact literal form, and rendering them in one go costs a third of the driver's general
+Every stored type has one exact literal form, and rendering them in one pass costs a third of the driver's general
 escaping. Sessions run without NO_BACKSLASH_ESCAPES (their sql_mode is set when they connect), which the string form
 relies on.
 """
@@ -35,7 +35,7 @@ _LITERALS: dict[type, Callable[[Any], str]] = {
 
 
 def literal(value: Any) -> str:
-    """The SQL literal of a value we store: None, int, bytes or str (enums of int count as int)."""
+    """The SQL literal of a stored value: None, int, bytes or str (enums of int count as int)."""
     known = _LITERALS.get(type(value))
     if known is not None:
         return known(value)

@@ -1,4 +1,4 @@
-"""One connection, one transaction at a time, in the few words that the table modules need."""
+"""One connection, one transaction at a time, with the few operations that the table modules need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Session:
         self.cursor = connection.cursor()
 
     def begin(self, *, write: bool = True) -> None:
-        """Starts a transaction; where there is one writer at a time, a writing one waits for its turn here."""
+        """Starts a transaction; on a database with a single writer, a writing one waits for the lock here."""
         self.dialect.begin(self, write=write)
 
     def commit(self) -> None:
@@ -36,38 +36,38 @@ class Session:
         self.dialect.commit(self)
 
     def rollback(self) -> None:
-        """Undoes everything since `begin`."""
+        """Rolls everything since `begin` back."""
         self.dialect.rollback(self)
 
     def run(self, sql: str, values: Row = ()) -> int:
-        """Runs a statement; the number of rows it changed."""
+        """Runs a statement; returns the number of changed rows."""
         self.dialect.execute(self.cursor, self._names.in_statement(sql), values)
         return int(self.cursor.rowcount)
 
     def fetch(self, sql: str, values: Row = ()) -> Sequence[tuple[Any, ...]]:
-        """Runs a query; all its rows."""
+        """Runs a query; returns all rows."""
         self.run(sql, values)
         rows: Sequence[tuple[Any, ...]] = self.cursor.fetchall()
         return rows
 
     def execute_all(self, statements: Sequence[Statement]) -> list[Answer]:
-        """Runs statements in one round trip, in their order; an answer each.
+        """Runs statements in one round trip, in order; returns an answer each.
 
-        The first one that fails ends it; what ran before stays in the transaction.
+        It stops at the first failure; earlier statements stay in the transaction.
         """
         return self.dialect.execute_all(self.cursor, statements, self._names.in_statement)
 
     def fetch_one(self, sql: str, values: Row = ()) -> tuple[Any, ...] | None:
-        """Runs a query; its first row."""
+        """Runs a query; returns its first row."""
         rows = self.fetch(sql, values)
         return rows[0] if rows else None
 
     def fetch_in(self, sql: str, keys: Sequence[Any], ending: str = "") -> list[tuple[Any, ...]]:
-        """Runs `sql IN (keys) ending` for any number of keys; all rows."""
+        """Runs `sql IN (keys) ending` for any number of keys; returns all rows."""
         return rows_of(self.execute_all(selection(sql, keys, ending)))
 
     def fetch_each(self, sql: str, values: Sequence[Row]) -> list[tuple[Any, ...]]:
-        """Runs a query once for each set of values, many at a time; all rows.
+        """Runs a query once for each set of values, many at a time; returns all rows.
 
         With `MIN(...)` on the next column of an index and constants before it, each costs one index entry. The same as
         a subquery of the outer row would read the whole range.
@@ -78,11 +78,11 @@ class Session:
         return rows
 
     def delete_in(self, table: str, column: str, keys: Sequence[Any]) -> int:
-        """Deletes the rows with these (leading) primary keys; how many. See `deletion`."""
+        """Deletes the rows with these (leading) primary keys; returns how many. See `deletion`."""
         return sum(answer.changed for answer in self.execute_all(self.deletion(table, column, keys)))
 
     def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
-        """Statements that delete the rows with these (leading) primary keys, touching no others."""
+        """Statements that delete the rows with these (leading) primary keys, without locking others."""
         return self.dialect.deletion(table, column, keys)
 
     def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
@@ -99,33 +99,33 @@ class Session:
         return self.dialect.update_each(table, key, column, values, where)
 
     def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str) -> list[Statement]:
-        """Statements `INSERT ... SELECT` from a table joined with given rows, as few as fit.
+        """Statements `INSERT ... SELECT` from a table joined with given rows, as few as possible.
 
         Args:
             head: `INSERT INTO table (columns)`.
             table: name and columns of the given rows, `name (column, ...)`.
             given: their values.
-            select: what follows SELECT, with `{given}` where the given rows stand in FROM, and no values.
+            select: the text after SELECT, with `{given}` for the given rows in FROM, and no values.
         """
         return self.dialect.insertion_with(head, table, given, select, MAX_GIVEN)
 
     def run_in(self, sql: str, keys: Sequence[Any]) -> int:
-        """Runs `sql IN (keys)` for any number of keys; the number of rows changed."""
+        """Runs `sql IN (keys)` for any number of keys; returns the number of changed rows."""
         return sum(answer.changed for answer in self.execute_all(selection(sql, keys)))
 
     def insert(self, table: str, columns: str, rows: Sequence[Row], *, keep_existing: str = "") -> int:
-        """Inserts rows in as few statements as fit; the number of new rows. See `insertion`."""
+        """Inserts rows in as few statements as possible; returns the number of new rows. See `insertion`."""
         inserted = self.execute_all(self.insertion(table, columns, rows, keep_existing=keep_existing))
         return sum(answer.changed for answer in inserted)
 
     def insertion(self, table: str, columns: str, rows: Sequence[Row], *, keep_existing: str = "") -> list[Statement]:
-        """Statements that insert rows, as few as fit; together they change as many rows as are new.
+        """Statements that insert rows, as few as possible; together they change as many rows as are new.
 
         Args:
             table: name of the table.
             columns: names of the columns, separated by commas.
             rows: one sequence of values per row.
-            keep_existing: a key column; rows whose key exists are then left alone and not counted.
+            keep_existing: a key column; rows whose key exists are then skipped and not counted.
         """
         head = f"INSERT INTO {table} ({columns}) VALUES "
         tail = self.dialect.keep_existing(keep_existing) if keep_existing else ""

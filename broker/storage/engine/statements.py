@@ -1,4 +1,4 @@
-"""Statements and their answers, as table modules write and read them."""
+"""Statements and their answers, for table modules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Statement:
 
     Attributes:
         sql: with `?` for values and plain names of tables, unless `values` is None.
-        values: None where the statement holds its values already, and the names that tables have.
-        rows: with these it is run once for each of them, where the dialect makes such statements.
+        values: None if the statement contains its values already, and final table names.
+        rows: if set, it is run once for each of them, for dialects with such statements.
     """
 
     sql: str
@@ -33,7 +33,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a statement gave: its rows, how many rows it changed, and the number the database made for it."""
+    """The result of a statement: its rows, the number of changed rows, and the generated id."""
 
     rows: Sequence[tuple[Any, ...]]
     changed: int
@@ -46,12 +46,12 @@ def marks(values: Collection[Any]) -> str:
 
 
 def selection(sql: str, keys: Sequence[Any], ending: str = "") -> list[Statement]:
-    """Statements `sql IN (keys) ending`, as few as can bind any number of keys."""
+    """Statements `sql IN (keys) ending` for any number of keys, as few as possible."""
     return [Statement(f"{sql} IN ({marks(chunk)}){ending}", chunk) for chunk in chunks(keys, MAX_BOUND_VALUES)]
 
 
 def insertion_of_one(table: str, columns: str, row: Row) -> Statement:
-    """A statement that inserts a row; its answer has the number the database gave it."""
+    """A statement that inserts a row; its answer has the generated id."""
     return Statement(f"INSERT INTO {table} ({columns}) VALUES ({marks(row)})", row)
 
 
@@ -61,7 +61,7 @@ def rows_of(answers: Iterable[Answer]) -> list[tuple[Any, ...]]:
 
 
 def chunks(keys: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    """The keys, in pieces of at most this size."""
+    """The keys, in chunks of at most this size."""
     if len(keys) <= size:
         return [keys] if keys else []
     return [keys[start : start + size] for start in range(0, len(keys), size)]

@@ -1,4 +1,4 @@
-"""Turns at something that few can do at a time: whoever used least of it is next."""
+"""Fair scheduling of a limited resource: the party that used least of it is next."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Party:
     used: float
-    """Seconds that it had, counted from where those were who had least when it came."""
+    """Seconds that it used, counted from the minimum of the others when it arrived."""
     since: list[float] = field(default_factory=list)
-    """When each of its turns that go on began."""
+    """Start times of its current turns."""
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
 class Turns:
-    """Fair turns for parties that are known by a key; what one party has to do again and again does not hold up others.
+    """Fair turns for parties identified by a key, so that a busy party does not block others.
 
-    A party that comes again has had as much as the one that had least, so that nobody saves turns up.
+    A returning party starts at the minimum of the others, so that parties cannot accumulate unused turns.
     """
 
     def __init__(self, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes how many turns go on at the same time, and a clock that tells seconds."""
+        """Takes the number of concurrent turns, and a clock in seconds."""
         self._free = at_once
         self._clock = clock
         self._parties: dict[Hashable, _Party] = {}
@@ -39,7 +39,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, who: Hashable) -> AsyncIterator[None]:
-        """A context: inside of it, it is the turn of this party.
+        """A context manager for a turn of this party.
 
         Raises:
             StorageUnavailable: the storage was closed meanwhile.
@@ -64,7 +64,7 @@ class Turns:
             self._end(party)
 
     def close(self) -> None:
-        """Sends away those who wait, and those still to come."""
+        """Fails current and future waiters."""
         self._closed = True
         self._give()
 
@@ -73,7 +73,7 @@ class Turns:
         return party.used + sum(now - began for began in party.since)
 
     def _least(self) -> float:
-        """What the one had who had least, of those who are there."""
+        """The minimum usage of the present parties."""
         there = [self._had(party) for party in self._parties.values() if party.waiting or party.since]
         return min(there, default=0.0)
 
@@ -96,7 +96,7 @@ class Turns:
     def _end(self, party: _Party) -> None:
         party.used += self._clock() - party.since.pop(0)
         self._free += 1
-        # Those who would begin with as much again are forgotten; all of them, once nobody is there.
+        # Parties that would restart at the same value are removed; all of them, if no party is present.
         least = self._least()
         anybody = any(each.waiting or each.since for each in self._parties.values())
         self._parties = {

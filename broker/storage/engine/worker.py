@@ -1,4 +1,4 @@
-"""One connection that runs work as database transactions, again where that is safe and may help."""
+"""One connection that runs work as database transactions, with retries where safe."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ logger = logging.getLogger("halfmq.storage")
 Outcome = TypeVar("Outcome")
 
 Redo: TypeAlias = Callable[[Session, Outcome], Outcome]
-"""Runs work again after a COMMIT that got no answer, given what the run in doubt would have answered."""
+"""Runs work again after a COMMIT without an answer, given the results of the run in doubt."""
 
 RETRIES_AFTER_ROLLBACK = 20
 RETRIES_AFTER_DUPLICATE = 5
 SHORTEST_TIMEOUT = 5.0
-"""Seconds that one attempt may take, however short the timeout is."""
+"""Minimum seconds for one attempt, however short the timeout is."""
 MOST_STARTS = 20
 
 HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
 
 
 class StartOver(Exception):
-    """Raised by work to have its database transaction undone and begun again.
+    """Raised by work to have its database transaction rolled back and restarted.
 
-    What it found cannot be built upon: it took a shorter way that does not lead there, or a cache misled it.
+    Its fast path does not apply, or a cache was outdated.
     """
 
     def __init__(self, again: Callable[[Session], Any] | None = None) -> None:
-        """Takes what runs then instead of the whole work; None: the same work, which will find other things."""
+        """Takes what to run instead of the whole work; None: the same work, which will then read other data."""
         super().__init__("the work starts over in a new database transaction")
         self.again = again
 
@@ -49,7 +49,7 @@ def _redone(redo: Redo[Outcome], before: Outcome, session: Session) -> Outcome:
 
 
 def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> Outcome:
-    """Runs work in the transaction that has begun, or in another one where it has to start over."""
+    """Runs work in the current transaction, or in another one if it has to start over."""
     for _ in range(MOST_STARTS):
         try:
             return work(session)
@@ -61,7 +61,7 @@ def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> 
 
 
 class Worker:
-    """Runs work as database transactions on one connection that it keeps, in whatever thread calls."""
+    """Runs work as database transactions on one persistent connection, in the calling thread."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class Worker:
         """Connects when first used.
 
         Args:
-            database: where it works.
+            database: the database.
             reconnect_timeout: seconds to try to reach the database.
-            reading: for work that only reads, statement by statement.
-            awaited: whether a caller waits for it, so that a statement may take no longer than the timeout.
+            reading: for read-only work in autocommit mode.
+            awaited: whether a caller waits for it, so that a statement may not take longer than the timeout.
             lock_wait: seconds to wait for a row that another session holds.
         """
         self._database = database
@@ -98,19 +98,19 @@ class Worker:
         lock_waits: int = RETRIES_AFTER_ROLLBACK,
         in_doubt: list[Outcome] | None = None,
     ) -> Outcome:
-        """Runs `work` in a transaction of its own and commits it; again where that is safe and may help.
+        """Runs `work` in a separate transaction and commits it, with retries where safe.
 
         Args:
             work: idempotent, or with a `redo`.
             write: whether it writes.
-            redo: takes the place of `work` once a COMMIT got no answer.
-            lock_waits: how often to wait in vain for a row that another session holds.
-            in_doubt: gets what a COMMIT without an answer would have answered, for who must know when this fails.
+            redo: used instead of `work` after a COMMIT without an answer.
+            lock_waits: maximum number of timed-out waits for a row that another session holds.
+            in_doubt: called with the results of a COMMIT without an answer, for use when this fails.
 
         Raises:
             RowsHeld: another session holds rows that are needed.
             StorageUnavailable: the database could not be reached or written within the timeout.
-            Exception: whatever `work` raised, after a rollback.
+            Exception: an exception of `work`, after a rollback.
         """
         deadline = time.monotonic() + self._reconnect_timeout
         attempt = duplicates = waited = 0
@@ -138,7 +138,7 @@ class Worker:
                     self._roll_back()
                     raise
                 waited += waited_in_vain(error)
-                # A COMMIT in doubt may hold the rows itself; only here is it known what it would have answered.
+                # A COMMIT in doubt may hold the rows itself; only here are its results known.
                 again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
                 if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:
                     raise RowsHeld(HELD) from error
@@ -154,7 +154,7 @@ class Worker:
                 return outcome
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Releases the connection."""
         if self._session is not None:
             self._roll_back()
         if self._session is not None:

@@ -1,1 +1,1 @@
-"""Consumer groups: what they are, what they want, and how far each has come."""
+"""Consumer groups: settings, filters, and progress."""

@@ -1,4 +1,4 @@
-"""The filters of consumer groups: one for each topic that a group does not want all of."""
+"""The filters of consumer groups, by topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILTERS = "SELECT topic_id, kind, expression FROM group_filter WHERE group_id =
 
 
 def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Filter | None) -> ConsumerGroup:
-    """Sets or takes away the group's filter of a topic.
+    """Sets or removes the group's filter of a topic.
 
     Raises:
         NotFound: the group or the topic was deleted.
@@ -38,17 +38,17 @@ def set_filter(session: Session, group: ConsumerGroup, topic: Topic, wanted: Fil
 def agree_on_filters(
     session: Session, group: ConsumerGroup, wanted: dict[Topic, Filter], *, replace_others: bool, fresh: set[int]
 ) -> None:
-    """Gives a group the filters that a consumer names.
+    """Sets the filters of a group that a consumer names.
 
     Args:
         session: a transaction.
         group: the group (of a member, the one it belongs to).
         wanted: filter by topic.
-        replace_others: also instead of another filter.
+        replace_others: whether to replace other filters.
         fresh: ids of the topics that the group did not read before: they may get a filter.
 
     Raises:
-        Refused: the group has another filter, or wanted all messages so far.
+        Refused: the group has another filter, or had none so far.
     """
     known = {row[0]: (row[1], row[2]) for row in session.fetch(_FILTERS, (group.group_id,))}
     for topic, each in wanted.items():
@@ -69,7 +69,7 @@ def agree_on_filters(
 def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
     """The filters of a group (of a member, of the group it belongs to) by topic id."""
     found = session.fetch(_FILTERS, (group.parent_id or group.group_id,))
-    # Whatever they cost: it is looked at when they are named, and an older broker may have taken them.
+    # Without a cost limit: it is checked when they are set, and an older broker may have accepted them.
     return {
         topic_id: compile_filter(FilterKind(kind), expression, max_cost=None) for topic_id, kind, expression in found
     }

@@ -1,4 +1,4 @@
-"""Consumer groups: creating, changing, listing, deleting; and a memory of them that notices every change."""
+"""Consumer groups: creating, changing, listing, deleting; and their epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import TopicSettings
     from broker.storage.engine.session import Session
 
-# A member of a broadcasting group (m) has the settings of its group (g); any other group is its own.
+# A member of a broadcasting group (m) has the settings of its group (g); for any other group both are the same.
 SELECT_GROUP = (
     "SELECT m.group_id, g.name, m.created_at, g.max_attempts, g.retry_delays, g.when_exhausted, g.mode, g.start_at,"
     " g.keep_unread, g.fifo, g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
@@ -53,15 +53,15 @@ def find_group(session: Session, name: str) -> ConsumerGroup | None:
 
 
 def has_group(session: Session, group: ConsumerGroup) -> bool:
-    """Whether this very group exists, not another one of its name.
+    """Whether this group exists, not another one of its name.
 
-    Waits for whoever makes or deletes it at this time: that may be a COMMIT which got no answer and is still to come.
+    Waits for a concurrent creation or deletion: it may be a COMMIT without an answer that has not taken effect yet.
     """
     return bool(lock(session, [group.group_id]))
 
 
 def lock(session: Session, group_ids: Sequence[int]) -> set[int]:
-    """Locks groups, which get no leases made from others until the transaction ends; those that exist."""
+    """Locks groups, so that no leases are derived for them until the transaction ends; returns the existing ones."""
     found = session.fetch_in(
         f"SELECT group_id FROM consumer_group{session.dialect.by_key} WHERE group_id",
         sorted(group_ids),
@@ -71,7 +71,7 @@ def lock(session: Session, group_ids: Sequence[int]) -> set[int]:
 
 
 def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
-    """Consumer groups by name, from behind `after` on; members of broadcasting groups are not among them."""
+    """Consumer groups by name, after `after`, without members of broadcasting groups."""
     found = session.fetch(
         f"{SELECT_GROUP} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit)
     )
@@ -119,9 +119,9 @@ def create_group(
     )
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
-    # Not as it is remembered: another broker may have deleted it.
+    # Not from the cache: another broker may have deleted it.
     if not session.fetch("SELECT 1 FROM topic WHERE name = ?", (dead_letter_topic(name),)):
-        with suppress(AlreadyExists):  # Somebody was faster.
+        with suppress(AlreadyExists):  # Created concurrently.
             create_topic(session, dead_letter_topic(name), dead_letters, now)
     return _must_find(session, name)
 
@@ -154,9 +154,9 @@ def update_group(session: Session, group: ConsumerGroup, changes: dict[str, Any]
 
 
 def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, reason: str | None) -> ConsumerGroup:
-    """Stops handing out messages, or goes on (None as time); pausing again keeps the first time.
+    """Pauses or resumes (None as time) delivery; pausing again keeps the first time.
 
-    Without a reason of its own it keeps the first reason, too.
+    Without a new reason it keeps the first reason, too.
 
     Raises:
         NotFound: it was deleted.
@@ -168,7 +168,7 @@ def pause_group(session: Session, group: ConsumerGroup, paused_at: int | None, r
 
 
 def change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> ConsumerGroup:
-    """Changes columns of a group, which consumers must see; how it is then.
+    """Changes columns of a group and increments its epoch; returns its new state.
 
     Raises:
         NotFound: the group was deleted.
@@ -182,12 +182,12 @@ def change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> Co
 
 
 def touch(session: Session, group: ConsumerGroup) -> None:
-    """Notes a change that consumers must see: brokers look at everything again."""
+    """Increments the epoch: brokers reload the group."""
     session.run("UPDATE consumer_group SET epoch = epoch + 1 WHERE group_id = ?", (group.group_id,))
 
 
 def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: int) -> ConsumerGroup:
-    """The member of a broadcasting group that a consumer is; made when new.
+    """A consumer's member of a broadcasting group; created if new.
 
     Raises:
         NotFound: the group was deleted.
@@ -208,7 +208,7 @@ def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: 
 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
     """Deletes a consumer group with its members, progress and leases; its dead letter topic stays."""
-    # First the group: who joins it holds it.
+    # First the group: joining locks it.
     lock(session, [group.group_id])
     for member in members(session, group):
         _delete(session, member.group_id)
@@ -217,7 +217,7 @@ def delete_group(session: Session, group: ConsumerGroup) -> None:
 
 
 def _delete(session: Session, group_id: int) -> None:
-    # First the group: who makes a lease from another one holds it. Then the progress: a pull holds it while it adds its
+    # First the group: deriving a lease from another one locks it. Then the progress: a pull locks it while it adds its
     # lease.
     lock(session, [group_id])
     session.run("DELETE FROM group_progress WHERE group_id = ?", (group_id,))
@@ -226,7 +226,7 @@ def _delete(session: Session, group_id: int) -> None:
 
 
 def forget_members(session: Session, before: int, limit: int) -> int:
-    """Deletes some members of broadcasting groups that were not here since a time; how many."""
+    """Deletes some members of broadcasting groups not seen since a time; returns how many."""
     found = session.fetch(
         "SELECT group_id FROM consumer_group WHERE parent_id IS NOT NULL AND seen_at < ? ORDER BY group_id LIMIT ?",
         (before, limit),
@@ -237,7 +237,7 @@ def forget_members(session: Session, before: int, limit: int) -> int:
 
 
 def epochs(session: Session, group_ids: Sequence[int]) -> dict[int, tuple[int, bool]]:
-    """Epoch of groups and members, and whether they are paused; those that were deleted are left out."""
+    """Epoch of groups and members, and whether they are paused; deleted ones are omitted."""
     found = session.fetch_in(
         "SELECT c.group_id, g.epoch, g.paused_at IS NOT NULL FROM consumer_group c"
         " JOIN consumer_group g ON g.group_id = COALESCE(c.parent_id, c.group_id) WHERE c.group_id",

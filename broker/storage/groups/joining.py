@@ -1,4 +1,4 @@
-"""A consumer joining a group: its own member of a broadcasting group, places in queues, and filters, in one step."""
+"""A consumer joining a group: its member of a broadcasting group, progress in queues, and filters, in one step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def join_group(session: Session, work: JoinWork, now: int) -> ConsumerGroup:
-    """Joins; the group to claim for.
+    """Joins; returns the group to claim for.
 
     Raises:
         NotFound: the group or a topic was deleted.

@@ -1,4 +1,4 @@
-"""How far groups have come in queues: joining, moving them elsewhere, and telling."""
+"""Progress of groups in queues: joining, seeking, and reading it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PROGRESS = "group_id, queue_id, next_offset"
 
 
 def join(session: Session, group: ConsumerGroup, topics: Collection[Topic], start_at: int | None = None) -> set[int]:
-    """Makes sure the group has a progress row for every queue of these topics.
+    """Ensures that the group has a progress row for every queue of these topics.
 
-    In a topic that the group never read it begins at `start_at`, or as the group is set; in a queue that its topic got
-    later, at the queue's beginning.
+    In a topic that the group never read it starts at `start_at`, or at the group's setting; in a queue added later, at
+    the queue's beginning.
 
     Returns:
         Ids of the topics that the group did not read before.
@@ -84,7 +84,7 @@ def seek(
     to: int | None = None,
     offset: int | None = None,
 ) -> None:
-    """Moves a group, and every member of it, to another place of some queues, and forgets what was handed out there.
+    """Moves a group, and all its members, to another position in some queues, and deletes its leases there.
 
     Args:
         session: a transaction.
@@ -96,7 +96,7 @@ def seek(
     Raises:
         Refused: the group never read the topic.
     """
-    # First the groups: who makes a lease from another one holds its group, and who becomes a member holds the parent.
+    # First the groups: deriving a lease from another one locks the group, and a new member locks the parent.
     groups.lock(session, [group.group_id])
     members = groups.members(session, group) or [group]
     groups.lock(session, [member.group_id for member in members])
@@ -107,7 +107,7 @@ def seek(
         target = _start(session, queue_id, to) if offset is None and to is not None else min(offset or 0, row[1])
         target = max(target, row[0])
         for member in members:
-            # First the progress: a claim holds it while it adds leases.
+            # First the progress: a claim locks it while it adds leases.
             locked = session.fetch(
                 "SELECT 1 FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
                 (member.group_id, queue_id),
@@ -124,7 +124,7 @@ def seek(
                     (target, member.group_id, queue_id),
                 )
             else:
-                # The topic got this queue later, and no consumer came since: see join. Both hold the group.
+                # The topic got this queue later, and no consumer has joined since: see join. Both lock the group.
                 session.insert("group_progress", _PROGRESS, [(member.group_id, queue_id, target)])
             session.run("DELETE FROM lease WHERE group_id = ? AND queue_id = ?", (member.group_id, queue_id))
     groups.touch(session, group)
@@ -141,13 +141,13 @@ def _reads_topic_of(session: Session, group: ConsumerGroup, queue_id: int) -> bo
 
 
 def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
-    """Notes how far a group has come that reads by offset.
+    """Records the progress of a group that reads by offset.
 
     Args:
         session: a transaction.
         group: the group.
         topic: the topic.
-        offsets: by queue id, the offset below which all is handled; behind the end of the queue, the end counts.
+        offsets: by queue id, the offset below which all messages are handled; at most the end of the queue.
 
     Raises:
         Refused: the group is broadcasting, or reads under leases.
@@ -160,7 +160,7 @@ def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mappin
         )
     join(session, group, [topic])
     for queue_id in sorted(offsets):
-        # First the progress: a claim holds it while it adds leases.
+        # First the progress: a claim locks it while it adds leases.
         session.fetch(
             "SELECT 1 FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
             (group.group_id, queue_id),
@@ -182,7 +182,7 @@ def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mappin
 
 
 def first_unread(session: Session, queue_id: int) -> int | None:
-    """The first offset that a group has not handled which wants it to be kept; None where no group does.
+    """The first unhandled offset of groups with `keep_unread`; None if there is no such group.
 
     Uses group_keeping and group_members, then reads a row of group_progress and an entry of lease_queue for each.
     """
@@ -202,7 +202,7 @@ def first_unread(session: Session, queue_id: int) -> int | None:
 
 
 def group_states(session: Session, group: ConsumerGroup, directory: Directory) -> list[QueueState]:
-    """How far a group has come in every queue it joined; of a broadcasting group, how far each member has."""
+    """Progress of a group in every queue it joined; of a broadcasting group, that of each member."""
     return [
         state for member in groups.members(session, group) or [group] for state in _states(session, member, directory)
     ]
@@ -216,7 +216,7 @@ def _states(session: Session, group: ConsumerGroup, directory: Directory) -> lis
 
 
 def topic_states(session: Session, topic: Topic, group: ConsumerGroup | None, directory: Directory) -> list[QueueState]:
-    """Where the queues of a topic begin and end, and how far a group has come; none where it was deleted."""
+    """First and last offsets of a topic's queues, and a group's progress; empty if the topic was deleted."""
     return _describe(session, group, topic.queue_ids, directory)
 
 
@@ -265,7 +265,7 @@ def _describe(
 
 
 def _marks(session: Session, group: ConsumerGroup, queue_ids: Sequence[int]) -> dict[int, tuple[int, int, int]]:
-    """Per queue a group joined: the next offset to hand out, the first one not handled, and how many are in flight."""
+    """Per queue a group joined: the next offset to deliver, the first unhandled one, and the number in flight."""
     marks_of = {
         row[0]: (row[1], row[1], 0)
         for row in session.fetch(

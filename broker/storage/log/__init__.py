@@ -1,1 +1,1 @@
-"""The log: what is released gets an offset there; reading, finding, scheduling, recalling; identities and keys."""
+"""The log: offsets of released messages; reading, searching, scheduling, recalling; identities and keys."""

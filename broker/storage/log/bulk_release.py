@@ -1,7 +1,7 @@
-"""Releasing whole transactions of an epoch: the database copies each by one statement, and offsets follow positions.
+"""Releases whole transactions of an epoch: the database copies each by one statement, and offsets follow positions.
 
-Which transactions can be, is asked before any queue is locked. While the queues are, nothing is done for each message
-but what the database does, and a few characters in the op record.
+Suitable transactions are determined before any queue is locked. While queues are locked, the only work per message is
+the database's copy and a few characters in the op record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 LOOKED_AT_ONCE = 64
-"""Transactions that are asked about in one statement, which reads all their rows."""
+"""Transactions per statement, which reads all their rows."""
 
 _SPECIAL = (
     "queue_no IS NOT NULL OR priority <> 0 OR deliver_at IS NOT NULL OR message_keys IS NOT NULL"
@@ -39,7 +39,7 @@ _OP_COLUMNS = (
 
 
 class Shape(NamedTuple):
-    """What must be known of a transaction to release it as a whole."""
+    """Data needed to release a transaction as a whole."""
 
     topic_id: int
     messages: int
@@ -49,10 +49,10 @@ class Shape(NamedTuple):
 
 
 def shapes(session: Session, transaction_ids: Sequence[bytes]) -> dict[bytes, Shape]:
-    """Those transactions whose messages can go to one queue as they lie there, without a look at each of them.
+    """The transactions whose messages can be copied to one queue without examining each of them.
 
-    They are of one topic, and none has a queue, a priority, a time, keys or a dedup_key of its own. Ranges of the
-    primary key.
+    They have one topic, and no message has a fixed queue, a priority, a delivery time, keys or a dedup_key. Ranges of
+    the primary key.
     """
     found: dict[bytes, Shape] = {}
     for start in range(0, len(transaction_ids), LOOKED_AT_ONCE):
@@ -81,9 +81,9 @@ def release(
     rotation: int,
     done: EpochCommitted,
 ) -> bool:
-    """Releases transactions in their order, which nobody else can decide now; whether their topics are still there.
+    """Releases transactions in order, whose rows are locked; returns whether their topics still exist.
 
-    Each topic's go to one of its queues, which stay locked.
+    Each topic's messages go to one of its queues, which stay locked.
     """
     topics = directory.by_ids(session, {shape.topic_id for shape in transactions.values()})
     if any(shape.topic_id not in topics for shape in transactions.values()):

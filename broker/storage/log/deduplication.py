@@ -1,8 +1,8 @@
-"""Business identities: a topic takes in one message with the same dedup_key within its window.
+"""Deduplication: a topic accepts one message with the same dedup_key within its window.
 
-The first message to come, sent or prepared, owns the key until the window has passed. Keys are taken in one INSERT that
-leaves alone what exists; when it inserts less than it was given, somebody else was faster, and all is looked at again.
-A key is taken in the same database transaction that stores its message, and given back in the one that drops it.
+The first message, sent or prepared, owns the key until the window has passed. Keys are claimed in one INSERT that skips
+existing ones; if it inserts fewer rows than given, another message was first, and all owners are read. A key is claimed
+in the same database transaction that stores its message, and released in the one that drops it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATTEMPTS = 20
 
 
 class Reservation(NamedTuple):
-    """A message that wants to own a key."""
+    """A message's claim to a key."""
 
     topic_id: int
     dedup_hash: bytes
@@ -45,7 +45,7 @@ class Reservation(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What it wants."""
+        """The claimed key."""
         return self.topic_id, self.dedup_hash
 
 
@@ -57,30 +57,30 @@ class _Owner(NamedTuple):
 
 @dataclass(slots=True)
 class _Owners:
-    """Who owns keys.
+    """Owners of keys.
 
     Attributes:
         owners: by key.
-        standings: of the transactions that own keys which others wanted.
+        standings: of the transactions that own contested keys.
     """
 
     owners: dict[Key, _Owner]
     outcomes: dict[bytes, RecordedOutcome]
 
     def is_stale(self, reservation: Reservation, now: int) -> bool:
-        """Whether the key is free although it has an owner."""
+        """Whether the key's owner is stale."""
         owner = self.owners.get(reservation.key)
         if owner is None:
             return False
         if owner.expires_at <= now or owner.transaction_id == reservation.transaction_id:
             return owner.expires_at <= now
-        # As a repetition of Prepare leaves it that was overtaken by the verdict.
+        # Left by a repeated Prepare that was overtaken by the verdict.
         standing = self.outcomes.get(owner.transaction_id, UNKNOWN)
         place = standing.place(owner.position)
         return standing.state is TransactionState.ROLLED_BACK or isinstance(place, Recalled)
 
     def taking_over(self, reservation: Reservation) -> Statement:
-        """Gives a stale key to another message."""
+        """Transfers a stale key to another message."""
         before = self.owners[reservation.key]
         return Statement(
             "UPDATE dedup_key SET transaction_id = ?, position = ?, expires_at = ?"
@@ -90,7 +90,7 @@ class _Owners:
 
 
 def _reserve(session: Session, wanted: Sequence[Reservation], now: int) -> _Owners:
-    """Tries to own keys; who owns them then."""
+    """Claims keys; returns their owners."""
     wanted = sorted(wanted)
     for _ in range(_ATTEMPTS):
         found = _Owners(_owners(session, wanted), {})
@@ -136,11 +136,11 @@ def _owners(session: Session, wanted: Iterable[Reservation]) -> dict[Key, _Owner
 def reserve_for_send(
     session: Session, work: Collection[SendWork], now: int, windows: Mapping[int, int]
 ) -> tuple[dict[bytes, Duplicate | BrokerError], dict[bytes, bytes], list[bytes]]:
-    """Takes the keys of ordinary messages, as far as they are free.
+    """Claims the keys of ordinary messages, as far as they are free.
 
     Returns:
-        Answers to the messages whose key another one owns; for those whose key an earlier one of this batch has, the
-        id of that one; and the ids of those that had their key before.
+        Outcomes of the messages whose key another one owns; for those whose key an earlier one of this batch owns, the
+        id of that one; and the ids of those that owned their key before.
     """
     wanted: dict[Key, Reservation] = {}
     later: dict[bytes, bytes] = {}
@@ -178,11 +178,11 @@ def _duplicate(owner: _Owner, standing: RecordedOutcome | None) -> Duplicate | B
 def reserve_for_prepare(
     session: Session, halves: Iterable[tuple[bytes, int, Half]], now: int, windows: Mapping[int, int]
 ) -> tuple[dict[bytes, BrokerError], list[Reservation]]:
-    """Takes the keys of half messages; a transaction that cannot have all of its keys gets none.
+    """Claims the keys of half messages; a transaction that cannot get all of its keys gets none.
 
     Args:
         session: of the transaction that stores them.
-        halves: transaction id, position and half message. No two transactions may want the same key.
+        halves: transaction id, position and half message. No two transactions may claim the same key.
         now: the time.
         windows: how long a key is owned, by topic id.
 
@@ -216,12 +216,12 @@ def reserve_for_prepare(
 
 
 def give_back(session: Session, reservations: Sequence[Reservation]) -> None:
-    """Undoes what was taken at this moment; keys that the transactions had before stay theirs."""
+    """Releases the keys claimed at this time; keys that the transactions owned before are kept."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ? AND expires_at = ?"
     session.execute_all([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(reservations)])
 
 
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:
-    """Statements that give back keys; from topic ids, hashes, and the transactions that own them. By primary key."""
+    """Statements that release keys; from topic ids, hashes, and the owning transactions. By primary key."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?"
     return [Statement(query, key) for key in sorted(keys)]

@@ -1,4 +1,4 @@
-"""Ids that were sent before: whether the same message comes again, or another one under its id."""
+"""Reused ids: whether the same message is resent, or another one under its id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
-    """Whether the message under an item's id is the same one, as far as it is still known."""
+    """Whether the stored message under an item's id is the same one, as far as it is still known."""
     found = find_message(session, item.message_id, 0, directory)
     if found is None:
         return True
@@ -26,7 +26,7 @@ def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
 
 
 def same_message(one: Message, other: Message) -> bool:
-    """Whether two messages have the same content; times of delivery do not count, for a delay is never the same."""
+    """Whether two messages have the same content; delivery times are ignored, because a delay gives different ones."""
     return _same(one, other, other.stored_properties)
 
 
@@ -46,7 +46,7 @@ def _without_time(properties: dict[str, str]) -> dict[str, str]:
 
 
 def reused() -> AlreadyExists:
-    """The refusal of another message under an id that was sent before."""
+    """The error for another message under a used id."""
     return AlreadyExists(
         "Another message was sent under this id; an id names one content for ever.",
         reason="MESSAGE_ID_REUSED",

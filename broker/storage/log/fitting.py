@@ -1,4 +1,4 @@
-"""How many messages fit into so many bytes, without reading the bodies of those that do not."""
+"""How many messages fit into a size limit, without reading the bodies of those that do not."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 LARGE_AT_ONCE = 512
-"""Messages that may have any size, where more small ones are read at a time."""
+"""Messages of any size per read; more are read if they are small."""
 COPIED_AT_ONCE = 2 * 1024 * 1024
-"""Bytes of bodies that are in memory at a time where messages are copied; as literals they take some times of that."""
+"""Bytes of bodies in memory at a time when messages are copied; as literals they take a multiple of that."""
 
 
 def fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> int:
-    """How many of the offsets from `first` on fit into `max_bytes`; at least one. Range of the primary key.
+    """Number of offsets from `first` on that fit into `max_bytes`; at least one. Range of the primary key.
 
-    The sum of all is asked for first: mostly it fits, and a running sum in the database reads every row four times.
+    The total is queried first: mostly it fits, and a running sum in the database reads every row four times.
     """
     return measure_fitting(session, queue_id, first, count, max_bytes)[0]
 
 
 def measure_fitting(session: Session, queue_id: int, first: int, count: int, max_bytes: int) -> tuple[int, int]:
-    """How many of the offsets from `first` on fit into `max_bytes`, at least one, and the bytes of their bodies."""
+    """Number of offsets from `first` on that fit into `max_bytes`, at least one, and the bytes of their bodies."""
     total = bytes_of(session, queue_id, first, count)
     if total <= max_bytes:
         return count, total
-    # The part that does not fit is halved until it is short enough to be looked at one by one: the database adds up as
-    # many rows again, and sends few of them.
+    # The part that does not fit is halved until it is short enough to be examined row by row: the database sums up as
+    # many rows again, but returns few.
     begin, end, total = first, first + count, 0
     while end - begin > LARGE_AT_ONCE:
         middle = (begin + end) // 2
@@ -44,7 +44,7 @@ def measure_fitting(session: Session, queue_id: int, first: int, count: int, max
             end = middle
     for offset, size in session.fetch(f"SELECT log_offset, size {SPAN} ORDER BY log_offset", (queue_id, begin, end)):
         if total + size > max_bytes:
-            # Offsets before it that are not kept any more fit, too.
+            # Deleted offsets before it fit, too.
             return (int(offset) - first, total) if total or offset > first else (1, size)
         total += size
     return end - first, total
@@ -65,13 +65,13 @@ def read_offsets(
 def read_fitting(
     session: Session, topic: str, queue_no: int, queue_id: int, offsets: Sequence[int], most: int, max_bytes: int
 ) -> tuple[list[LogMessage], int | None]:
-    """The first messages at some ascending offsets that are still kept, as far as there is room; at least one.
+    """The first messages at some ascending offsets that are still kept, as far as they fit; at least one.
 
-    Mostly they are read at once. Bodies that are large for the room, and those behind `most` messages, are left out
-    then, so that it never costs more than twice of what there is room for.
+    Mostly they are read at once. Bodies that are large for the limit, and those after `most` messages, are omitted
+    then, so that it never costs more than twice the limit.
 
     Returns:
-        The messages, and the offset of the first one that there is no room for.
+        The messages, and the offset of the first one that does not fit.
     """
     if len(offsets) == 1:
         return read_offsets(session, topic, queue_no, queue_id, offsets), None
@@ -95,7 +95,7 @@ def read_fitting(
 def pieces_of(
     session: Session, queue_id: int, offsets: Sequence[int], max_bytes: int = COPIED_AT_ONCE
 ) -> list[Sequence[int]]:
-    """Ascending offsets in pieces whose messages have at most `max_bytes` together, or are one."""
+    """Ascending offsets in chunks whose messages have at most `max_bytes` together, or are single."""
     if len(offsets) <= 1:
         return [offsets] if offsets else []
     sizes = dict(session.execute_all([chosen_at(queue_id, offsets, "log_offset, size")])[0].rows)

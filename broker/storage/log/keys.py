@@ -30,10 +30,10 @@ def stored_entries(topic_id: int, queue_id: int, offset: int, message_keys: str 
 
 
 def insertion(session: Session, new: Sequence[Entry]) -> list[Statement]:
-    """Statements that add rows; none for none."""
+    """Statements that add rows, if any."""
     return session.insertion("message_key", COLUMNS, sorted(new)) if new else []
 
 
 def deletion(session: Session, old: Sequence[Entry]) -> list[Statement]:
-    """Statements that take rows out by primary key; none for none."""
+    """Statements that delete rows by primary key, if any."""
     return session.deletion_of("message_key", COLUMNS, sorted(old))

@@ -1,4 +1,4 @@
-"""The log: dense offsets given out under the queue's lock, and appending ordinary messages."""
+"""The log: dense offsets assigned under the queue's lock, and appending ordinary messages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, 
 
 
 def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """Takes the next offsets of queues for so many messages with so many bytes of bodies; the first of each.
+    """Takes the next offsets of queues for numbers of messages and bytes of bodies; returns the first of each.
 
-    Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset has seen all
-    below it.
+    Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset sees all below
+    it.
     """
     queue_ids = sorted(wanted)
     taken = session.execute_all(
@@ -58,13 +58,13 @@ def send(
     rotation: int,
     free: FreeQueues | None = None,
 ) -> list[Place | Duplicate | BrokerError]:
-    """Appends ordinary messages, or puts them among the scheduled ones; where each is.
+    """Appends or schedules ordinary messages; returns the place of each.
 
-    Ids that were sent before answer with their old place; another content under such an id is refused, and so is the
-    id of a transaction that waits, or was rolled back. Where another message owns a dedup_key, the answer tells of
-    that one. With `free`, no queue is waited for: messages whose queues are held by others are answered RowsHeld.
+    Resent ids return their original place; other content under such an id is refused, and so is the id of a transaction
+    that is pending or rolled back. If another message owns a dedup_key, the outcome has that one's place. With `free`,
+    no queue is waited for: messages whose queues are locked by other sessions get RowsHeld.
     """
-    # What goes into the log at once finds the queue's row gone with its topic.
+    # Messages for the log detect a deleted topic by the missing row of the queue.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
@@ -114,7 +114,7 @@ def send(
 def _choose_queues(
     work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, rotation: int, free: FreeQueues | None
 ) -> tuple[dict[bytes, int], dict[bytes, RowsHeld]]:
-    """Queues of the messages that go into the log at once; and which of them all fitting queues are held for."""
+    """Queues of the messages that go into the log at once; and the messages whose suitable queues are all locked."""
     queues: dict[bytes, int] = {}
     waiting: dict[bytes, RowsHeld] = {}
     for item in work:
@@ -133,10 +133,10 @@ def _choose_queues(
 def _stored_meanwhile(
     session: Session, work: Sequence[SendWork], own: Sequence[bytes], directory: Directory
 ) -> tuple[dict[bytes, Place | Duplicate | BrokerError], set[int]]:
-    """Answers to messages that own their dedup_key already, which nobody else can have taken in their name.
+    """Outcomes of messages that already own their dedup_key: they were stored before under the same id.
 
-    They were stored since their ids were looked up, by another broker or by a COMMIT that got no answer; or their op
-    records are past retention. Also tells which items have another content than what was stored.
+    They were stored since their ids were looked up, by another broker or by a COMMIT without an answer; or their op
+    records are past retention. Also returns the items whose content differs from what was stored.
     """
     before, taken, _ = _sent_before(session, own, ())
     answers: dict[bytes, Place | Duplicate | BrokerError] = {i: Duplicate(i, 0, None) for i in own}
@@ -153,9 +153,9 @@ def _stored_meanwhile(
 def _sent_before(
     session: Session, ids: Sequence[bytes], topic_ids: Collection[int]
 ) -> tuple[dict[bytes, Place], set[bytes], set[int]]:
-    """Where messages with these ids went; the ids of transactions that released none; and which topics are gone.
+    """Places of messages with these ids; the ids of transactions that released none; and the deleted topics.
 
-    The other topics stay until the transaction ends.
+    The other topics are locked against deletion until the transaction ends.
     """
     held = [topics.holding(session, topic_ids)] if topic_ids else []
     ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)

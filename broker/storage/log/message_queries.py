@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
-# Entries of the index that are looked at for one page; few of them are left out.
+# Index entries that are read for one page; few of them do not match.
 _EXAMINED = 1000
 
 
@@ -40,7 +40,7 @@ def find_message(session: Session, transaction_id: bytes, position: int, directo
         return None
     state = TransactionState(op[0])
     places = rows.decode_released(op[1])
-    # A rollback can come before its messages.
+    # A rollback can arrive before its messages.
     if position >= max(op[2], len(places), 1):
         return None
     found = FoundMessage(state)

@@ -1,4 +1,4 @@
-"""Finding offsets by the time at which their messages became visible."""
+"""Finds offsets by the time at which their messages became visible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -> int:
     """The first offset in [low, high) that became visible at a time or later; `high` where there is none.
 
-    Halves the range by primary key: offsets are dense, and what lies behind was stored later (up to the difference of
-    two brokers' clocks).
+    Binary search by primary key: offsets are dense, and later ones were stored later (up to the difference of two
+    brokers' clocks).
     """
     while low < high:
         middle = (low + high) // 2
@@ -25,7 +25,7 @@ def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -
             (queue_id, middle),
         )
         if row is None or row[0] >= high:
-            high = middle  # Retention took what was there.
+            high = middle  # Deleted by retention.
         elif row[1] >= time:
             high = middle
         else:

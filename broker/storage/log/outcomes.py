@@ -1,4 +1,4 @@
-"""Where transactions stand: undecided, or decided with their messages at places."""
+"""States of transactions: undecided, or decided with the places of their messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RecordedOutcome(NamedTuple):
-    """State and places of a transaction; without a verdict it has no places, and no state is known past retention."""
+    """State and places of a transaction; without a verdict it has no places, and past retention no state."""
 
     state: TransactionState | None
     released: Sequence[Place]
@@ -26,7 +26,7 @@ class RecordedOutcome(NamedTuple):
         return self.state in {TransactionState.PREPARED, TransactionState.PARKED}
 
     def place(self, position: int) -> Place | None:
-        """Where a message of it is."""
+        """Place of one of its messages."""
         return self.released[position] if position < len(self.released) else None
 
 
@@ -34,9 +34,9 @@ UNKNOWN = RecordedOutcome(None, ())
 
 
 def recorded_outcomes(session: Session, ids: Collection[bytes]) -> dict[bytes, RecordedOutcome]:
-    """Where transactions stand; those that nothing is known of are left out. By primary key."""
+    """States of transactions; unknown ones are omitted. By primary key."""
     wanted = sorted(ids)
-    # The half messages first: from there a transaction goes to the op records, never back.
+    # The half messages first: a transaction moves from there to the op records, never back.
     found: dict[bytes, RecordedOutcome] = {}
     for transaction_id, check_state in session.fetch_in(
         f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"

@@ -1,4 +1,4 @@
-"""Messages by their offsets: the statements that read them, and what their rows hold."""
+"""Messages by their offsets: statements that read them, and parsing of their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.message import LogMessage
 
 SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
-"""Of a queue's messages those from an offset up to another. Range of the primary key."""
+"""Condition for a queue's messages between two offsets. Range of the primary key."""
 _CANDIDATE_COLUMNS = (
     "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
 )
@@ -29,7 +29,7 @@ def sizes_of(queue_id: int, first: int, count: int) -> Statement:
 def range_of(queue_id: int, first: int, count: int, largest: int | None = None) -> Statement:
     """The messages at [first, first + count) that are still kept, by offset. Range of the primary key.
 
-    Bodies of more than `largest` bytes are left out.
+    Bodies of more than `largest` bytes are omitted.
     """
     columns = rows.READ_COLUMNS
     if largest is not None:
@@ -71,7 +71,7 @@ def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> l
 def plain_messages(
     topic: str, queue_no: int, found: Iterable[Sequence[Any]], max_bytes: int
 ) -> list[LogMessage] | None:
-    """The messages in the rows of `range_of`; None where one has a message group, or they are too large together."""
+    """The messages in the rows of `range_of`; None if one has a message group, or they are too large together."""
     messages = log_messages(topic, queue_no, found)
     if any(message.body is None or message.message_group is not None for message in messages):
         return None
@@ -79,7 +79,7 @@ def plain_messages(
 
 
 def candidates_in(queue_id: int, first: int, count: int) -> Statement:
-    """What is known of the messages at [first, first + count) without their bodies. Range of the primary key."""
+    """The messages at [first, first + count) without their bodies. Range of the primary key."""
     return Statement(f"SELECT {_CANDIDATE_COLUMNS} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
 
 

@@ -1,4 +1,4 @@
-"""Reading a queue from an offset on: all of it, or what a filter wants; its bytes; and where each queue ends."""
+"""Reads a queue from an offset on, optionally with a filter; its size; and the ends of queues."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 EXAMINED_AT_ONCE = 1024
 _EXAMINED_PER_CALL = 16
 MEASURED_AT_ONCE = 100_000
-"""Messages whose sizes are added up in one call; their rows are read for it."""
+"""Messages whose sizes are summed up in one call; their rows are read for it."""
 _BOUNDS = "SELECT min_offset, next_offset, stored_bytes FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
 
 
 class _Room(NamedTuple):
-    """How much may be read at a time: messages, bytes of their bodies, and messages where these are small."""
+    """Limits of one read: messages, bytes of their bodies, and messages if these are small."""
 
     messages: int
     bytes: int
@@ -48,7 +48,7 @@ def read_queue(
     max_bytes: int,
     wanted: Filter | None = None,
 ) -> QueueSlice[list[LogMessage]]:
-    """Reads from an offset on, or from the first one kept; what a filter does not want is skipped."""
+    """Reads from an offset on, or from the first one kept; messages that do not match a filter are skipped."""
     return _read(session, topic, queue_no, offset, _Room(limit, max_bytes, limit), wanted, log_messages)
 
 
@@ -61,7 +61,7 @@ def read_columns(
     max_bytes: int,
     wanted: Filter | None = None,
 ) -> QueueSlice[LogColumns]:
-    """Reads the same messages as `read_queue`, by columns; more at a time where they are small."""
+    """Reads the same messages as `read_queue`, by columns; more at a time if they are small."""
     room = _Room(min(limit, LARGE_AT_ONCE), max_bytes, limit)
     return _read(session, topic, queue_no, offset, room, wanted, rows.log_columns)
 
@@ -87,7 +87,7 @@ def _read(
     waiting = max_offset - first
     if waiting <= 0:
         return QueueSlice(made(topic.name, queue_no, ()), min_offset, max_offset, first)
-    # As many as fit if they are like the others, so that a look at their sizes would mostly cost for nothing.
+    # As many as fit at the average size, so that reading the sizes first is mostly unnecessary.
     likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes)
     count = min(waiting, room.small_messages, max(1, likely))
     small = session.execute_all([small_in(queue_id, first, count, 2 * room.bytes // count)])[0].rows
@@ -96,14 +96,14 @@ def _read(
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
-        # Retention was here meanwhile: the reader must learn that messages are gone.
+        # Retention has deleted messages meanwhile: the reader must detect that.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
     return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + count)
 
 
 def _fitting_rows(found: Sequence[tuple[Any, ...]], first: int, max_bytes: int) -> Sequence[tuple[Any, ...]]:
-    """Those at the offsets from `first` on, up to the first one that is not there, as far as they fit."""
+    """The rows from `first` on, up to the first gap, as far as they fit."""
     size = 0
     for index, row in enumerate(found):
         size += len(row[-1])
@@ -121,10 +121,10 @@ def _wanted(
     room: _Room,
     wanted: Filter,
 ) -> tuple[Sequence[tuple[Any, ...]], int]:
-    """The rows that a filter wants, from `first` on, and where to go on."""
+    """The rows that match a filter, from `first` on, and where to continue."""
     queue_id = topic.queue_ids[queue_no]
     limit, max_bytes = room.messages, room.bytes
-    # Bounded, so that a filter that nothing passes, or that is slow, does not hold up the others for long.
+    # Bounded, so that a filter without matches, or a slow one, does not delay others for long.
     steps = Steps()
     end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
     chosen: list[int] = []
@@ -153,7 +153,7 @@ def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequenc
 def measure_queue(
     session: Session, topic: Topic, queue_no: int, offset: int, end: int | None, max_bytes: int | None
 ) -> QueueMeasure:
-    """How many bytes of bodies the part [offset, end) of a queue has, or where it ends to have at most `max_bytes`.
+    """Size of the part [offset, end) of a queue in bytes of bodies, or the offset at which it reaches `max_bytes`.
 
     Raises:
         NotFound: The topic was deleted.
@@ -179,6 +179,6 @@ def _deleted(topic: Topic) -> NotFound:
 
 
 def queue_heads(session: Session) -> dict[Queue, int]:
-    """Where each queue ends; those of deleted topics are left out. Reads the small table `queue`."""
+    """The end of each queue, without those of deleted topics. Reads the small table `queue`."""
     found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue WHERE deleted_at IS NULL")
     return {(topic_id, queue_id): head for topic_id, queue_id, head in found}

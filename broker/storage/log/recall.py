@@ -1,7 +1,7 @@
-"""Recalls: taking back messages that wait for their time.
+"""Recalls of scheduled messages.
 
-Whoever deletes the row of a scheduled message decides what becomes of it, a recall or the move into the log. Rows are
-locked in the order in which the move locks them: scheduled messages by time, then op records by id.
+The transaction that deletes the row of a scheduled message decides between a recall and the move into the log. Rows are
+locked in the order of the move: scheduled messages by time, then op records by id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int | BrokerError]:
-    """Takes messages back; when each was recalled. Those that were recalled before answer with that time."""
+    """Recalls messages; returns the time of each recall. For messages recalled before it is the original time."""
     standing = recorded_outcomes(session, {item.transaction_id for item in work})
     waiting = sorted(
         {
@@ -47,7 +47,7 @@ def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int |
     )
     if waiting:
         _take_back(session, waiting, now)
-        # Of what went into the log meanwhile the op record has the place.
+        # The op record has the place of messages moved into the log meanwhile.
         standing = recorded_outcomes(session, {item.transaction_id for item in work})
     return [_outcome(item, standing) for item in work]
 

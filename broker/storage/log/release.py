@@ -1,6 +1,6 @@
-"""Half messages on their way out: into the log, or among the scheduled messages where their time has not come.
+"""Releases half messages: into the log, or into the scheduled messages if they are delayed.
 
-Bodies do not travel: the database copies them, at places that are worked out here.
+Bodies are copied inside the database, to places computed here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JOINED = (
 INTO_LOG = f"INSERT INTO message ({rows.MESSAGE_COLUMNS})"
 _RELEASE = f"p.queue_id, p.log_offset, h.transaction_id, h.position, {_CONTENT}, h.born_at, {{now}}{_JOINED}"
 _PLACES = "p (transaction_id, position, queue_id, log_offset)"
-# A lone one needs no table of places, which costs as much as the rest.
+# A single one needs no table of places, which costs as much as the rest.
 _RELEASE_ONE = (
     f"{INTO_LOG} SELECT ?, ?, transaction_id, position, {rows.CONTENT}, born_at, ? FROM half_message"
     " WHERE transaction_id = ? AND position = ?"
@@ -50,7 +50,7 @@ HALF_COLUMNS = "topic_id, queue_no, NULLIF(priority, 0), size, message_keys, del
 
 
 class HalfRow(NamedTuple):
-    """What must be known of a half message to release or drop it; the values of HALF_COLUMNS."""
+    """Data needed to release or drop a half message; the values of HALF_COLUMNS."""
 
     topic_id: int
     queue_no: int | None
@@ -63,13 +63,13 @@ class HalfRow(NamedTuple):
 
 @dataclass(slots=True)
 class Release:
-    """Offsets are taken; the statements that copy the half messages are still to be run.
+    """A release with assigned offsets, whose copying statements are still to be run.
 
     Attributes:
         statements: they copy the half messages; then they add the index of keys.
         places: where each half message of a transaction will be, by position.
         count: half messages that are copied.
-        copies: how many of the statements copy.
+        copies: number of copying statements.
         later: topics of messages that are scheduled.
     """
 
@@ -80,10 +80,10 @@ class Release:
     later: set[int]
 
     def check(self, answers: Sequence[Answer]) -> None:
-        """Raises an error unless all were copied; the database transaction is undone then.
+        """Raises an error unless all were copied; the database transaction is rolled back then.
 
         Raises:
-            NotFound: the topic of one that waits is gone: a broker of an earlier version took its half message in.
+            NotFound: the topic of a scheduled one was deleted: a broker of an earlier version stored its half message.
             RuntimeError: some are missing.
         """
         if self.later and {row[0] for row in answers[-1].rows} != self.later:
@@ -106,9 +106,9 @@ def take_places(
     rotation: int,
     free: FreeQueues | None = None,
 ) -> Release:
-    """Takes the offsets of all half messages of these transactions whose time has come.
+    """Takes the offsets of all due half messages of these transactions.
 
-    With `free`, in queues of it; there is one for each of them.
+    With `free`, in its queues; there is one for each of them.
     """
     known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
     queue_ids: dict[tuple[int, int | None, int | None], int] = {}
@@ -148,7 +148,7 @@ def take_places(
                 entries += keys.stored_entries(half.topic_id, queue_id, offset, half.message_keys)
     copies = _into_log(session, copied, now) + _into_schedule(session, waiting)
     statements = copies + keys.insertion(session, entries)
-    # What goes into the log finds its queue gone with its topic; what waits has no queue yet.
+    # Messages for the log detect a deleted topic by the missing queue; scheduled ones have no queue yet.
     later = {halves[i][position].topic_id for i, position in waiting}
     if later:
         statements.append(topics.asking(later))

@@ -1,4 +1,4 @@
-"""Appending messages of the log to the log once more: as dead letters, or back at their topic."""
+"""Appends messages of the log again: as dead letters, or to their topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def append(
     session: Session, topic: Topic, queue_id: int, copied: Sequence[tuple[LogMessage, dict[str, str]]], now: int
 ) -> int:
-    """Appends messages, with these properties, to a queue; they keep identity and content. The offset of the first."""
+    """Appends messages, with these properties, to a queue; identity and content are kept. Returns the first offset."""
     size = sum(len(message.body) for message, _ in copied)
     first = take_offsets(session, {queue_id: (len(copied), size)})[queue_id]
     new, entries = [], []

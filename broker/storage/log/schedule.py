@@ -1,8 +1,8 @@
-"""Scheduled messages: moving those whose time has come into the log.
+"""Scheduled messages: moves due ones into the log.
 
-Any broker may move them. Whoever does holds the row 'scheduler' of maintenance_turn for as long as its database
-transaction lasts, and others pass by: so messages are moved in their order, and the death of a broker, which ends its
-transaction, holds up nobody. A move that is repeated finds the rows gone.
+Any broker may move them. It locks the row 'scheduler' of maintenance_turn for the duration of its database transaction,
+and other brokers skip the move: so messages are moved in order, and a broker's death, which ends its transaction, does
+not block others. A repeated move finds the rows deleted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOVE = (
 _EARLIEST = "SELECT MIN(deliver_at) FROM scheduled_message"
 
 LATER = 500_000
-"""Microseconds until what could not be moved is looked at again."""
+"""Microseconds until messages that could not be moved are retried."""
 SET_APART_FOR = 30.0
 
 
@@ -65,22 +65,22 @@ class _Due(NamedTuple):
 
 
 class SetApart:
-    """Topics whose messages cannot be moved: they are left out for some time, so that the others' can."""
+    """Topics whose messages cannot be moved: they are skipped for some time, so that others are moved."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes a clock that tells seconds."""
+        """Takes a clock in seconds."""
         self._clock = clock
         self._until: dict[int, float] = {}
 
     def add(self, topic_id: int) -> None:
-        """Leaves a topic out from now on."""
+        """Skips a topic from now on."""
         self._until[topic_id] = self._clock() + SET_APART_FOR
         logger.warning(
             "the delayed messages of topic %d cannot be moved; they are tried again in %.0f s", topic_id, SET_APART_FOR
         )
 
     def topics(self) -> set[int]:
-        """Those that are left out now."""
+        """The currently skipped topics."""
         if self._until:
             now = self._clock()
             self._until = {topic_id: until for topic_id, until in self._until.items() if until > now}
@@ -105,18 +105,18 @@ def move_due(
     without: Collection[int] = (),
     free: FreeQueues | None = None,
 ) -> Moved:
-    """Moves messages that are due into the log, in the order of their times, as many as go in one transaction.
+    """Moves due messages into the log, in the order of their times, as many as fit into one transaction.
 
     Args:
-        session: in whose transaction.
+        session: a transaction.
         now: the database's time.
         directory: the topics.
         rotation: chooses among queues.
-        at_once: the most messages.
-        bytes_at_once: the most bytes of bodies, if it is more than one message.
-        only: moves those of this topic.
-        without: leaves out those of these topics.
-        free: waits for no row: messages that others hold, or whose queues they hold, are left for later.
+        at_once: maximum number of messages.
+        bytes_at_once: maximum bytes of bodies, if it is more than one message.
+        only: only those of this topic.
+        without: not those of these topics.
+        free: does not wait for locks: locked messages, and those whose queues are locked, are deferred.
     """
     if not _take_turn(session):
         return Moved(busy=True)
@@ -132,7 +132,7 @@ def move_due(
     if not due:
         following = earliest(session)
         if following is not None and following <= now:
-            following = now + LATER  # What is due had to be left.
+            following = now + LATER  # Due messages had to be deferred.
         return Moved(next_due=following)
     try:
         return _move(session, due, now, directory, rotation, free)
@@ -153,13 +153,13 @@ def _take_turn(session: Session) -> bool:
 
 
 def due_topics(session: Session, now: int) -> list[int]:
-    """The topics of all messages that are due. Reads them."""
+    """The topics of all due messages. Reads them."""
     query = f"SELECT DISTINCT topic_id FROM scheduled_message{session.dialect.by_key} WHERE deliver_at <= ?"
     return sorted(row[0] for row in session.fetch(query, (now,)))
 
 
 def _held(session: Session, due: Sequence[_Due], directory: Directory, rotation: int, free: FreeQueues) -> set[int]:
-    """The topics that have a message whose queues are all held by others."""
+    """The topics with a message whose queues are all locked by other sessions."""
     topics = directory.by_ids(session, {message.topic_id for message in due})
     wanted = {(message.topic_id, message.queue_no, message.priority) for message in due if message.topic_id in topics}
     return {which[0] for which in wanted if free.choose(topics[which[0]], *which[1:], rotation) is None}
@@ -244,7 +244,7 @@ def _move(
 def _place(
     session: Session, due: Sequence[_Due], topics: Mapping[int, Topic], rotation: int, free: FreeQueues | None
 ) -> list[InLog]:
-    """Chooses queues, one for each topic and priority, and takes offsets; the places."""
+    """Chooses queues, one for each topic and priority, and takes offsets; returns the places."""
     queue_ids: list[int] = []
     chosen: dict[tuple[int, int | None, int], int] = {}
     wanted: dict[int, tuple[int, int]] = {}
@@ -269,7 +269,7 @@ def _place(
 
 
 def _lone(due: Sequence[_Due], placed: Sequence[InLog]) -> dict[bytes, str]:
-    """What op records tell from now on, of transactions that have one message, as far as this batch shows that."""
+    """New op records of transactions with a single message, as far as this batch shows that."""
     lone: dict[bytes, str] = {}
     for message, place in zip(due, placed, strict=True):
         if message.position == 0:
@@ -278,7 +278,7 @@ def _lone(due: Sequence[_Due], placed: Sequence[InLog]) -> dict[bytes, str]:
 
 
 def _released(session: Session, due: Sequence[_Due], placed: Sequence[InLog]) -> list[tuple[bytes, str]]:
-    """What the op records of moved messages tell from now on. Locks them: a recall may change them as well."""
+    """New op records of moved messages. Locks them: a recall may change them as well."""
     places: dict[bytes, list[Place]] = {}
     for transaction_id, text in lock_ops(session, {message.transaction_id for message in due}):
         places[transaction_id] = list(rows.decode_released(text))

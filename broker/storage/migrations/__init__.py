@@ -1,4 +1,4 @@
-"""The version of a database's tables: what it is, what this broker needs, and how one becomes the other."""
+"""The version of a database's tables: the current one, the required one, and the upgrade."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def newest() -> str:
-    """The version that this broker needs: files of versions begin with theirs."""
+    """The version that this broker requires; file names of versions begin with theirs."""
     return max(file.stem.partition("_")[0] for file in Path(__file__).parent.glob("versions/[0-9]*.py"))
 
 
 def current(database: Database) -> str | None:
-    """The version a database is at; None when it has no tables yet, or only some of the first version.
+    """The version of a database; None if it has no tables yet, or only some of the first version.
 
     Raises:
-        ConfigurationError: the database cannot be asked.
+        ConfigurationError: the database cannot be queried.
     """
     with explained(database):
         return _current(database)
@@ -44,19 +44,19 @@ def _current(database: Database) -> str | None:
 def migrate(database: Database) -> None:
     """Creates or upgrades the tables. Brokers that start together take turns.
 
-    What an earlier migration left when it was cut off is finished.
+    An interrupted earlier migration is completed.
 
     Raises:
-        ConfigurationError: the database is newer than this broker, or has tables of the same names from elsewhere, or
-            another migration does not end, or the database does not let this one end: a right is missing, the
-            connection is lost, something else holds the tables.
+        ConfigurationError: the database is newer than this broker, or has foreign tables of the same names, or another
+            migration does not end, or this one cannot be completed: a permission is missing, the connection is lost,
+            another session locks the tables.
     """
     if database.volatile and not database.names.prefix:
         from broker.storage.migrations.creating import create  # noqa: PLC0415 - for tests
 
         create(database, newest())
     elif current(database) != newest():
-        # Loaded where it has something to do: that takes as long as the rest of the broker.
+        # Imported only if needed: that takes as long as the rest of the broker.
         from broker.storage.migrations.upgrading import upgrade  # noqa: PLC0415
 
         with explained(database):

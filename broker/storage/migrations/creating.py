@@ -1,7 +1,6 @@
-"""Creating all tables at once, in a database that is new and will never be upgraded: one in memory.
+"""Creates all tables at once, in a new database that will never be upgraded: one in memory.
 
-Alembic alone takes longer to load and run than such a broker takes to start. That both ways lead to the same tables is
-tested.
+Alembic alone takes longer to load and run than such a broker takes to start. A test compares the tables of both ways.
 """
 
 from __future__ import annotations

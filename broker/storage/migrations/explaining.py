@@ -1,4 +1,4 @@
-"""Errors of the database in a migration, in words that tell what to do."""
+"""Explains database errors in a migration, with their remedies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GOES_ON = "What was done stays done: start again, and it goes on from there."
 
 @contextmanager
 def explained(database: Database) -> Iterator[None]:
-    """Raises ConfigurationError instead of an error of the database that somebody can mend."""
+    """Converts database errors that an administrator can fix to ConfigurationError."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The names that versions give to what they make: those of the database that is migrated."""
+"""Names of tables and indexes in versions, with the prefix of the migrated database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(name: str) -> str:
 
 
 def index(name: str) -> str:
-    """The name of an index: in SQLite all tables of a file share the names of indexes."""
+    """The name of an index: in SQLite all tables of a file share one namespace of indexes."""
     return table(name) if op.get_bind().dialect.name == "sqlite" else name
 
 

@@ -1,8 +1,8 @@
-"""Migrations that go on where an earlier one was cut off.
+"""Migrations that resume where an earlier one was interrupted.
 
-The servers end a transaction at each DDL statement, and the version is written behind the last statement of a
-version. So a version that was cut off begins again, and finds part of what it makes. Each DDL statement is carried out
-as a whole or not at all, by the servers as well, so a look at what is there tells what is left to do.
+The servers commit at each DDL statement, and the version is written after the last statement of a version. So an
+interrupted version is run again, and finds part of its changes. Each DDL statement is atomic, on the servers as well,
+so the existing tables show what is left to do.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _INDEXES = sa.text(
 
 
 def resume(context: MigrationContext) -> None:
-    """Has the operations of all versions look first what is there already.
+    """Makes the operations of all versions check first what exists already.
 
     SQLite needs none of this: there all versions are one transaction.
     """
     found = context.impl
     if isinstance(found, MySQLImpl):
-        # Only here, not under the dialect's name: a program that holds a broker may have migrations of its own.
+        # Only here, not under the dialect's name: a program that embeds a broker may have its own migrations.
         context.impl = ResumingImpl(
             context.dialect,
             context.connection,
@@ -46,16 +46,16 @@ def resume(context: MigrationContext) -> None:
 
 
 class ResumingImpl(MySQLImpl):
-    """Carries out what is not there yet.
+    """Applies only missing changes.
 
-    What changes a column is not looked at: repeating it changes nothing, and the servers notice that by themselves.
+    Changes of columns are not checked: repeating them has no effect, and the servers detect that.
     """
 
     def create_table(self, table: sa.Table, **rest: Any) -> None:
-        """Creates a table; one that is there must be that table.
+        """Creates a table; an existing one must be the same.
 
         Raises:
-            ConfigurationError: somebody else's table has the name.
+            ConfigurationError: a foreign table has the name.
         """
         found = self._columns(table.name)
         if not found:
@@ -95,7 +95,7 @@ class ResumingImpl(MySQLImpl):
             super().create_index(index, **rest)
 
     def drop_index(self, index: sa.Index, **rest: Any) -> None:
-        """Drops an index. Where one of the same name follows, a repetition drops that and makes it again."""
+        """Drops an index. If a new one of the same name follows, a repetition drops that and re-creates it."""
         if str(index.name) in self._indexes_of(index):
             super().drop_index(index, **rest)
 

@@ -1,4 +1,4 @@
-"""Bringing a database's tables to the version this broker needs, with Alembic."""
+"""Upgrades a database's tables to the required version, with Alembic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _one_at_a_time = threading.Lock()
 USUAL_VERSIONS = "alembic_version"
-"""Where Alembic keeps versions unless told otherwise; applications do."""
+"""Alembic's default table of versions, which applications may use."""
 
 
 def config(names: TableNames) -> Config:
@@ -33,7 +33,7 @@ def config(names: TableNames) -> Config:
 
 def upgrade(database: Database) -> None:
     """Creates or upgrades the tables; see migrate."""
-    # Alembic keeps the migration at work in module variables.
+    # Alembic keeps the current migration in module variables.
     with _one_at_a_time, database.sqlalchemy_engine().connect() as connection:
         database.dialect.take_migration_turn(connection, str(database.url.database))
         _upgrade(connection, config(database.names))
@@ -57,10 +57,10 @@ def _upgrade(connection: sa.Connection, settings: Config) -> None:
 
 
 def _taken_over(connection: sa.Connection, names: TableNames, known: set[str]) -> str | None:
-    """The version of tables that were made when Alembic's usual table of versions was used; from now on it is ours.
+    """The version of tables created when Alembic's default table was used; it is moved to halfmq's own table.
 
     Raises:
-        ConfigurationError: nothing was made yet, and tables of somebody else have the names that ours would have.
+        ConfigurationError: nothing was created yet, and foreign tables have the required names.
     """
     there = {name.lower() for name in sa.inspect(connection).get_table_names()}
     version: str | None = None

@@ -1,1 +1,1 @@
-"""Forgetting: what is old, and topics that were deleted."""
+"""Retention: expired data, and deleted topics."""

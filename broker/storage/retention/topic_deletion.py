@@ -1,7 +1,7 @@
-"""Deleting topics: a short transaction that makes one vanish, then its messages in pieces, whatever dies in between.
+"""Deletes topics: a short transaction hides the topic, then its messages are deleted in batches, crash-safe.
 
-A deleted topic's row stays until all of it is gone, under a name that no client can use; `deleted_at` is set in it and
-in the rows of its queues, so that nobody finds it, and no offset is given out in it any more.
+A deleted topic's row stays until all of its data is deleted, under a name that no client can use; `deleted_at` is set
+in it and in the rows of its queues, so that look-ups do not find it, and no more offsets are assigned in it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 RECONNECT_TIMEOUT = 10.0
-"""Seconds to try to reach the database, where no broker does this."""
+"""Seconds to retry the database, when not run by a broker."""
 
 
 def delete_topic(session: Session, topic: Topic, now: int) -> None:
-    """Makes a topic vanish; its name is free at once. `sweep` removes what it leaves.
+    """Hides a topic; its name is free at once. `sweep` deletes its data.
 
     Raises:
-        NotFound: it is gone already.
+        NotFound: it was deleted already.
         Refused: half messages, scheduled messages or leases refer to it.
     """
     locked = session.fetch(
@@ -44,9 +44,9 @@ def delete_topic(session: Session, topic: Topic, now: int) -> None:
     if session.fetch("SELECT 1 FROM scheduled_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
         raise _in_use(f"Messages for {topic.name!r} wait for their time; let it come, or recall them, first.")
     queues = [row[0] for row in session.fetch("SELECT queue_id FROM queue WHERE topic_id = ?", (topic.topic_id,))]
-    # First the progress: a pull holds it, and without it nobody hands out more.
+    # First the progress: a pull locks it, and without it no more messages are delivered.
     session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
-    # Leases whose group is gone are nobody's: a broker of an earlier version left them.
+    # Orphaned leases of deleted groups: a broker of an earlier version left them.
     found = session.fetch(f"SELECT DISTINCT group_id FROM lease WHERE queue_id IN ({marks(queues)})", queues)
     leased = {row[0] for row in found}
     if leased and session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(leased)):
@@ -55,7 +55,7 @@ def delete_topic(session: Session, topic: Topic, now: int) -> None:
             " handle them, or delete their groups, first."
         )
     drop_of_groups(session, leased)
-    # Waits for those who are appending to its queues.
+    # Waits for transactions that are appending to its queues.
     session.run("UPDATE queue SET deleted_at = ? WHERE topic_id = ?", (now, topic.topic_id))
     session.run(
         "UPDATE topic SET deleted_at = ?, name = ? WHERE topic_id = ?", (now, f"~{topic.topic_id}", topic.topic_id)
@@ -67,7 +67,7 @@ def _in_use(text: str) -> Refused:
 
 
 def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:
-    """Topics that are deleted and not all gone, from a number on. Reads the small table `topic`."""
+    """Deleted topics with remaining data, from an id on. Reads the small table `topic`."""
     return [
         row[0]
         for row in session.fetch(
@@ -78,7 +78,7 @@ def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:
 
 
 def sweep(session: Session, topic_id: int) -> bool:
-    """Removes a piece of a deleted topic; whether anything of it is left."""
+    """Deletes a part of a deleted topic's data; returns whether any is left."""
     queue = session.fetch_one(
         "SELECT queue_id, min_offset FROM queue WHERE topic_id = ? ORDER BY queue_no LIMIT 1", (topic_id,)
     )
@@ -105,7 +105,7 @@ def sweep(session: Session, topic_id: int) -> bool:
 
 
 def sweep_all(database: Database) -> None:
-    """Removes all that deleted topics left, where no broker does so any more."""
+    """Deletes all data of deleted topics, when no broker does so any more."""
     worker = Worker(database, reconnect_timeout=RECONNECT_TIMEOUT, awaited=False)
     try:
         while worker.transact(_sweep_one):
@@ -115,7 +115,7 @@ def sweep_all(database: Database) -> None:
 
 
 def _sweep_one(session: Session) -> bool:
-    """Removes a piece of what one deleted topic left; whether there was one."""
+    """Deletes a part of one deleted topic's data; returns whether there was one."""
     deleted = deleted_topics(session, 1)
     if deleted:
         sweep(session, deleted[0])

@@ -1,4 +1,4 @@
-"""Forgetting: the heads of queues and old op records, in small pieces by primary key, by one broker at a time."""
+"""Deletes the heads of queues and old op records, in small batches by primary key, by one broker at a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LEAST_OF_QUEUE = 16
 
 
 def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
-    """Whether this broker may do a task now; it keeps the turn for `hold` microseconds."""
+    """Whether it is this broker's turn for a task; it keeps the turn for `hold` microseconds."""
     session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
-    # The row count would not tell: MySQL does not count a row that it set to what it was.
+    # The row count is not usable: MySQL does not count a row with an unchanged value.
     session.run(
         "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
         (broker_id, now + hold, task, broker_id, now),
@@ -52,13 +52,13 @@ def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Hea
 
 
 def _unless_unread(session: Session, queue_id: int, messages: list[Head]) -> list[Head]:
-    """Those of a queue's first messages that no group has to be spared for."""
+    """The first messages of a queue that no group needs to keep."""
     unread = first_unread(session, queue_id)
     return messages if unread is None else [message for message in messages if message.offset < unread]
 
 
 def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> None:
-    """Deletes the messages from the queue's lower bound `first` on, with their keys and what is noted of them.
+    """Deletes the messages from the queue's lower bound `first` on, with their keys and records.
 
     Raises:
         StartOver: another broker moved the bound meanwhile.
@@ -70,10 +70,10 @@ def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messag
         for entry in keys.stored_entries(topic_id, queue_id, message.offset, message.message_keys)
     ]
     session.run("DELETE FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?", (queue_id, first, end))
-    # By primary key, as far as they were dead letters that went back.
+    # By primary key, for redriven dead letters.
     redriven = Statement("DELETE FROM redriven WHERE queue_id = ? AND log_offset < ?", (queue_id, end))
     session.execute_all([*keys.deletion(session, entries), redriven])
-    # Last, for whoever appends to the queue waits from here on.
+    # Last, because appends to the queue wait from here on.
     moved = session.run(
         "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",
         (end, sum(message.size for message in messages), queue_id, first),
@@ -83,7 +83,7 @@ def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messag
 
 
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
-    """Deletes up to CHUNK messages from the head of a queue that are past the topic's retention; how many."""
+    """Deletes up to CHUNK messages past the topic's retention from the head of a queue; returns how many."""
     row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,))
     if row is None:
         return 0
@@ -99,7 +99,7 @@ def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
 
 
 def trim_topic(session: Session, topic: Topic) -> int:
-    """Deletes the oldest messages of a topic that has more bytes than it may, up to about CHUNK of them; how many."""
+    """Deletes the oldest messages of a topic that exceeds its size, up to about CHUNK; returns how many."""
     queues = session.fetch(
         "SELECT queue_id, min_offset, stored_bytes FROM queue WHERE topic_id = ? AND deleted_at IS NULL",
         (topic.topic_id,),
@@ -125,16 +125,16 @@ def trim_topic(session: Session, topic: Topic) -> int:
         if len(own) < len(heads[queue_id]):
             heapq.heappush(oldest, (heads[queue_id][len(own)].stored_at, queue_id))
         elif len(own) == limit:
-            break  # What follows in this queue was not read, and may be older than the other queues' heads.
+            break  # Later messages of this queue were not read, and may be older than the other queues' heads.
     for queue_id in sorted(dropped):
         drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id])
     return sum(map(len, dropped.values()))
 
 
 def trim_ops(session: Session, before: int) -> int:
-    """Deletes up to CHUNK op records decided before a time, with their check history; how many. Uses op_decided.
+    """Deletes up to CHUNK op records decided before a time, with their checks; returns how many. Uses op_decided.
 
-    Those of messages that still wait for their time stay: only they tell where a message to be recalled is.
+    Those of scheduled messages stay: a recall finds its message only by them.
     """
     ids = [
         row[0]
@@ -154,11 +154,11 @@ def trim_ops(session: Session, before: int) -> int:
 
 
 def trim_dedup_keys(session: Session, now: int) -> int:
-    """Deletes up to CHUNK keys that keep nothing out any more; how many. Uses dedup_expires."""
+    """Deletes up to CHUNK expired dedup keys; returns how many. Uses dedup_expires."""
     expired = session.fetch(
         "SELECT topic_id, dedup_hash FROM dedup_key WHERE expires_at <= ? ORDER BY expires_at LIMIT ?", (now, CHUNK)
     )
-    # By primary key, and by the time again: a message may have taken one over.
+    # By primary key, and by the time again: another message may own the key by now.
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND expires_at <= ?"
     session.execute_all([Statement(query, (topic_id, own, now)) for topic_id, own in sorted(tuple(r) for r in expired)])
     return len(expired)

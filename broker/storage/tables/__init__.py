@@ -1,1 +1,1 @@
-"""The tables, their names, and what their rows mean."""
+"""The tables, their names, and the encoding of rows."""

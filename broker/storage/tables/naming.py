@@ -1,7 +1,7 @@
-"""The names of tables in the database: plain, or with a prefix where other programs keep tables beside them.
+"""The names of tables in the database: plain, or with a prefix in a shared database.
 
-Statements are written with the plain names. No column, index or alias has the name of a table, so that each of these
-words in a statement is the table; values are never part of a statement where names are looked for.
+Statements are written with the plain names. No column, index or alias has the name of a table, so that each occurrence
+in a statement is the table; values are never part of a statement when names are replaced.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from functools import cache, lru_cache
 
 VERSIONS = "halfmq_version"
-"""The table that says which version the tables are of."""
+"""The table with the version of the tables."""
 
 
 class TableNames:
-    """How tables, and indexes where their names are the whole database's, are called."""
+    """Names of tables, and of indexes where they share a namespace."""
 
     def __init__(self, prefix: str = "") -> None:
-        """Takes what stands before each name."""
+        """Takes the prefix."""
         self.prefix = prefix
 
     def table(self, name: str) -> str:
@@ -30,11 +30,11 @@ class TableNames:
         return self.prefix + VERSIONS
 
     def all(self) -> list[str]:
-        """The names of all tables but that of versions."""
+        """The names of all tables except that of versions."""
         return [self.prefix + name for name in _plain_names()]
 
     def in_statement(self, sql: str) -> str:
-        """A statement with the names that the tables have."""
+        """A statement with the actual table names."""
         return _renamed(sql, self.prefix) if self.prefix else sql
 
 

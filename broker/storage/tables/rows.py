@@ -1,4 +1,4 @@
-"""Between rows and the domain's values."""
+"""Conversion between rows and values of the domain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
-# The body comes last: what is before it has the same shape in most rows, which the driver makes use of.
+# The body comes last: the values before it have the same shape in most rows, which the row parser exploits.
 READ_COLUMNS = (
     "log_offset, transaction_id, position, tag, message_keys, message_group, properties, born_at, stored_at, body"
 )
@@ -27,7 +27,7 @@ LEASE_COLUMNS = (
 )
 
 NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = 0, 1, 2, 3
-"""What stands in half_message.check_state; at the first position NO_CHECKS means that a sink decides."""
+"""Values of half_message.check_state; at the first position NO_CHECKS means that a sink decides."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -87,7 +87,7 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
 
 
 def decode_properties(encoded: str | None, tag: str | None) -> tuple[dict[str, str], str | None]:
-    """Properties as they were stored, with what the broker keeps among them; and the tag."""
+    """Stored properties, with the broker's own ones; and the tag."""
     if not encoded:
         return {}, tag
     properties: dict[str, str] = json.loads(encoded)
@@ -120,12 +120,12 @@ def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> Lo
 
 
 def _decode_all(column: Sequence[str | None], otherwise: str) -> Any:
-    # One text is taken apart in a quarter of the time of many.
+    # Parsing one text takes a quarter of the time of many.
     return json.loads(f"[{','.join([text or otherwise for text in column])}]")
 
 
 _SCHEDULED, _RECALLED = 0, -1
-"""Instead of a queue's id: what follows is the time and the topic of a scheduled, or of a recalled message."""
+"""Marker instead of a queue's id: time and topic of a scheduled, or of a recalled message follow."""
 
 
 def encode_released(places: Sequence[Place]) -> str:
@@ -153,7 +153,7 @@ def _decoded(first: int, second: int, topic_id: int = 0, due: int = 0) -> Place:
 
 
 def without_time(properties: str | None) -> dict[str, str] | None:
-    """Stored properties without the time of delivery, where there is one: told as a delay, it is never the same."""
+    """Stored properties without the delivery time: computed from a delay, it differs at each send."""
     if properties is None or DELIVER_AT not in properties:
         return None
     decoded: dict[str, str] = json.loads(properties)

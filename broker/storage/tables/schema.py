@@ -1,7 +1,7 @@
 """The tables.
 
 Times are BIGINT microseconds since 1970 (UTC). Texts compare by their bytes (utf8mb4_bin): 'Topic' is not 'topic'.
-Names cannot end in a space (refused at the door), so PAD SPACE has nothing to confuse.
+Names cannot end in a space (validated earlier), so PAD SPACE has no effect.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ metadata = sa.MetaData()
 
 _MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 
-# On SQLite too, a number is never given again: no receipt shall speak for another lease, no consumer for another group.
+# Numbers are never reused, on SQLite too: a receipt must not match another lease, nor a consumer another group.
 _NUMBERED: dict[str, Any] = {**_MYSQL, "sqlite_autoincrement": True}
 
 Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 Body = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 Bits = sa.LargeBinary(1024).with_variant(mysql.VARBINARY(1024), "mysql", "mariadb")
 Text = sa.Text().with_variant(mysql.TEXT(), "mysql", "mariadb")
-# SQLite numbers rows by itself only for INTEGER keys.
+# SQLite generates numbers only for INTEGER keys.
 Counter = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 topic = sa.Table(
@@ -80,7 +80,7 @@ half_message = sa.Table(
     sa.Column("message_group", sa.String(64)),
     sa.Column("properties", Text, comment="JSON object"),
     sa.Column("born_at", sa.BigInteger, nullable=False),
-    # The row at position 0 speaks for the whole transaction; the others have check_state 0 and no times.
+    # The row at position 0 has the check state of the whole transaction; the others have check_state 0 and no times.
     sa.Column(
         "check_state", sa.SmallInteger, nullable=False, comment="0 none, 1 to check, 2 last check sent, 3 parked"
     ),

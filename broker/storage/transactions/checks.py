@@ -1,8 +1,8 @@
-"""The check-back's side of the tables: which transactions are due, counting, answers, parking.
+"""Check-back in the tables: due transactions, counting, answers, parking.
 
-`half_due (check_state, producer_group_id, check_due_at)` leads every scan to the rows it returns: transactions of other
-groups, parked ones and those not yet due are never read. The diff against op_record takes out those that a verdict has
-reached meanwhile.
+Every scan uses `half_due (check_state, producer_group_id, check_due_at)` and reads only the rows it returns:
+transactions of other groups, parked ones and those not yet due are never read. The diff against op_record removes those
+that were decided meanwhile.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
-# Bytes of half messages that are claimed at a time, unless one transaction alone has more. What is claimed is in memory
-# until it is on its way to the producers.
+# Bytes of half messages claimed at a time, unless a single transaction has more. They are in memory until they are sent
+# to producers.
 MOST_BYTES = 16 << 20
 
 # With a column that the index lacks: see Dialect.by_index.
@@ -61,8 +61,8 @@ def claim_due(
 ) -> list[ClaimedCheck]:
     """Counts checks that are due in these groups and returns them, with their half messages, to be sent.
 
-    Brokers that look at the same time take different transactions: rows are claimed by primary key, and rows that
-    another broker holds are skipped. What would be too many bytes at once stays due for the next call.
+    Concurrent brokers claim different transactions: rows are claimed by primary key, and rows locked by another broker
+    are skipped. Transactions beyond the byte limit stay due for the next call.
     """
     due_by = now if due_by is None else due_by
     query = DUE.format(index=session.dialect.by_index("half_due"))
@@ -78,7 +78,7 @@ def claim_due(
     ):
         number, most = count + 1, policy.limit_for(own_limit)
         if number > most:
-            # The limit was lowered meanwhile: no further check, and parked when next looked at.
+            # The limit was lowered meanwhile: no further check, and parked in the next round.
             session.run(
                 "UPDATE half_message SET check_state = ? WHERE transaction_id = ? AND position = 0",
                 (LAST_CHECK_SENT, transaction_id),
@@ -98,7 +98,7 @@ def claim_due(
 
 
 def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:
-    """The first of these transactions, as many as may be in memory at a time; one at least."""
+    """The first of these transactions, as many as may be in memory at a time; at least one."""
     sizes = dict(
         session.fetch_in(
             f"SELECT transaction_id, SUM(size) FROM half_message{session.dialect.by_key} WHERE transaction_id",
@@ -115,9 +115,9 @@ def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:
 
 
 def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, broker_id: str) -> bool:
-    """Whether the COMMIT that counted these checks at `now` worked: then the check history has them.
+    """Whether the COMMIT that counted these checks at `now` took effect: then the check history has them.
 
-    Waits for a COMMIT that is still to come, which holds the rows.
+    Waits for a COMMIT that has not taken effect yet, which locks the rows.
     """
     return any(
         session.fetch(
@@ -144,7 +144,7 @@ def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Di
 
 
 def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
-    """Notes which producer a check went to."""
+    """Records the producer that got a check."""
     session.run(
         "UPDATE transaction_check SET client_id = ? WHERE transaction_id = ? AND check_number = ?",
         (client_id, check.transaction_id, check.check_number),
@@ -152,10 +152,10 @@ def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:
 
 
 def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str) -> None:
-    """Takes back the count of a check that could not be sent; the transaction is due at once again.
+    """Undoes the count of a check that could not be sent; the transaction is due again at once.
 
-    Only the check that this broker claimed at that time, which its history tells: after a COMMIT in doubt this is
-    repeated, and a check of the same number may be on its way from another broker by then.
+    Only the check that this broker claimed at that time, by the check history: after a COMMIT in doubt this is
+    repeated, and another broker may have sent a check of the same number by then.
     """
     own = (check.transaction_id, check.check_number, broker_id, check.sent_at)
     changed = session.run(
@@ -182,9 +182,9 @@ def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str
 
 
 def record_answer(session: Session, transaction_id: bytes, check_number: int, answer: CheckAnswer, now: int) -> None:
-    """Notes a producer's answer; the first one of a check stays.
+    """Records a producer's answer; the first one of a check is kept.
 
-    It may be here before the note of who was asked, and then tells that too.
+    It may arrive before the check's producer is recorded, and then records that, too.
     """
     session.run(
         "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?,"
@@ -245,7 +245,7 @@ def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
 def check_again(
     session: Session, transaction_id: bytes, now: int, policy: CheckPolicy, operator: str, reason: str
 ) -> TransactionOutcome:
-    """Makes a transaction without verdict due for checks again, with a fresh allowance.
+    """Makes a transaction without a verdict due for checks again, with a fresh count.
 
     Raises:
         NotFound: no such transaction.
@@ -288,9 +288,9 @@ def check_again(
 
 
 def was_set_to_check_again(session: Session, transaction_id: bytes, operator: str, reason: str, now: int) -> bool:
-    """Whether the COMMIT of a `check_again` at `now` worked: then the operator's action is there.
+    """Whether the COMMIT of a `check_again` at `now` took effect: then the operator's action is recorded.
 
-    Waits for a COMMIT that is still to come, which holds the half message.
+    Waits for a COMMIT that has not taken effect yet, which locks the half message.
     """
     session.fetch(
         "SELECT 1 FROM half_message WHERE transaction_id = ? AND position = 0" + session.dialect.for_update,

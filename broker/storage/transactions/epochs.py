@@ -1,7 +1,7 @@
 """Sinks: half messages of epochs, released all at once, each epoch once.
 
-The sink's row is locked by whatever changes it, last in Prepare (the half messages are there by then) and first in
-everything else. A transaction of a sink has check_state 0 at its first position too: nobody is asked about it.
+Every change locks the sink's row: last in Prepare (after storing the half messages), first in everything else. A
+transaction of a sink has check_state 0 at its first position too: it is not checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 DECIDED_AT_ONCE = 8
-"""Transactions whose half messages are looked at together: a bound of memory, not of what is committed at once."""
+"""Transactions whose half messages are read together: a memory limit, not a limit of the commit."""
 
 SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
 _OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
@@ -53,7 +53,7 @@ class _Sink:
 
 
 def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
-    """Locks a sink's row, made if need be, and has the query take the sink over where it may.
+    """Locks a sink's row, creating it if needed, and transfers the sink to the query if allowed.
 
     Raises:
         Refused: it belongs to another query.
@@ -77,7 +77,7 @@ def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
 
 
 def exists(session: Session, name: str, *, surely: bool = False) -> bool:
-    """Whether there is a sink of this name; `surely`: waits for whoever makes or deletes it at this time."""
+    """Whether there is a sink of this name; `surely`: waits for a concurrent creation or deletion."""
     return session.fetch_one(SINK + session.dialect.for_update if surely else SINK, (name,)) is not None
 
 
@@ -101,10 +101,10 @@ def prepare(
     *,
     one_by_one: bool = False,
 ) -> list[bool | BrokerError]:
-    """Stores half messages; for each item whether its epoch is committed already, so that nothing was stored.
+    """Stores half messages; returns for each item whether its epoch is committed already, so that nothing was stored.
 
     Raises:
-        StartOver: as `halves.prepare`, whose `one_by_one` this is.
+        StartOver: as in `halves.prepare`, including `one_by_one`.
     """
     outcomes: dict[int, bool | BrokerError] = {}
     looked_at: dict[Epoch, bool | BrokerError | None] = {}
@@ -130,13 +130,13 @@ def prepare(
 
 
 def _refused(session: Session, item: SinkWork, refusal: BrokerError) -> bool | BrokerError:
-    """Why half messages were not stored; or that their epoch is committed, which decided about them a moment ago."""
+    """Why half messages were not stored; or that their epoch was committed concurrently."""
     known = _looked_at(session, item.epoch) if isinstance(refusal, VerdictConflict) else None
     return refusal if known is None else known
 
 
 def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
-    """What can be said without a lock: an epoch that is committed stays so, and a query does not come back."""
+    """The outcome, if known without a lock: a committed epoch stays committed, and a replaced query does not return."""
     row = session.fetch_one(SINK, (epoch.sink,))
     if row is None:
         return None
@@ -149,9 +149,9 @@ def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
 def _enlist(
     session: Session, item: SinkWork, stored: TransactionOutcome, now: int, directory: Directory
 ) -> bool | BrokerError:
-    """Notes half messages that were stored as part of their epoch, unless somebody was quicker meanwhile."""
+    """Records stored half messages as part of their epoch, unless it was committed meanwhile."""
     own = item.halves.transaction_id
-    # A late repetition finds what it wrote released: then there is nothing to drop.
+    # A late repetition finds its messages released: then there is nothing to drop.
     waiting = [own] if stored.state is TransactionState.PREPARED else []
     try:
         sink = _locked(session, item.epoch, now)
@@ -174,7 +174,7 @@ def _enlist(
 def commit(
     session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, rotation: int
 ) -> EpochCommitted:
-    """Releases what these attempts wrote, drops what others did, and notes the epoch as committed.
+    """Releases the messages of these attempts, drops those of others, and records the epoch as committed.
 
     Raises:
         Refused: the sink belongs to another query, or some half messages are not there.
@@ -200,8 +200,8 @@ def commit(
         )
     done = EpochCommitted(already=False)
     winners = [row[0] for row in written if row[1] in attempts]
-    # The queues are locked from the first message released to the end: so that comes last, and as little as can be is
-    # done in between.
+    # The queues are locked from the first released message to the end: so that comes last, with as little work as
+    # possible.
     whole = bulk_release.shapes(session, winners)
     losers = sorted(row[0] for row in written if row[1] not in attempts)
     decide_some(session, losers, now, directory, 0, None)
@@ -217,7 +217,7 @@ def commit(
 
 
 def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
-    """Whether an epoch is committed, once whoever decides about it now is done.
+    """Whether an epoch is committed, after waiting for a concurrent decision.
 
     Raises:
         Refused: the sink belongs to another query.
@@ -226,14 +226,14 @@ def was_committed(session: Session, epoch: Epoch, now: int) -> bool:
 
 
 def abort(session: Session, epoch: Epoch, now: int, directory: Directory, rotation: int) -> bool:
-    """Drops the half messages of an epoch; whether it is committed, and was left alone.
+    """Drops the half messages of an epoch; returns whether it is committed, and unchanged.
 
     Raises:
         Refused: the sink belongs to another query.
     """
     if not exists(session, epoch.sink):
         return False  # Nothing was ever written to it, and an abort does not bind it to a query.
-    # It takes nothing over: a query that lost its sink has nothing there to be dropped.
+    # No take-over: a query that lost its sink has no messages left to drop.
     sink = _locked(session, replace(epoch, take_over=False), now)
     if sink.has(epoch.number):
         return True
@@ -245,7 +245,7 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, rotati
 
 
 def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory) -> int:
-    """How many queues the topic of the first message has."""
+    """Number of queues of the first message's topic."""
     if not winners:
         return 1
     query = "SELECT topic_id FROM half_message WHERE transaction_id = ? AND position = 0"
@@ -254,10 +254,10 @@ def _queues_of(session: Session, winners: Sequence[bytes], directory: Directory)
 
 
 def _spread(winners: Sequence[bytes], queues: int, rotation: int) -> Iterator[tuple[Sequence[bytes], int]]:
-    """The transactions in their order, some at a time, and which queue's turn it is.
+    """The transactions in order, in chunks, with the queue of each chunk.
 
-    All queues get something where there is enough for them. What comes first goes to lower queues, so that two epochs
-    take the locks of one topic's queues in the same order.
+    All queues are used if there are enough transactions. Earlier ones go to lower queues, so that two epochs lock one
+    topic's queues in the same order.
     """
     size = max(1, min(DECIDED_AT_ONCE, -(-len(winners) // queues)))
     starts = range(0, len(winners), size)
@@ -274,7 +274,7 @@ def decide_some(
     rotation: int,
     done: EpochCommitted | None,
 ) -> None:
-    """Commits transactions, counting in `done`, or rolls them back where that is None."""
+    """Commits transactions, counting in `done`, or rolls them back if that is None."""
     for start in range(0, len(ids), DECIDED_AT_ONCE):
         work = [
             VerdictWork(transaction_id, done is not None, VerdictSource.SINK)
@@ -299,7 +299,7 @@ def _count(outcome: TransactionOutcome, done: EpochCommitted, directory: Directo
 
 
 def _in_log(places: Iterable[Place]) -> Iterable[tuple[int, int]]:
-    """The last place in each queue; what is scheduled has none yet."""
+    """The last place in each queue, without scheduled messages."""
     last: dict[int, int] = {}
     for place in places:
         if isinstance(place, InLog):

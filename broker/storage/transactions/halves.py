@@ -1,12 +1,11 @@
-"""Half messages: storing them, and keeping a repetition of Prepare from doing harm.
+"""Half messages: storing them, and making a repeated Prepare idempotent.
 
-The fast path inserts the whole batch and counts: as many new rows as rows given means that nothing was there before.
-The topics are looked at in the same round trip and held until the COMMIT, so none that was deleted through another
-broker takes half messages. After the insert, the op records of the same transactions are looked up. A verdict that
-another broker committed in the meantime is seen then (READ COMMITTED), and the halves it left behind by a late
-repetition are taken out again.
-Ids begin with the time, so there are hardly any op records between the least and the greatest id of a batch: one short
-range is read instead of many keys.
+The fast path inserts the whole batch and counts: as many new rows as given rows means that nothing was stored before.
+The topics are read in the same round trip and locked until the COMMIT, so a topic deleted through another broker
+accepts no half messages. After the insert, the op records of the same transactions are looked up. A verdict that
+another broker committed in the meantime is seen then (READ COMMITTED), and the half messages of a late repetition are
+deleted again. Ids begin with the time, so there are hardly any op records between the smallest and the largest id of a
+batch: one short range is read instead of many keys.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ def prepare(
     """Stores half messages; one outcome per item, in their order.
 
     Args:
-        session: in whose transaction.
+        session: a transaction.
         work: what to store.
         now: the database's time.
-        policy: when transactions are first checked.
+        policy: times of checks.
         directory: the topics.
-        one_by_one: looks at each transaction by itself, not at all together, which costs less where all are new.
+        one_by_one: process each transaction separately, not all together, which is cheaper if all are new.
 
     Raises:
-        StartOver: something was there before, or a topic is gone.
+        StartOver: some were stored before, or a topic was deleted.
     """
     keyed = [
         (item.transaction_id, position, half)
@@ -83,7 +82,7 @@ def prepare(
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
         stored = _prepare_all(session, fresh, now, policy, claims, directory)
         if stored is not None:
-            # What was refused may have been stored long ago, before somebody else took its key over.
+            # A refused one may have been stored long ago, before another message took its key over.
             return [
                 stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
                 for item in work
@@ -100,7 +99,7 @@ def _prepare_all(
     claims: Sequence[deduplication.Reservation],
     directory: Directory,
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
-    """Stores transactions that nobody has seen; None when one of them is there already, or a topic is gone."""
+    """Stores new transactions; None if one of them exists already, or a topic was deleted."""
     if not work:
         return {}
     new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
@@ -144,7 +143,7 @@ _Decided = tuple[int, int, str | None]
 
 
 _OP = "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id"
-# As many op records between ids are cheaper to read than an op record by its key, for each of a usual batch.
+# Up to this many op records in a range are cheaper to read than the op records of a usual batch by key.
 _FEW = 64
 
 
@@ -171,7 +170,7 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
         return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
     state, half_count, released = decided
     if state == TransactionState.COMMITTED and item.first_position + len(item.halves) <= half_count:
-        # The same Prepare again, after its commit: one effect, and the place where it went.
+        # A repeated Prepare after its commit: no effect, and the recorded places.
         return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED, rows.decode_released(released))
     return VerdictConflict(
         f"Cannot prepare: the transaction already has its outcome, {TransactionState(state).name}; "
@@ -228,7 +227,7 @@ def _prepare_one(
 
 
 def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dict[int, Half] | BrokerError:
-    """The half messages that are not stored yet, by position; or why they cannot be."""
+    """The half messages that are not stored yet, by position; or the error."""
     if item.first_position > len(existing):
         return Refused(
             f"first_position is {item.first_position}, but {len(existing)} messages are prepared so far: "
@@ -257,7 +256,7 @@ def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dic
 
 
 def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[int, Half] | BrokerError:
-    """The half messages to be stored, or why they cannot be: a topic is gone."""
+    """The half messages to be stored, or the error: a topic was deleted."""
     for position, half in new.items():
         if half.topic_id in gone:
             return NotFound(
@@ -269,7 +268,7 @@ def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[
 
 
 def _is_same(stored: Sequence[Any], half: Half) -> bool:
-    """Whether a half message is stored already. The first time of delivery stays, whatever a repetition says."""
+    """Whether a half message is stored already. The first delivery time is kept, whatever a repetition has."""
     *others, properties, _ = stored
     body, _, tag, keys, group, own = rows.content(half.message)
     if others != [half.topic_id, body, tag, keys, group]:
@@ -285,13 +284,13 @@ def _stored_size(row: Sequence[Any]) -> int:
 
 
 def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, bytes]:
-    """Diffs half messages against op records; takes out halves that have one.
+    """Diffs half messages against op records; deletes half messages that have one.
 
-    A Prepare that was repeated on another broker can leave such halves when it is overtaken by the verdict between
-    its insert and its look-up. Reads at most `limit` halves, by primary key from `after` on.
+    A Prepare that was repeated on another broker can leave such half messages when it is overtaken by the verdict
+    between its insert and its look-up. Reads at most `limit` halves, by primary key from `after` on.
 
     Returns:
-        How many transactions were swept, and where to go on (empty at the end).
+        The number of swept transactions, and where to continue (empty at the end).
     """
     ids = [
         row[0]

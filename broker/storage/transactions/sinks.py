@@ -1,4 +1,4 @@
-"""Sinks as such: how far one is, forgetting it, and what its epochs left over."""
+"""Sinks: state, deletion, and clean-up of their epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def drop_leftovers(session: Session, before: int, now: int, directory: Directory) -> int:
-    """Drops some half messages that no epoch needs: of past epochs and queries, or older than `before`; how many.
+    """Drops some unneeded half messages: of past epochs and queries, or older than `before`; returns how many.
 
     Uses sink_prepared, and reads the small table `sink` with the first rows of each in sink_transaction.
     """
@@ -27,7 +27,7 @@ def drop_leftovers(session: Session, before: int, now: int, directory: Directory
         " AND (t.generation < s.generation OR (t.generation = s.generation AND t.epoch <= s.committed_epoch)) LIMIT ?",
         (DECIDED_AT_ONCE,),
     )
-    # Whoever holds a sink's row decides about its transactions.
+    # The lock of a sink's row protects its transactions.
     for name in sorted({row[0] for row in found}):
         session.fetch(SINK + session.dialect.for_update, (name,))
     ids = sorted(row[1] for row in found)
@@ -38,7 +38,7 @@ def drop_leftovers(session: Session, before: int, now: int, directory: Directory
 
 
 def delete(session: Session, name: str, now: int, directory: Directory) -> None:
-    """Forgets a sink, and drops its half messages that wait.
+    """Deletes a sink, and drops its uncommitted half messages.
 
     Raises:
         NotFound: there is none of this name.
@@ -62,7 +62,7 @@ def _missing(name: str) -> NotFound:
 
 
 def find(session: Session, name: str) -> SinkState:
-    """How far a sink is.
+    """State of a sink.
 
     Raises:
         NotFound: there is none of this name.

@@ -1,4 +1,4 @@
-"""Looking at transactions: one in full, or those without a verdict in short."""
+"""Look-ups of transactions: one in full, or summaries of those without a verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def transaction(session: Session, transaction_id: bytes, directory: Directory) -> TransactionDetail | None:
-    """All that is known of a transaction; None when nothing is."""
+    """All that is known of a transaction; None if it is unknown."""
     detail = _pending(session, transaction_id, directory)
     op = session.fetch_one(
         "SELECT o.state, o.source, o.decided_at, o.reason, o.released, o.half_count, o.check_count, o.prepared_at,"
@@ -82,7 +82,7 @@ def _state(check_state: int) -> TransactionState:
 
 
 def _still(parked_at: int | None, check_state: int) -> int | None:
-    """Since when a transaction is parked; one that is checked again keeps the time for its timeline."""
+    """Time of parking; a transaction that is checked again keeps it for its timeline."""
     return parked_at if check_state == PARKED else None
 
 

@@ -1,8 +1,8 @@
-"""Verdicts: the op record, the release and the end of the half messages, in one database transaction.
+"""Verdicts: writing the op record, releasing and deleting the half messages, in one database transaction.
 
-The half messages' rows are locked first: whoever decides a transaction holds its halves, so nobody else decides it now.
-Op records are only looked up for transactions without halves; where one is there all the same, its insertion tells, and
-the batch starts over with all of them looked up. Bodies do not travel: the release copies them inside the database.
+The half messages' rows are locked first, so that concurrent verdicts on a transaction are serialised. Op records are
+only looked up for transactions without half messages; if another one has an op record, the insertion detects it, and
+the batch starts over with all of them looked up. Bodies are copied inside the database.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _OP_COLUMNS = (
 
 
 MOST_HALVES = 10_000
-"""Half messages, about, that are decided about in one database transaction; other verdicts are not to wait for more."""
+"""Approximate number of half messages decided in one database transaction, so that other verdicts do not wait long."""
 
 
 class _Open:
-    """A transaction without a verdict, as its half messages tell it."""
+    """A transaction without a verdict, from its half messages."""
 
     __slots__ = ("born_at", "check_count", "group_id", "halves", "of_sink", "parked", "parked_at")
 
@@ -57,19 +57,19 @@ def decide(
     *,
     look_up_all: bool = False,
 ) -> list[TransactionOutcome | BrokerError]:
-    """Records verdicts, releases and drops half messages; one outcome per item, in their order.
+    """Records verdicts, releases and drops half messages; returns one outcome per item, in order.
 
-    With `free`, no queue is waited for: transactions with messages whose queues are held by others are answered
-    RowsHeld. So are, at any time, those that are too much for one database transaction: they come with the next one.
+    With `free`, no queue is waited for: transactions with messages whose queues are locked by other sessions get
+    RowsHeld. So do, at any time, those beyond the size of one database transaction: they are processed in the next one.
 
     Args:
-        session: in whose transaction.
+        session: a transaction.
         work: the verdicts.
         now: the database's time.
         directory: the topics.
         rotation: chooses among queues.
-        free: queues that are not held by others.
-        look_up_all: looks for the op records of all transactions, also of those with half messages.
+        free: queues that are not locked by other sessions.
+        look_up_all: look up the op records of all transactions, also of those with half messages.
 
     Raises:
         StartOver: a transaction with half messages has an op record, and was not looked up.
@@ -97,7 +97,7 @@ def decide(
 def decide_all(
     session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, rotation: int
 ) -> list[TransactionOutcome | BrokerError]:
-    """As `decide`, however much it is, and never starting over: it is part of a larger database transaction."""
+    """As `decide`, without a size limit, and never starting over: it is part of a larger database transaction."""
     ids = sorted({item.transaction_id for item in work})
     outcomes = _decide(session, work, _lock_halves(session, ids), ids, now, directory, rotation)
     if outcomes is None:
@@ -122,7 +122,7 @@ def _decide(
     rotation: int,
     free: FreeQueues | None = None,
 ) -> list[TransactionOutcome | BrokerError] | None:
-    """One outcome per item; None when a transaction that was not looked up has an op record already."""
+    """One outcome per item; None if a transaction that was not looked up has an op record already."""
     recorded = _recorded(session, looked_up) if looked_up else {}
     homeless = _without_topic(session, work, pending, directory)
     waiting = _without_queue(session, work, pending, now, directory, rotation, free) if free else {}
@@ -154,7 +154,7 @@ def _lock_halves(session: Session, ids: Sequence[bytes]) -> dict[bytes, _Open]:
 
 
 def _lock_some_halves(session: Session, ids: Sequence[bytes]) -> tuple[dict[bytes, _Open], int]:
-    """Locks the half messages of the first of these transactions, as many as make sense at once; how many those are."""
+    """Locks the half messages of the first of these transactions, up to a useful number; returns how many."""
     found = _locked(session, ids, f" LIMIT {MOST_HALVES}") if len(ids) > 1 else _locked(session, ids)
     if len(ids) == 1 or len(found) < MOST_HALVES:
         return _by_transaction(found), len(ids)
@@ -179,7 +179,7 @@ def _by_transaction(found: Sequence[Sequence[Any]]) -> dict[bytes, _Open]:
     pending: dict[bytes, _Open] = {}
     for row in found:
         known = pending.get(row[0])
-        if known is None:  # The half at position 0, which comes first.
+        if known is None:  # The half message at position 0, which comes first.
             known = pending[row[0]] = _Open(row)
         known.halves.append(HalfRow._make(row[6:]))
     return pending
@@ -228,7 +228,7 @@ def _apply(
     rotation: int,
     free: FreeQueues | None = None,
 ) -> bool:
-    """Writes verdicts; whether none of these transactions had one."""
+    """Writes verdicts; returns whether none of these transactions had one."""
     committed = sorted(i for i, item in decided.items() if item.commit)
     release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, rotation, free)
     ops = []
@@ -279,7 +279,7 @@ def _apply(
 def _without_topic(
     session: Session, work: Sequence[VerdictWork], pending: dict[bytes, _Open], directory: Directory
 ) -> set[bytes]:
-    """Transactions to be committed that have a message for a topic which was deleted."""
+    """Transactions to be committed with a message for a deleted topic."""
     committing = {item.transaction_id for item in work if item.commit} & pending.keys()
     wanted = {half.topic_id for i in committing for half in pending[i].halves}
     missing = wanted - directory.by_ids(session, wanted).keys()
@@ -297,7 +297,7 @@ def _without_queue(
     rotation: int,
     free: FreeQueues,
 ) -> dict[bytes, RowsHeld]:
-    """Transactions to be committed that have a message whose queues are all held by others."""
+    """Transactions to be committed with a message whose queues are all locked by other sessions."""
     committing = sorted({item.transaction_id for item in work if item.commit} & pending.keys())
     topics = directory.by_ids(session, {half.topic_id for i in committing for half in pending[i].halves})
     waiting: dict[bytes, RowsHeld] = {}

@@ -1,4 +1,4 @@
-"""The databases that halfmq runs on: a class for each, and which one a URL means."""
+"""The supported databases: a class for each, and the one of a URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIALECTS: Mapping[str, Dialect] = {"mysql": MySQL(), "mariadb": MariaDB(), "sqli
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an error raised by a session means, whichever database it came from."""
+    """Classifies an error raised by a session, for any database."""
     for dialect in DIALECTS.values():
         if (found := dialect.failure_of(error)) is not None:
             return found
@@ -30,7 +30,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def waited_in_vain(error: BaseException) -> bool:
-    """Whether another session kept a row locked for longer than one waits."""
+    """Whether a wait for another session's row lock timed out."""
     return any(dialect.waited_in_vain(error) for dialect in DIALECTS.values())
 
 

@@ -1,4 +1,4 @@
-"""What differs between databases: a class for each, with these operations."""
+"""Differences between databases: a class for each, with these operations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Target:
     """A database to connect to.
 
     Attributes:
-        url: where it is.
+        url: of the database.
         answer_timeout: seconds to wait for the answer to one statement.
-        hold_limit: seconds that a session may keep a database transaction open in silence before the server ends it;
-            0 for as long as the server allows by itself.
-        quick: take rows apart in the quicker way; otherwise as the driver does by itself.
+        hold_limit: seconds that a session may keep an idle database transaction open before the server ends it; 0: the
+            server's default.
+        quick: use the faster row parser; otherwise the driver's.
     """
 
     url: URL
@@ -41,39 +41,39 @@ class Target:
 
 
 class Session(Protocol):
-    """What a dialect uses of a session."""
+    """The part of a session that dialects use."""
 
     connection: Any
     cursor: Any
     reading: bool
 
     def run(self, sql: str, values: Row = ()) -> int:
-        """Runs a statement; the number of rows it changed."""
+        """Runs a statement; returns the number of changed rows."""
         ...
 
     def fetch(self, sql: str, values: Row = ()) -> Sequence[tuple[Any, ...]]:
-        """Runs a query; all its rows."""
+        """Runs a query; returns all rows."""
         ...
 
     def fetch_one(self, sql: str, values: Row = ()) -> tuple[Any, ...] | None:
-        """Runs a query; its first row."""
+        """Runs a query; returns its first row."""
         ...
 
 
 class Dialect(ABC):
-    """A database's SQL, its connections, its errors, and the settings that it must have.
+    """A database's SQL, connections, errors, and required settings.
 
     Attributes:
         name: as halfmq names it, such as mysql.
-        what: what a URL names of it: a database, or a file.
-        one_writer: it has one writer at a time and locks as a whole, not by rows.
-        for_update: ends a SELECT that locks the rows it returns.
-        for_share: ends a SELECT that keeps others from changing the rows it returns, and lets them do the same.
-        skip_locked: ends a SELECT that locks rows and skips those locked by others.
+        what: what a URL names: a database, or a file.
+        one_writer: it has one writer at a time and locks the whole database, not rows.
+        for_update: suffix of a SELECT that locks the rows it returns.
+        for_share: suffix of a SELECT with shared locks on the rows it returns.
+        skip_locked: suffix of a SELECT that locks rows and skips those locked by other sessions.
         take_offsets: takes offsets of a queue; values: bytes of the messages, how many, the queue. `offset_after` reads
             its answer.
-        row: stands before each row of VALUES.
-        joined_to: joins two tables in this order, whatever it seems to cost.
+        row: prefix of each row of VALUES.
+        joined_to: joins two tables in this order, whatever the optimizer's estimate.
     """
 
     name: ClassVar[str]
@@ -89,23 +89,23 @@ class Dialect(ABC):
     # SQL
 
     def by_index(self, name: str) -> str:
-        """Behind a table's name in a SELECT: use this index whatever it seems to cost.
+        """Suffix of a table's name in a SELECT: use this index, whatever the optimizer's estimate.
 
-        Statistics of tables that fill and empty are always wrong, and a scan that locks would wait for the rows of all
-        others. MariaDB heeds it in a locking SELECT by primary key only together with ORDER BY that key. MySQL scans
-        the whole index where that has all columns that are asked for: ask for one that it lacks.
+        Statistics of tables that fill and empty are always wrong, and a locking scan would wait for the rows of all
+        other sessions. MariaDB respects it in a locking SELECT by primary key only together with ORDER BY that key.
+        MySQL scans the whole index if it covers all selected columns: select one that it lacks.
         """
         del name
         return ""
 
     @property
     def by_key(self) -> str:
-        """Behind a table's name in a SELECT: reach the rows by primary key."""
+        """Suffix of a table's name in a SELECT: use the primary key."""
         return self.by_index("PRIMARY")
 
     @abstractmethod
     def keep_existing(self, column: str) -> str:
-        """Ends an INSERT that leaves rows alone whose key exists, counting only new rows."""
+        """Suffix of an INSERT that skips rows whose key exists, counting only new rows."""
 
     def given(self, table: str, rows: str) -> tuple[str, str]:
         """A table of given rows for INSERT ... SELECT.
@@ -115,13 +115,13 @@ class Dialect(ABC):
             rows: its rows, `(...),(...)` with `row` before each.
 
         Returns:
-            What stands before SELECT, and what stands in FROM.
+            The text before SELECT, and the one in FROM.
         """
         return f"WITH {table} AS (VALUES {rows}) ", table.partition(" ")[0]
 
     @abstractmethod
     def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
-        """Statements that delete the rows with these (leading) primary keys, touching no others."""
+        """Statements that delete the rows with these (leading) primary keys, without locking others."""
 
     @abstractmethod
     def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
@@ -133,7 +133,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def insertion(self, head: str, rows: Sequence[Row], tail: str) -> list[Statement]:
-        """Statements `head rows tail`, as few as fit; `head` has the names that tables have."""
+        """Statements `head rows tail`, as few as possible; `head` has the final table names."""
 
     def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str, most: int) -> list[Statement]:
         """Statements `head SELECT ...` from a table joined with given rows, of which each takes so many at most."""
@@ -147,7 +147,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def offset_after(self, answer: Answer) -> int:
-        """The offset behind those that `take_offsets` took."""
+        """The offset after those that `take_offsets` took."""
 
     # Transactions and statements
 
@@ -161,7 +161,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def rollback(self, session: Session) -> None:
-        """Undoes everything since `begin`."""
+        """Rolls everything since `begin` back."""
 
     @abstractmethod
     def execute(self, cursor: Any, sql: str, values: Row) -> None:
@@ -169,7 +169,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
-        """Runs statements in their order, in as few round trips as fit; `named` gives tables the names they have."""
+        """Runs statements in their order, in as few round trips as possible; `named` maps table names."""
 
     @abstractmethod
     def now(self, session: Session) -> int:
@@ -183,14 +183,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def connect(self, target: Target, within: float) -> Any:
-        """A DBAPI connection, set up, within so many seconds."""
+        """A DBAPI connection, set up, within a timeout in seconds."""
 
     def connect_patiently(self, target: Target, within: float) -> Any:
-        """A connection for migrations, which wait for an answer as long as it takes: a table may be large."""
+        """A connection for migrations, without a timeout for answers: a table may be large."""
         return self.connect(target, within)
 
     def recognised(self, target: Target, within: float) -> tuple[Dialect, str]:
-        """The dialect of the database that is there, and its version: a URL of MySQL may lead to MariaDB.
+        """The dialect of the actual database, and its version: a URL of MySQL may lead to MariaDB.
 
         Raises:
             Exception: the driver's own error when the database cannot be reached.
@@ -200,10 +200,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
-        """An engine of SQLAlchemy's on connections that `connect` makes."""
+        """An SQLAlchemy engine on connections from `connect`."""
 
     def idle_limit(self, target: Target, *, reading: bool) -> float:
-        """Seconds after which a session that was not used is not used again: the server may be about to end it."""
+        """Seconds after which an idle session is not reused: the server may be about to end it."""
         del target, reading
         return LONGEST_IDLE
 
@@ -213,13 +213,13 @@ class Dialect(ABC):
         """Sets up a session for its use: see Database.session."""
 
     def restore(self, session: Session) -> None:  # noqa: B027 - nothing to do in most
-        """Takes back what `prepare` did, before the connection goes back into the pool."""
+        """Undoes `prepare`, before the connection returns to the pool."""
 
     # Errors and settings
 
     @abstractmethod
     def failure_of(self, error: BaseException) -> Failure | None:
-        """What an error of this database's driver means; None for errors of others."""
+        """Classifies an error of this database's driver; None for other errors."""
 
     def waited_in_vain(self, error: BaseException) -> bool:
         """Whether another session kept a row locked for longer than one waits."""
@@ -232,7 +232,7 @@ class Dialect(ABC):
         return f"The database cannot be opened: {error}"
 
     def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
-        """Settings under which acknowledged commits could be lost, and those that are allowed but not good.
+        """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended.
 
         Raises:
             ConfigurationError: the database's version is too old.
@@ -241,7 +241,7 @@ class Dialect(ABC):
         return [], []
 
     def is_volatile(self, target: Target) -> bool:
-        """Whether the data is there only for as long as a connection is open."""
+        """Whether the data exists only while a connection is open."""
         del target
         return False
 
@@ -249,8 +249,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
-        """Waits until no other process migrates this database; the turn ends with the connection.
+        """Waits until no other process migrates this database; the lock ends with the connection.
 
         Raises:
-            ConfigurationError: the other one does not end.
+            ConfigurationError: the other migration does not end.
         """

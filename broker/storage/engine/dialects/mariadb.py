@@ -14,5 +14,5 @@ class MariaDB(Server):
 
     @classmethod
     def has_version(cls, version: str) -> bool:
-        """It calls itself by its name."""
+        """Its version contains its name."""
         return "mariadb" in version.lower()

@@ -15,13 +15,13 @@ class MySQL(Server):
 
     name = "mysql"
     oldest = (8, 4)
-    # There is no limit for idle transactions: a session that writes may not be idle at all for longer.
+    # There is no timeout for idle transactions: it applies to all idle time of writing sessions.
     idle_setting = "wait_timeout"
     row = "ROW"
 
     @classmethod
     def has_version(cls, version: str) -> bool:
-        """Whatever does not call itself MariaDB."""
+        """Any version that does not contain MariaDB's name."""
         return "mariadb" not in version.lower()
 
     def given(self, table: str, rows: str) -> tuple[str, str]:
@@ -29,13 +29,13 @@ class MySQL(Server):
         return "", f"(VALUES {rows}) AS {table}"
 
     def idle_limit(self, target: Target, *, reading: bool) -> float:
-        """Well before the server ends an idle session that writes."""
+        """Well before the server ends an idle writing session."""
         return target.hold_limit / 2 if target.hold_limit and not reading else super().idle_limit(target, reading=False)
 
     def prepare(
         self, session: Session, target: Target, *, reading: bool, answer_timeout: float | None, lock_wait: int | None
     ) -> None:
-        """A session that reads holds nothing, and may be idle."""
+        """A reading session holds no locks, and may be idle."""
         if reading and target.hold_limit:
             session.run("SET SESSION wait_timeout = DEFAULT")
         super().prepare(session, target, reading=reading, answer_timeout=answer_timeout, lock_wait=lock_wait)

@@ -1,8 +1,8 @@
-"""PyMySQL's connection with a quicker way to take rows apart.
+"""PyMySQL's connection with a faster row parser.
 
-The driver reads each value through several calls, which is most of what handing out messages costs a broker. Here a row
-is taken apart in one loop, or by one call where it has the shape of the row before it. Same values, same types; only
-the methods of the driver that do it are replaced.
+The driver reads each value through several calls, which is most of a broker's cost of delivering messages. Here a row
+is parsed in one loop, or by one call if it has the shape of the previous row. Same values, same types; only the
+driver's methods for that are replaced.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 READ_AT_ONCE = 256 * 1024
-# Rows begin with the length of their first value; an error and the end begin with these.
+# Rows begin with the length of their first value; error and end packets begin with these.
 _FIRST_OF_OTHERS = 0xFE
 Reader: TypeAlias = "Callable[[Any], Any]"
 _Column: TypeAlias = "tuple[str | None, Reader | None]"
 _NULL = 251
-# Bytes that tell a length, by the first of them, where it is more than one.
+# Number of bytes of a length, by the first byte, if more than one.
 _WIDTHS = {252: 3, 253: 4, 254: 9}
-# So many rows at most are taken apart without a look whether they are alike.
+# Maximum number of rows that are parsed without checking whether they have the same shape.
 _LONGEST_PAUSE = 64
 
 
@@ -53,7 +53,7 @@ def take_apart(data: bytes, readers: Iterable[Reader | None], at: int = 0) -> tu
 
 
 def readers_of(columns: Iterable[_Column]) -> list[Reader | None]:
-    """What makes a value of the bytes of each column; None where they are the value."""
+    """Converters of each column's bytes; None if the bytes are the value."""
     return [_reader(encoding, convert) for encoding, convert in columns]
 
 
@@ -66,14 +66,14 @@ def _reader(encoding: str | None, convert: Reader | None) -> Reader | None:
 
 
 class _Shape:
-    """Where a row has its values, but for the last one, which is as long as it likes.
+    """The positions of a row's values, except the last one, whose length is arbitrary.
 
-    A row has the shape of another one when the same lengths stand at the same places: the first length tells where the
-    second one is, and so on. So one comparison of all lengths is enough.
+    A row has the shape of another one when the same lengths are at the same positions: the first length gives the
+    position of the second one, and so on. So one comparison of all lengths is enough.
     """
 
     def __init__(self, data: bytes, readers: Sequence[Reader | None], start: int) -> None:
-        """Learns it from the row at `start`, which has at least two values."""
+        """Derives it from the row at `start`, which has at least two values."""
         parts, lengths, self.values = "", [], []
         at = lengths_at = start
         for index, read in enumerate(readers[:-1]):
@@ -92,7 +92,7 @@ class _Shape:
 
 
 def _length_at(data: bytes, at: int) -> tuple[int | None, int]:
-    """The length of a value, or None for NULL, and where the value is."""
+    """The length of a value, or None for NULL, and its position."""
     first = data[at]
     width = _WIDTHS.get(first, 1)
     if width > 1:
@@ -101,10 +101,10 @@ def _length_at(data: bytes, at: int) -> tuple[int | None, int]:
 
 
 class Rows:
-    """The rows of one result, as they come."""
+    """The rows of one result, parsed as they arrive."""
 
     def __init__(self, readers: Sequence[Reader | None]) -> None:
-        """Takes what makes values of the bytes of each column."""
+        """Takes the converters of the columns."""
         self.taken: list[tuple[Any, ...]] = []
         self._readers = readers
         self._last = readers[-1] if readers else None
@@ -113,7 +113,7 @@ class Rows:
         self._left = self._pause
 
     def take(self, data: bytes, start: int, end: int) -> None:
-        """Takes the row at data[start:end] apart."""
+        """Parses the row at data[start:end]."""
         shape = self._shape
         if shape is not None:
             fields = shape.unpack(data, start) if start + shape.size < end else ()
@@ -129,7 +129,7 @@ class Rows:
                     row[-1] = content if self._last is None else self._last(content)
                 self.taken.append(tuple(row))
                 return
-            # Rows that differ cost a look each; the more of them there are, the longer nobody looks.
+            # A failed shape check costs time; after repeated failures more rows are parsed before the next check.
             self._shape = None
             self._pause = self._left = min(2 * self._pause, _LONGEST_PAUSE)
         elif self._pause:
@@ -140,7 +140,7 @@ class Rows:
 
 
 class QuickResult(MySQLResult):  # type: ignore[misc]
-    """The driver's result, with rows taken apart at once."""
+    """The driver's result, with rows parsed immediately."""
 
     connection: Any
 
@@ -156,7 +156,7 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
         self.rows = tuple(rows.taken)
 
     def _ended_by(self, data: bytes) -> bool:
-        """Whether this is no row but the end of them."""
+        """Whether this is the end packet."""
         packet = MysqlPacket(data, self.connection.encoding)
         if packet.is_error_packet():
             packet.raise_for_error()
@@ -167,13 +167,13 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
 
 
 class QuickConnection(Connection):  # type: ignore[misc]
-    """The driver's connection, giving QuickResult, and reading more at a time."""
+    """The driver's connection, returning QuickResult, and reading more at a time."""
 
     _rfile: Any
     _next_seq_id: int
 
     def connect(self, sock: Any = None) -> None:
-        """Connects; what the server said so far has been read, so the buffer can be changed."""
+        """Connects; everything sent by the server so far has been read, so the buffer can be replaced."""
         super().connect(sock)
         self._rfile = io.BufferedReader(self._rfile.detach(), READ_AT_ONCE)
 
@@ -189,10 +189,10 @@ class QuickConnection(Connection):  # type: ignore[misc]
         return result.affected_rows
 
     def take_buffered(self, rows: Rows) -> None:
-        """Takes the rows apart that are here in full already, up to the first packet that is none, or is out of turn.
+        """Parses the completely received rows, up to the first packet that is not a row, or is out of sequence.
 
-        A packet has 3 bytes of length and 1 of its number before it. Reading each by itself costs as much as taking its
-        row apart.
+        A packet has 3 bytes of length and 1 of its number before it. Reading each separately costs as much as parsing
+        its row.
         """
         try:
             buffered: bytes = self._rfile.peek()
@@ -214,7 +214,7 @@ class QuickConnection(Connection):  # type: ignore[misc]
         self._next_seq_id = number
 
     def read_row_data(self) -> bytes:
-        """The next packet's content, as it came."""
+        """The next packet's content."""
         data = b""
         while True:
             header = self._read_bytes(4)

@@ -13,7 +13,7 @@ BESIDE_A_BODY = 1024 * 1024
 
 
 def unsafe_settings(session: Session, largest_body: int) -> tuple[list[str], list[str]]:
-    """Settings under which acknowledged commits could be lost, and those that are allowed but not good."""
+    """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended."""
     flush, log_bin, sync_binlog, packet, doublewrite = session.fetch(
         "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,"
         " @@GLOBAL.max_allowed_packet, @@GLOBAL.innodb_doublewrite"

@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB have in common: PyMySQL, values written into statements, several statements in one packet."""
+"""Common to MySQL and MariaDB: PyMySQL, values as literals in statements, several statements per packet."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from broker.storage.engine.dialects.base import Session, Target
     from broker.storage.engine.statements import Row
 
-# A packet holds 16 MiB by default. One piece alone may be larger, see `server_settings`: a byte of a body takes two.
+# A packet holds 16 MiB by default. A single statement may be larger, see `server_settings`: a byte of a body takes two.
 MAX_STATEMENT_BYTES = 12 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0
 LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
 NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 _VANISHED_AFTER = 60
-"""Seconds until a server that does not even take notice counts as gone, for who has no other limit."""
+"""Seconds without TCP acknowledgements after which a server counts as unreachable, if there is no other timeout."""
 
 MIGRATION_WAIT, MIGRATION_SILENCE, TABLE_WAIT = 60, 30, 50
-"""Seconds: for other migrations; how long one may send nothing (less, so that a frozen one is outlived); for tables."""
+"""Seconds: wait for other migrations; silence of one (shorter, so that a frozen one ends first); wait for tables."""
 
-# One round trip at connect; the same words on MySQL and MariaDB.
+# One round trip at connect; the same statement on MySQL and MariaDB.
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION innodb_lock_wait_timeout = 5",
 )
-# What ends the session of a broker that fell silent: in the middle of sending, of reading, or between two statements.
+# Timeouts that end the session of a silent broker: while sending, while reading, or between two statements.
 _SILENCE = "SET SESSION net_read_timeout = {0}, net_write_timeout = {0}, {1} = {0}"
 
 _FAILURES = {
@@ -55,7 +55,7 @@ _FAILURES = {
     **dict.fromkeys((1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), Failure.LOST),
     **dict.fromkeys((2002, 2003, 2006, 2012, 2013, 2014, 2055), Failure.LOST),
     **dict.fromkeys((1040, 1203, 1226), Failure.LOST),
-    # A log-in that is refused while the broker runs: an administrator is at work, and may be done in a moment.
+    # A log-in that is refused while the broker runs: possibly a temporary change by an administrator.
     **dict.fromkeys((1044, 1045, 1049, 1129, 1130, 1698, 1820, 1862, 3118, 4151), Failure.LOST),
     **dict.fromkeys((1290, 1792, 1836), Failure.READ_ONLY),
     **dict.fromkeys((1021, 1026, 1114, 3019), Failure.FULL),
@@ -70,8 +70,8 @@ class Server(Dialect):
     """A server of the MySQL family.
 
     Attributes:
-        oldest: its first version that has what halfmq needs.
-        idle_setting: the setting that bounds how long a session may leave a transaction open in silence.
+        oldest: the first supported version.
+        idle_setting: the timeout of an idle transaction.
     """
 
     oldest: ClassVar[tuple[int, int]]
@@ -92,14 +92,14 @@ class Server(Dialect):
         return f" FORCE INDEX ({name})"
 
     def keep_existing(self, column: str) -> str:
-        """Updates nothing where the key exists."""
+        """A no-op update if the key exists."""
         return f" ON DUPLICATE KEY UPDATE {column} = {column}"
 
     def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
         """Deletes by a join with the keys.
 
-        DELETE ... IN scans small tables, in spite of any hint, and then waits for the rows of all others. A join with
-        the keys does not, and costs the same.
+        DELETE ... IN scans small tables, despite any hint, and then waits for the rows of all other sessions. A join
+        with the keys does not, and costs the same.
         """
         ending = f") AS k STRAIGHT_JOIN {table} AS t{self.by_key} ON t.{column} = k.wanted"
         further = f"{self.row}(?)"
@@ -130,7 +130,7 @@ class Server(Dialect):
         ]
 
     def _given_keys(self, names: Sequence[str], rows: Sequence[Row]) -> Iterable[tuple[str, list[Any]]]:
-        """Tables of given rows for a join, with their values, as few as fit."""
+        """Tables of given rows for a join, with their values, as few as possible."""
         first = ", ".join(f"? AS {name}" for name in names)
         further = f"{self.row}({marks(names)})"
         for chunk in chunks(rows, MAX_GIVEN):
@@ -142,7 +142,7 @@ class Server(Dialect):
         return [Statement(f"{head}{values}{tail}", None) for values in _joined(map(render_row, rows), ",")]
 
     def offset_after(self, answer: Answer) -> int:
-        """What LAST_INSERT_ID kept."""
+        """The value stored in LAST_INSERT_ID."""
         return answer.last_id
 
     # Transactions and statements
@@ -167,7 +167,7 @@ class Server(Dialect):
     def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
         """Runs statements in one packet, or in a few where they are large."""
         answers: list[Answer] = []
-        # Line ends within literals are escaped, so this one tells a reader of the packet where a statement ends.
+        # Line ends within literals are escaped, so this one marks the end of a statement for readers of the packet.
         for packet in _joined(
             [each.sql if each.values is None else render(named(each.sql), each.values) for each in statements], ";\n"
         ):
@@ -202,7 +202,7 @@ class Server(Dialect):
             database=url.database,
             charset="utf8mb4",
             connect_timeout=min(CONNECT_TIMEOUT, within),
-            # A server that is stopped takes connections, and says nothing.
+            # A stopped server accepts connections, but does not answer.
             read_timeout=within,
             write_timeout=within,
             autocommit=False,
@@ -220,7 +220,7 @@ class Server(Dialect):
         return connection
 
     def connect_patiently(self, target: Target, within: float) -> Any:
-        """Without a bound for answers; a server that vanished is noticed all the same."""
+        """Without a timeout for answers; an unreachable server is still detected."""
         connection = self.connect(replace(target, hold_limit=0), within)
         connection._read_timeout = connection._write_timeout = None
         _notice_silence(connection, _VANISHED_AFTER)
@@ -249,7 +249,7 @@ class Server(Dialect):
     def prepare(
         self, session: Session, target: Target, *, reading: bool, answer_timeout: float | None, lock_wait: int | None
     ) -> None:
-        """Sets timeouts, and has a reading session commit each statement by itself."""
+        """Sets timeouts, and autocommit for a reading session."""
         if answer_timeout is not None:
             driver: Any = session.connection.dbapi_connection
             driver._read_timeout = driver._write_timeout = min(answer_timeout, target.answer_timeout)
@@ -260,7 +260,7 @@ class Server(Dialect):
             session.reading = True
 
     def restore(self, session: Session) -> None:
-        """Has a session that read begin transactions again."""
+        """Restores transactions after a reading session."""
         if session.reading:
             session.connection.autocommit(False)
 
@@ -274,8 +274,8 @@ class Server(Dialect):
             return None
         code = error.args[0] if error.args else 0
         if not isinstance(code, int) and isinstance(error, pymysql.err.InternalError | pymysql.err.OperationalError):
-            # The driver's own words: the packets do not fit together, as when the server gave up a log-in, or ended a
-            # session, while this process stood still.
+            # The driver's own error: packets out of sequence, such as when the server aborted a log-in, or ended a
+            # session, while this process was stopped.
             return Failure.LOST
         return _FAILURES.get(code, Failure.OTHER)
 
@@ -284,7 +284,7 @@ class Server(Dialect):
         return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LOCK_WAITS
 
     def connect_error(self, url: URL, error: Exception) -> str:
-        """Names the server, and what to look at."""
+        """Names the server, and what to check."""
         if not isinstance(error, pymysql.err.MySQLError | OSError):
             return super().connect_error(url, error)
         code = error.args[0] if error.args else 0
@@ -311,19 +311,19 @@ class Server(Dialect):
     # Migrations
 
     def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
-        """Takes a lock of the server's, which it takes back with the connection.
+        """Acquires a lock of the server, which ends with the connection.
 
-        One whose process stands still, or whose machine has vanished, must not hold the lock forever: the server ends
-        its connection when it has sent nothing for a while. What a statement takes does not count.
+        A frozen or unreachable process must not hold the lock permanently: the server ends its connection after some
+        silence. The duration of a statement does not count.
         """
         for name, seconds in (
             ("wait_timeout", MIGRATION_SILENCE),
-            # While an ALTER TABLE waits for a transaction that uses the table, all others wait behind it.
+            # While an ALTER TABLE waits for a transaction that uses the table, all later statements on it wait, too.
             ("lock_wait_timeout", TABLE_WAIT),
             ("innodb_lock_wait_timeout", TABLE_WAIT),
         ):
             connection.exec_driver_sql(f"SET SESSION {name} = {seconds}")
-        # The server has one room for the names of locks, and 64 characters for each.
+        # The server has one namespace of locks, and 64 characters per name.
         lock = f"halfmq-migration-{hashlib.sha256(database.lower().encode()).hexdigest()[:32]}"
         taken = connection.execute(sa.text("SELECT GET_LOCK(:lock, :wait)"), {"lock": lock, "wait": MIGRATION_WAIT})
         if taken.scalar() != 1:
@@ -335,7 +335,7 @@ class Server(Dialect):
 
 
 def _notice_silence(connection: Any, seconds: int) -> None:
-    """Has the kernel end a connection whose other end does not even take notice of what is sent; it is gone."""
+    """Has the kernel end a connection whose peer does not acknowledge data."""
     own = connection._sock
     if own.family not in {socket.AF_INET, socket.AF_INET6}:
         return
@@ -360,10 +360,10 @@ def _options(url: URL) -> dict[str, Any]:
         )
     options.pop("charset", None)
     if url.host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
-        # The driver would encrypt where the server offers it, which protects nothing on loopback.
+        # The driver would encrypt if the server offers it, which is useless on loopback.
         return {**options, "ssl_disabled": True}
     if "ssl_ca" in options:
-        # Without it the driver encrypts, but takes any certificate.
+        # Without it the driver encrypts, but accepts any certificate.
         options["ssl_verify_cert"] = True
     return options
 
@@ -373,7 +373,7 @@ def _joined(pieces: Iterable[str], separator: str) -> Iterable[str]:
     waiting: list[str] = []
     size = 0
     for piece in pieces:
-        # Not its characters: those of other scripts take up to four bytes.
+        # Not in characters: those of other scripts take up to four bytes.
         length = len(piece) if piece.isascii() else len(piece.encode())
         if waiting and size + length > MAX_STATEMENT_BYTES:
             yield separator.join(waiting)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.statements import Row
 
 IN_MEMORY = ":memory:"
-"""As the file: a database of this process, which ends with it."""
+"""As the file name: an in-memory database of this process."""
 LONGEST_WAIT = 10.0
 """Seconds to wait for the database's lock, at most."""
 
@@ -51,12 +51,12 @@ class SQLite(Dialect):
     joined_to = "CROSS JOIN"
 
     def keep_existing(self, column: str) -> str:
-        """Ends an INSERT that leaves rows alone whose key exists."""
+        """Suffix of an INSERT that skips rows whose key exists."""
         del column
         return " ON CONFLICT DO NOTHING"
 
     def deletion(self, table: str, column: str, keys: Sequence[Any]) -> list[Statement]:
-        """Deletes by IN: no one else's rows can be in the way."""
+        """Deletes by IN: there are no row locks of other sessions."""
         return selection(f"DELETE FROM {table} WHERE {column}", keys)
 
     def deletion_of(self, table: str, columns: str, keys: Sequence[Row]) -> list[Statement]:
@@ -75,11 +75,11 @@ class SQLite(Dialect):
         return [Statement(f"{head}({marks(rows[0])}){tail}", rows=rows)]
 
     def offset_after(self, answer: Answer) -> int:
-        """What RETURNING gave."""
+        """The value of RETURNING."""
         return int(answer.rows[0][0])
 
     def begin(self, session: Session, *, write: bool) -> None:
-        """Starts a transaction; a writing one waits for its turn here."""
+        """Starts a transaction; a writing one waits for the lock here."""
         session.cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     def commit(self, session: Session) -> None:
@@ -137,7 +137,7 @@ class SQLite(Dialect):
         return connection
 
     def _keep_a_log(self, connection: sqlite3.Connection, wait: float) -> None:
-        """Switches to the write-ahead log. Two that do so with a new file do not wait for each other by themselves."""
+        """Switches to the write-ahead log, with retries: SQLite does not wait for a concurrent switch of a new file."""
         until = time.monotonic() + wait
         while True:
             try:
@@ -168,10 +168,10 @@ class SQLite(Dialect):
         return ["SQLite in memory loses every message when the process ends: name a file."], []
 
     def is_volatile(self, target: Target) -> bool:
-        """Memory is given back with the last connection."""
+        """An in-memory database ends with the last connection."""
         return target.url.database == IN_MEMORY
 
     def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
-        """Other processes wait for the lock; what follows is one transaction, also its CREATE TABLEs."""
+        """Other processes wait for the lock; all that follows is one transaction, including CREATE TABLE."""
         del database
         connection.exec_driver_sql("BEGIN IMMEDIATE")

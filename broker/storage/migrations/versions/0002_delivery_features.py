@@ -30,7 +30,7 @@ def upgrade() -> None:
 
 
 def _numbered_for_good(name: str) -> AbstractContextManager[BatchOperations]:
-    """Changes a table; SQLite then never gives the number of a deleted row again, as the servers never do."""
+    """Changes a table; SQLite then never reuses the number of a deleted row, like the servers."""
     embedded = op.get_bind().dialect.name == "sqlite"
     return op.batch_alter_table(
         name, recreate="always" if embedded else "never", table_kwargs={"sqlite_autoincrement": True}

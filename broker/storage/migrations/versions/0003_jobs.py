@@ -1,4 +1,4 @@
-"""What jobs need: groups whose unread messages retention spares, and sinks."""
+"""For jobs: groups whose unread messages are kept by retention, and sinks."""
 
 from typing import Any
 
