@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Runs the command line."""
-    # What fails is said by this program in its own words; gRPC would write lines of its own next to them.
+    # The program reports failures itself; gRPC would add log lines of its own.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from halfmq_cli.commands import app  # noqa: PLC0415 - the bare installation has no command line

@@ -1,4 +1,4 @@
-"""What processes that commands start are given."""
+"""Environment of processes that commands start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment of a child: without the user's own HALFMQ_ settings, which are for the user's own brokers.
+    """The environment of a child: without the user's HALFMQ_ settings, which are for the user's own brokers.
 
     Args:
         settings: HALFMQ_ variables for the child. Arguments can be seen by other users of the machine; these cannot.

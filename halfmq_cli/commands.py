@@ -1,4 +1,4 @@
-"""All commands, by name. A command's module is loaded when it is called for: a broker starts without the demo's."""
+"""All commands, by name. A command's module is imported on demand: a broker starts without the demo's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _LoadedWhenAskedFor(UserDict[str, Any]):
-    """Commands by name; the value of one that is not loaded yet is its module and its function."""
+    """Commands by name; the value of one that is not imported yet is its module and its function."""
 
     def __getitem__(self, name: str) -> Any:
         """The command."""
@@ -30,7 +30,7 @@ class _LoadedWhenAskedFor(UserDict[str, Any]):
 
 
 def _as_written(command: Any) -> Any:
-    """A command whose help keeps its [brackets]: Typer takes them for marks of bold, colours and so on."""
+    """A command whose help keeps its [brackets]: Typer would interpret them as markup."""
     for text in (command, *command.params):
         text.help = escape(getattr(text, "help", None) or "") or None
     return command
@@ -63,7 +63,7 @@ def _group(
             return list(self.commands)
 
     group = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, **settings)
-    # Typer takes an application without a command of its own for a mistake, unless it has a callback.
+    # Typer treats an application without commands as an error, unless it has a callback.
     group.callback()(callback)
     return group
 

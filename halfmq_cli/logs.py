@@ -9,7 +9,7 @@ import structlog
 
 
 class _ClientsGone(logging.Filter):
-    """Makes gRPC's word for a stream whose client hung up, which is no error of the broker's, an info."""
+    """Downgrades gRPC's error for a stream whose client disconnected, which is not an error of the broker, to info."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keeps every record."""
@@ -21,7 +21,7 @@ class _ClientsGone(logging.Filter):
 
 
 def set_up(log_format: str, level: str) -> None:
-    """Sends every log record of the process to standard error, in one form."""
+    """Writes all log records of the process to standard error, in one format."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -31,7 +31,7 @@ def set_up(log_format: str, level: str) -> None:
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if log_format == "json"
         else [
-            # Without the values of variables: they may be somebody's messages, and are long.
+            # Without the values of variables: they may contain users' messages, and are long.
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]
     )

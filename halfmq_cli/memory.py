@@ -1,4 +1,4 @@
-"""How the C library keeps what was freed."""
+"""Settings of the C library's allocator."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 # Names and numbers of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _LARGE = 1536 * 1024
-# Kept free at the end of the heap: what a batch needs, again and again. To take it again costs more than to fill it.
+# Free memory kept at the end of the heap, for the next batch: getting it from the system again is expensive.
 _KEPT = 8 * 1024 * 1024
 _ARENAS = 2
 
 
 def give_back_large_blocks() -> None:
-    """Has large blocks go back to the system when they are freed.
+    """Returns large blocks to the system when they are freed.
 
-    By itself the C library begins to keep them once the first one was freed, and does so in an arena for every few
-    threads: after a burst of large messages a broker would stay as large as it was at its worst.
+    By default the C library keeps them after the first one was freed, in several arenas: after a burst of large
+    messages a broker would keep its peak size.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -118,9 +118,10 @@ def serve(
         logs.set_up(config.log_format, config.log_level)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
         give_back_large_blocks()
-        # Threads with database work can keep the loop waiting for as long as this; 5 ms, the default, is a late answer.
+        # Threads with database work can block the loop for this long; the default, 5 ms, would delay answers.
         sys.setswitchinterval(0.0005)
-        # What is loaded by now stays: the collector need not look at it, nor at the rest after every 700 new objects.
+        # Objects created so far are long-lived: the garbage collector skips them, and runs less often than every 700
+        # new objects.
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
         asyncio.run(_serve(config))
@@ -140,13 +141,13 @@ async def _serve(config: BrokerConfig) -> None:
     if not starting.done():
         await asyncio.wait({starting}, timeout=config.drain)
     if not starting.done():
-        _end_at_once()  # A thread waits for the database, and would hold the process.
+        _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
-    # One line on standard output, for whoever started this process: where it serves.
+    # One line on standard output, for the parent process: the address.
     sys.stdout.write(f"{broker.endpoint}\n")
     sys.stdout.flush()
     await ended
-    # Should the loop itself be held up, this thread is not.
+    # In a thread, in case the loop itself is blocked.
     backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
     backstop.daemon = True
     backstop.start()
@@ -156,7 +157,7 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """Ends the process, whatever its threads wait for; the kernel closes its connections."""
+    """Ends the process at once, without waiting for its threads; the kernel closes its connections."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

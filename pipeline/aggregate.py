@@ -1,4 +1,4 @@
-"""The job that condenses a topic into another one: figures of windows of time, each written exactly once."""
+"""The job that aggregates a topic into another one: figures over time windows, each written exactly once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["Aggregate", "Aggregated"]
 
 _LONGEST_GROUP = 64
 _LOOK_AFTER = 1
-# What separates the parts of a key, and what keys cannot hold.
+# The separator of a key's parts, and characters not allowed in keys.
 _SPECIAL = r"[|%\x00-\x1f\x7f-\x9f]"
 
 
 class Aggregated(NamedTuple):
-    """What a run took in: messages, micro-batches that had some, and whether events came too late to be counted."""
+    """A run's input: messages, non-empty micro-batches, and whether events came too late to be counted."""
 
     messages: int
     batches: int
@@ -44,10 +44,10 @@ class Aggregate:
 
     Attributes:
         options: Of the Spark source and sink: endpoint and TLS.
-        topic: Topic to read; its messages hold JSON objects.
+        topic: Topic to read; its messages are JSON objects.
         into: Topic to write to: one message for each window and group.
-        name: Name of the sink; no other job may have it.
-        checkpoint: Folder, on storage that all executors reach, where Spark keeps how far it is.
+        name: Unique name of the sink.
+        checkpoint: Folder for Spark's progress, on storage that all executors reach.
         columns: The fields of the messages, as ``carrier string, dep_delay double, time_hour timestamp``.
         time: Expression of the event's time, over the fields and the message's own columns.
         window: Length of a window, as ``1 hour``.
@@ -58,7 +58,7 @@ class Aggregate:
         figures: Aggregates with names, as ``count(*) AS flights``.
         mode: ``append`` writes a window once, when it is complete; ``update`` whenever it has changed.
         group: A consumer group to report the progress to; None: none.
-        skip_malformed: Pass over messages that are no such objects, or have no time; otherwise they end the job.
+        skip_malformed: Skip messages that are not such objects, or have no time; otherwise they end the job.
         max_offsets_per_trigger: Messages of a micro-batch.
         say: Called with progress messages, one line each.
     """
@@ -82,18 +82,18 @@ class Aggregate:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession, every: float | None = None) -> Aggregated:
-        """Takes in what is there, or goes on and on.
+        """Processes the current messages, or runs continuously.
 
         The messages written have the key ``group|...|start of the window``. With ``update`` all of one window and
         group are one message group, so the last one is the newest.
 
         Args:
             spark: The session.
-            every: Seconds from one micro-batch to the next; None: end when everything is taken in that is there now.
+            every: Seconds between micro-batches; None: end when the current messages are processed.
 
         Raises:
-            ConfigurationError: A setting cannot be.
-            HalfmqError: The query failed; run it again, and it goes on where it was.
+            ConfigurationError: A setting is invalid.
+            HalfmqError: The query failed; run it again to resume it.
         """
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         if zone != "UTC":
@@ -121,13 +121,13 @@ class Aggregate:
     def _writer(self, written: DataFrame) -> DataStreamWriter:
         if self.mode == "append":
             return written.writeStream.format("halfmq").options(**self.options, topic=self.into, sinkId=self.name)
-        # Spark gives the sinks of Python what was appended, and nothing else.
+        # Spark passes only appended rows to Python sinks.
         return written.writeStream.outputMode("update").foreachBatch(
             lambda frame, number: write_once(frame, number, **self.options, write_id=self.name, topic=self.into)
         )
 
     def _written(self, source: DataFrame) -> DataFrame:
-        """What the sink writes."""
+        """The sink's columns."""
         rows = self._events(source).withWatermark("event_time", self.watermark)
         keys = [functions.expr(text) for text in self.group_by]
         window = functions.window("event_time", self.window, self.slide)
@@ -150,7 +150,7 @@ class Aggregate:
         parsed = source.withColumn("fields", functions.from_json(text, f"{self.columns}, _malformed string", _PARSING))
         parsed = parsed.withColumn("_place", functions.concat_ws("/", "topic", "queue", "offset"))
         fields = {field.name for field in parsed.schema["fields"].dataType.fields}  # type: ignore[attr-defined]
-        # Of a field and a column of the same name the field counts.
+        # A field takes precedence over a column of the same name.
         rows = parsed.select("fields.*", "_place", *(name for name in source.columns if name not in fields))
         rows = rows.withColumn("event_time", functions.expr(self.time).cast("timestamp"))
         good = functions.col("_malformed").isNull() & functions.col("event_time").isNotNull()
@@ -165,7 +165,7 @@ class Aggregate:
         return rows.withColumn("event_time", checked.cast("timestamp"))
 
     def _watch(self, query: StreamingQuery) -> Aggregated:
-        """Returns of every micro-batch until the query ends."""
+        """Reports every micro-batch until the query ends."""
         told = -1
         messages, batches, late = 0, 0, False
         try:
@@ -192,7 +192,7 @@ _PARSING = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_malformed"}
 
 
 def _part_of_key(column: str) -> Column:
-    """A value as a part of a key: two values never give the same part, and none is refused by the broker."""
+    """A value as a part of a key: injective, and always accepted by the broker."""
     text = functions.col(column).cast("string")
     plain = functions.when(text.rlike(_SPECIAL), functions.url_encode(text)).otherwise(text)
     return functions.coalesce(plain, functions.lit("%null"))
@@ -206,7 +206,7 @@ def _group_of(key: str) -> Column:
 
 
 def _lag(progress: Mapping[str, object]) -> int:
-    """Messages that are there and were not read."""
+    """Number of unread messages."""
     source = progress["sources"][0]  # type: ignore[index]
     latest, end = (from_json(json.loads(source[name] or "{}") or {}) for name in ("latestOffset", "endOffset"))
     return sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())

@@ -1,4 +1,4 @@
-"""How errors of Spark's tasks end the job."""
+"""Conversion of Spark's task errors to a job's error."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _TRACE = "Traceback (most recent call last)"
 _OURS = "_sdk.errors."
 # By raise_error in a job's own expressions.
 _RAISED = "[USER_RAISED_EXCEPTION] "
-# Of py4j, which is Spark's dependency and not ours: what no class of PySpark stands for.
+# From py4j, which is Spark's dependency: errors without a class in PySpark.
 _OF_JAVA = "Py4JJavaError"
 
 
 @contextmanager
 def told_in_one_line() -> Iterator[None]:
-    """Makes an error of halfmq's of Spark's, without the plan and the traces behind it.
+    """Converts Spark's errors to errors of halfmq, without plans and traces.
 
     Raises:
-        HalfmqError: A task failed for good, or Spark refused.
+        HalfmqError: A task failed permanently, or Spark refused.
     """
     try:
         yield
@@ -41,9 +41,9 @@ def told_in_one_line() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Spark's says of the cause: halfmq's own words where it has some.
+    """The cause of an error of Spark: halfmq's own error text, if there is one.
 
-    Otherwise its first line, which often says only that something failed, and what is behind that.
+    Otherwise its first line, which is often generic, and the underlying cause.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.partition(_OURS)[2].partition(": ")[2] for line in lines if _OURS in line]
@@ -52,7 +52,7 @@ def first_line(error: Exception) -> str:
         return ours[0]
     head = lines[0] if lines else repr(error)
     causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
-    # Of Python's traces the line behind the frames tells what it was.
+    # In a Python traceback the line after the frames has the error.
     causes += [line for line in lines[1:] if _PYTHON_ERROR.match(line) and _TRACE not in line]
     behind = next((cause for cause in reversed(causes) if cause not in head), "")
     return f"{head} ({behind})" if behind else head

@@ -1,7 +1,7 @@
 """The job that writes archived messages to a topic again, in parts, each exactly once.
 
-What is replayed is fixed by a plan, which is kept in the archive under the replay's name; how far it is, the broker
-knows. So it can be killed at any time and run again, while the archive grows or is compacted.
+The messages are fixed by a plan, which is stored in the archive under the replay's name; the broker stores the
+progress. So it can be killed at any time and run again, while the archive grows or is compacted.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["Replay", "Replayed"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,70}")
-# The broker's own begin so, and it takes none from outside.
+# Prefix of the broker's own properties, which it refuses from clients.
 _OF_THE_BROKER = "halfmq."
 
 
 class Replayed(NamedTuple):
-    """What a run wrote: messages, and parts of the plan."""
+    """A run's output: messages, and parts of the plan."""
 
     messages: int
     parts: int
@@ -53,14 +53,14 @@ class Replay:
     """Settings of the job.
 
     Attributes:
-        folder: Where the archive lies.
+        folder: Folder of the archive.
         topic: Topic that was archived.
         into: Topic to write to.
-        name: Name of the replay, up to 70 letters, digits, "-" and "_". The same name goes on with the same plan.
+        name: Name of the replay, up to 70 letters, digits, "-" and "_". The same name continues the same plan.
         options: Of the Spark sink: endpoint and TLS.
         since, until: Messages that became visible in [since, until); None: no bound.
-        messages_per_part: Messages that are released at once.
-        origin_property: Property that tells where a message lay, as ``topic/queue/offset``; None: none does.
+        messages_per_part: Messages released by one commit.
+        origin_property: Property for a message's original position, as ``topic/queue/offset``; None: none.
         say: Called with progress messages, one line each.
     """
 
@@ -76,12 +76,12 @@ class Replay:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Replayed:
-        """Writes the parts that are not written yet, in their order.
+        """Writes the missing parts, in order.
 
-        Messages of a message group keep their order; others keep it as far as they come to lie in one queue.
+        Messages of a message group keep their order; others keep it within a queue.
 
         Raises:
-            ConfigurationError: A setting cannot be, there is nothing to replay, or the name is another replay's.
+            ConfigurationError: A setting is invalid, there is nothing to replay, or the name is another replay's.
             HalfmqError: A broker refused, or none answered.
         """
         if not _NAME.fullmatch(self.name):
@@ -104,7 +104,7 @@ class Replay:
         return Replayed(messages, len(left))
 
     def _plan(self, spark: SparkSession, folder: Folder) -> tuple[list[list[QueueRange]], str]:
-        """The ranges of every part, those of the first run under this name; and what the plan is known by."""
+        """The ranges of every part, as fixed by the first run under this name; and the plan's id."""
         path = f"_replays/{self.name}.json"
         about = {
             "topic": self.topic,
@@ -122,7 +122,7 @@ class Replay:
                 raise ConfigurationError(msg, field="since")
             ranges = [[[each.queue, each.start, each.end] for each in part] for part in made]
             folder.note(path, json.dumps(about | {"id": new_id(), "parts": ranges}).encode())
-            # Of two that begin at once both go on with the plan that stays.
+            # Two concurrent first runs both continue with the plan that was kept.
             kept = folder.read_note(path) or b""
         plan = json.loads(kept)
         if differing := [name for name, value in about.items() if plan[name] != value]:
@@ -132,7 +132,7 @@ class Replay:
         return [[QueueRange(self.topic, *each) for each in part] for part in plan["parts"]], plan["id"]
 
     def _bounds(self, spark: SparkSession, folder: Folder) -> tuple[Offsets, Offsets]:
-        """Where the messages begin and end, by queue."""
+        """First and last offsets of the messages, by queue."""
         files = files_of(folder, self.topic)
         if self.since is None and self.until is None:
             start: Offsets = {}
@@ -163,7 +163,7 @@ class Replay:
         return condition
 
     def _require(self, pieces: Iterable[Piece], part: Sequence[QueueRange]) -> None:
-        """Makes sure that what the plan says is still there: a part is written once, whatever it has."""
+        """Ensures that the planned messages still exist: a part is written once, whatever its contents."""
         spans = spans_by_queue(pieces)
         for each in part:
             if gone := missing(spans.get((self.topic, each.queue), []), Span(each.start, each.end)):
@@ -174,7 +174,7 @@ class Replay:
                 raise ConfigurationError(msg, field="folder")
 
     def _rows(self, spark: SparkSession, folder: Folder, part: Sequence[QueueRange]) -> DataFrame:
-        """What the sink writes: the messages of a part, of each queue in their order."""
+        """The sink's rows: the messages of a part, of each queue in order."""
         pieces = folder.pieces(self.topic)
         self._require(pieces, part)
         wanted = {each.queue: each for each in part}
@@ -207,7 +207,7 @@ class Replay:
 
 
 def _parts(start: Offsets, end: Offsets, messages: int) -> list[list[QueueRange]]:
-    """Ranges of the parts; every queue gives its share to each."""
+    """Ranges of the parts; every queue contributes a share to each."""
     parts = []
     at = dict(start)
     while ranges_between(at, end):

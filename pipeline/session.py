@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["open_session"]
 
 _PYTHON = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
-# Spark's own 200 are made for clusters.
+# Spark's default of 200 is for clusters.
 _HERE = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -26,10 +26,10 @@ _HERE = {
 
 
 def open_session(name: str, master: str | None = None, settings: Iterable[str] = ()) -> SparkSession:
-    """Gives the session of spark-submit, or makes one on this machine.
+    """Returns the session of spark-submit, or creates a local one.
 
     Args:
-        name: What Spark shows the application as.
+        name: Name of the application in Spark.
         master: Where Spark runs; None: as spark-submit says, otherwise on all cores of this machine.
         settings: Settings of Spark, each as ``name=value``.
 
@@ -41,7 +41,7 @@ def open_session(name: str, master: str | None = None, settings: Iterable[str] =
     if master is None and not submitted:
         master = "local[*]"
     if not submitted and (master or "").startswith("local") and not _PYTHON & os.environ.keys():
-        # Spark looks for the format in the environment of `python3`, which may be another than this one.
+        # Spark discovers the format in the environment of `python3`, which may differ from this one.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     if master is not None:
         builder = builder.master(master)
@@ -57,7 +57,7 @@ def open_session(name: str, master: str | None = None, settings: Iterable[str] =
     # Times of messages are read and written in it.
     session.conf.set("spark.sql.session.timeZone", "UTC")
     if not submitted:
-        # A job says in one line what ended it; spark-submit has settings of its own for what Spark says besides.
+        # A job reports its error in one line; spark-submit has its own settings for Spark's log.
         session.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session

@@ -1,4 +1,4 @@
-"""Work that Spark spreads over its executors, a task for each item."""
+"""Work distributed over Spark's executors, a task per item."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 
 
 def run_tasks(spark: SparkSession, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
-    """Does work for every item, in whatever order; the results are in the order of the items.
+    """Runs work for every item, in any order; the results are in the order of the items.
 
-    Spark tries a task again that failed, so the work must be such that it can be done twice.
+    Spark retries failed tasks, so the work must be idempotent.
     """
     if not items:
         return []

@@ -167,8 +167,8 @@ class Lease:
         """
         if token != self.token:
             raise StaleReceipt(
-                "This delivery no longer counts: its lease expired and somebody else has the message, or it went back"
-                " together with an earlier message of its message group.",
+                "This delivery no longer counts: its lease expired and another consumer has the message, or it was"
+                " nacked together with an earlier message of its message group.",
                 reason="RECEIPT_STALE",
             )
         index = offset - self.first

@@ -14,7 +14,7 @@ _DIGITS = 16
 
 
 def name_of(resource: Any, namespace: str) -> str:
-    """halfmq's name of a topic or group; `namespace` is the caller's, which some clients omit from resources."""
+    """The name in halfmq of a topic or group; `namespace` is the caller's, which some clients omit from resources."""
     name, own = str(resource.name), resource.resource_namespace or namespace
     if not own:
         return name

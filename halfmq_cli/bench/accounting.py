@@ -1,4 +1,4 @@
-"""Proof that what was sent is what arrived: a rate of messages that got lost is worth nothing."""
+"""Verifies that the sent messages arrived: a rate with lost messages would be meaningless."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHOWN = 5
 
 
 class Unaccounted(BrokerError):
-    """Messages are missing, or some came that nobody sent; the figures are worth nothing."""
+    """Messages are missing, or some arrived that were not sent; the figures are invalid."""
 
     def __init__(self, message: str) -> None:
-        """Takes what is wrong."""
+        """Takes the error text."""
         super().__init__(message, reason="BENCH_UNACCOUNTED", field="bench")
 
 
@@ -28,14 +28,14 @@ def check_arrived(arrived: Iterable[int], sent: range) -> int:
     """Checks that exactly these messages arrived.
 
     Args:
-        arrived: The number of every message, as often as it came.
+        arrived: The number of every message, once per delivery.
         sent: The numbers that were sent.
 
     Returns:
-        How many messages came again. At least once is the promise, so that is no fault, but it is no use either.
+        Number of redelivered messages. Delivery is at least once, so that is not an error, but worth reporting.
 
     Raises:
-        Unaccounted: Messages are missing, or came without having been sent.
+        Unaccounted: Messages are missing, or arrived without having been sent.
     """
     times = Counter(arrived)
     missing = [number for number in sent if number not in times]

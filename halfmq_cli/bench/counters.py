@@ -1,4 +1,4 @@
-"""What a database server was asked, by its own count."""
+"""Queries of a database server, by its own counters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ASKED = "SHOW GLOBAL STATUS WHERE Variable_name = 'Questions' OR Variable_name LIKE 'Com\\_%'"
-# One look a second, to see the worst of them.
+# One sample a second, to find the peak.
 _LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What happened in some time.
+    """Counts over some time.
 
     Attributes:
-        queries_per_s: questions to the server, those of this observer left out; None where no server counts.
-        peak_per_s: the most of them in one second.
-        statements_per_s: the same by kind of statement, as far as there were any.
-        cpu_percent: processor time of what was watched, in percent of one processor.
+        queries_per_s: queries of the server, without those of this observer; None if there is no server.
+        peak_per_s: the maximum in one second.
+        statements_per_s: the same by type of statement, if there were any.
+        cpu_percent: processor time of the observed process, in percent of one processor.
     """
 
     queries_per_s: float | None
@@ -34,7 +34,7 @@ class Observed:
 
 
 class Observer:
-    """Counts what the server is asked. It counts for the whole server: nothing else should use it meanwhile."""
+    """Counts the server's queries, for all of its clients: nothing else should use it meanwhile."""
 
     def __init__(self, url: str) -> None:
         """Connects."""
@@ -43,12 +43,12 @@ class Observer:
         self._counts = not self._database.dialect.one_writer
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Closes the connection."""
         self._database.release(self._session)
         self._database.close()
 
     def observe(self, seconds: float, cpu_seconds: Callable[[], float]) -> Observed:
-        """Watches for some time; `cpu_seconds` tells the processor time used so far."""
+        """Observes for some time; `cpu_seconds` returns the processor time used so far."""
         start, cpu = time.monotonic(), cpu_seconds()
         before = last = self._look()
         looks = 0
@@ -58,7 +58,7 @@ class Observer:
             time.sleep(min(left, _LOOK_EVERY))
             now = self._look()
             looks += 1
-            # Each look is a question too.
+            # Each sample is a query, too.
             now_at = time.monotonic()
             peak = max(peak, (now["Questions"] - last["Questions"] - 1) / (now_at - last_at))
             last, last_at = now, now_at

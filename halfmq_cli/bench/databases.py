@@ -1,4 +1,4 @@
-"""Databases of the benchmark's own, dropped afterwards."""
+"""Temporary databases of the benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLING = 60
 
 @contextmanager
 def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]:
-    """Empty databases on the same server, or SQLite files where no server is named; and what to call it.
+    """Empty databases on the same server, or SQLite files if no server is named; and the name for reports.
 
     Raises:
         ConfigurationError: the server cannot be used.
@@ -59,7 +59,7 @@ def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]
 
 @contextmanager
 def with_tables(url: str) -> Iterator[Database]:
-    """Opens a database and makes the broker's tables in it."""
+    """Opens a database and creates the broker's tables in it."""
     from broker.storage.migrations import migrate  # noqa: PLC0415 - Alembic is slow to load
 
     database, _ = open_database(url, answer_timeout=300, allow_unsafe=True)
@@ -71,7 +71,7 @@ def with_tables(url: str) -> Iterator[Database]:
 
 
 def settle(database: Database) -> None:
-    """Waits while the server still writes pages of what was filled in: that is no part of what is measured next."""
+    """Waits while the server still writes dirty pages, which should not affect the next measurement."""
     session = database.session()
     dirty = sys.maxsize
     try:
@@ -82,7 +82,7 @@ def settle(database: Database) -> None:
             (row,) = session.fetch("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
             session.rollback()
             if int(row[1]) >= dirty:
-                return  # Few are left, or the server leaves them until it needs the space.
+                return  # Few are left, or the server keeps them until it needs the space.
             dirty = int(row[1])
             time.sleep(1)
     finally:

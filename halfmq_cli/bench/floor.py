@@ -1,6 +1,6 @@
-"""The floor: what the same database gives to plain driver code that writes and reads the same rows in batches.
+"""The floor: the rate of plain driver code that writes and reads the same rows in batches on the same database.
 
-No broker, no protocol, no look-ups for repetitions. One connection of the driver as it is, the same tables and the same
+No broker, no protocol, no duplicate detection. One connection of the unmodified driver, the same tables and the same
 durability settings as the broker's. A batch is
 
 * for transactions: the half messages are inserted and committed, then the op records and log entries are written, the
@@ -54,17 +54,17 @@ _LEASE = (
 
 
 class Floor:
-    """Plain driver code on a database that has the broker's tables."""
+    """Plain driver code on a database with the broker's tables."""
 
     def __init__(self, url: str, *, quick: bool = False) -> None:
-        """Connects; `quick`: rows are taken apart as the broker does it, not as the driver does."""
+        """Connects; `quick`: rows are parsed by the broker's parser, not by the driver's."""
         self._database = Database(url, quick=quick)
         self._session: Session = self._database.session()
         self._cursor: Any = self._session.connection.cursor()
         self._mark = "?" if self._database.dialect.one_writer else "%s"
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Closes the connection."""
         self._database.release(self._session)
         self._database.close()
 
@@ -126,7 +126,7 @@ class ConsumeFloor(RangeFloor):
 
 
 class WritingFloor(Floor):
-    """Writes to a queue of its own, on a database of its own."""
+    """Writes to a separate queue, on a separate database."""
 
     def __init__(self, url: str, body: bytes) -> None:
         """Takes the database and the body of every message."""
@@ -138,7 +138,7 @@ class WritingFloor(Floor):
         self._transact(lambda: self._insert(head, queue))
 
     def measure(self, seconds: float, batch: int) -> float:
-        """How many per second over about this time, so many in a batch."""
+        """The rate per second over about this time, with this batch size."""
         done, start = 0, time.perf_counter()
         while time.perf_counter() - start < seconds:
             first, self._offset = self._offset, self._offset + batch
@@ -218,10 +218,10 @@ class TransactionFloor(WritingFloor):
 
 
 class FloorRates:
-    """Rates of a floor in batches of as many as are in flight, and in larger ones than a load can ever merge."""
+    """Rates of a floor in batches of the number in flight, and in larger ones than the load can reach."""
 
     def __init__(self, floor: WritingFloor, in_flight: int) -> None:
-        """Takes the floor, and how many are in flight."""
+        """Takes the floor, and the number in flight."""
         self._floor = floor
         self._batches = {"floor": max(SMALLEST_BATCH, min(in_flight, LARGEST_BATCH)), "large_floor": LARGEST_BATCH}
         self._rates: dict[str, list[float]] = {name: [] for name in self._batches}
@@ -232,7 +232,7 @@ class FloorRates:
             self._rates[name].append(self._floor.measure(seconds, batch))
 
     def compared_with(self, rate: float) -> dict[str, float]:
-        """The rates, and what is left of them at another rate."""
+        """The rates, and the ratio of another rate to them."""
         floor, large = [sum(rates) / len(rates) for rates in self._rates.values()]
         return {
             "floor_per_s": round(floor, 1),

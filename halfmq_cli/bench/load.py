@@ -1,4 +1,4 @@
-"""What the benchmark sends."""
+"""The benchmark's messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MARK = 8
 
 
 def body_of(size: int) -> bytes:
-    """The rest of a body of `size` bytes, behind its mark: like JSON text, as most bodies are."""
+    """The rest of a body of `size` bytes, after its mark: JSON-like text, as in most bodies."""
     text = b'{"order": 184467, "customer": "c-0049217", "amount": 129.90, "currency": "EUR", "paid": true} '
     return (text * (size // len(text) + 1))[: max(size - MARK, 0)]
 

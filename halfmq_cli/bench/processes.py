@@ -57,7 +57,7 @@ class Client:
     """A client process; see halfmq_cli/bench/clients/__main__.py. A context manager."""
 
     def __init__(self, role: str, endpoint: str, **options: Any) -> None:
-        """Takes a role, the broker, and what the role wants to know; the home may be another one."""
+        """Takes a role, the broker, the role's options, and optionally another home folder."""
         self._role = role
         home = options.pop("home", None)
         self._environment = None if home is None else {**os.environ, "HOME": home}
@@ -80,13 +80,13 @@ class Client:
         self._end()
 
     def ask(self, request: Any) -> dict[str, Any]:
-        """Sends a request; the answer."""
+        """Sends a request; returns the answer."""
         self.tell(request)
         answer: dict[str, Any] = self.hear()
         return answer
 
     def tell(self, request: Any) -> None:
-        """Sends a request whose answer is heard later."""
+        """Sends a request whose answer is read later."""
         if self._process.stdin is None:
             raise RuntimeError("no pipe")
         self._process.stdin.write(json.dumps(request) + "\n")

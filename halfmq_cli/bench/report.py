@@ -30,7 +30,7 @@ def print_figures(command: str, figures: Mapping[str, Any], *, as_json: bool) ->
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value that so many percent of the values lie below; 0 where there is none."""
+    """A percentile of the values; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)] if values else 0.0
 
 
@@ -41,5 +41,5 @@ def percentiles(prefix: str, times: Sequence[float]) -> dict[str, float]:
 
 
 def micros_each(seconds: float, count: int) -> float:
-    """Microseconds for each of so many."""
+    """Microseconds per item."""
     return round(seconds * 1e6 / count, 1)

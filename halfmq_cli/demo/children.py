@@ -1,7 +1,7 @@
-"""The demo's processes, seen from the one that starts them.
+"""The demo's child processes, from the parent's side.
 
 A child reads its settings as one JSON line from standard input, reports events as JSON lines on standard output, and
-ends when its standard input does: it cannot outlive its parent. What it logs goes to a file.
+ends when its standard input does: it cannot outlive its parent. Its log goes to a file.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Event: TypeAlias = dict[str, Any]
 
 
 class DemoFailed(BrokerError):
-    """The demo could not be carried through; says where it stood."""
+    """The demo could not be completed; the text has its progress."""
 
     def __init__(self, message: str) -> None:
-        """Takes the text for people."""
+        """Takes the error text."""
         super().__init__(message, reason="DEMO_FAILED")
 
 
@@ -42,7 +42,7 @@ class Child:
 
     Attributes:
         name: what to call it.
-        log: file with what it logs.
+        log: its log file.
         process: the process.
         finished: set when it has reported "finished": its work is done, it may still answer checks.
     """
@@ -61,10 +61,10 @@ class Child:
 
         Args:
             module: its name, such as "order_service".
-            name: what to call the process.
-            folder: where its log goes.
-            settings: what it reads first.
-            on_event: called with everything it reports.
+            name: name of the process.
+            folder: folder of its log.
+            settings: its settings.
+            on_event: called with its events.
         """
         path = folder / f"{name}.log"
         with path.open("ab") as log:
@@ -82,11 +82,11 @@ class Child:
         return child
 
     def _write(self, line: bytes) -> None:
-        assert self.process.stdin is not None  # noqa: S101 - it was asked for
+        assert self.process.stdin is not None  # noqa: S101 - requested above
         self.process.stdin.write(line)
 
     async def _read(self, on_event: Callable[[Event], None]) -> None:
-        assert self.process.stdout is not None  # noqa: S101 - it was asked for
+        assert self.process.stdout is not None  # noqa: S101 - requested above
         # A process that is killed may leave half a line.
         async for line in self.process.stdout:
             if line.endswith(b"\n"):
@@ -96,7 +96,7 @@ class Child:
                 on_event(event)
 
     async def died(self) -> int:
-        """Waits until the process is gone and everything it said was read; its exit status, negative for a signal."""
+        """Waits until the process has ended and its output was read; returns its exit status, negative for a signal."""
         status = await self.process.wait()
         if self._reader is not None:
             await self._reader
@@ -126,10 +126,10 @@ class Child:
             raise self._failed(f"was to be killed by SIGKILL, but ended with status {status}")
 
     async def stop(self) -> None:
-        """Ends it in good order.
+        """Ends it gracefully.
 
         Raises:
-            DemoFailed: it did not end, or not in good order.
+            DemoFailed: it did not end, or not gracefully.
         """
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -146,7 +146,7 @@ class Child:
         return DemoFailed(f"{self.name} {what}." + (f" Its last words: {words}" if words else ""))
 
     async def destroy(self) -> None:
-        """Ends it whatever it does; for the way out."""
+        """Kills it if it still runs; for clean-up."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await self.died()
@@ -167,7 +167,7 @@ class BrokerChild:
         """Starts it and waits until it serves.
 
         Raises:
-            DemoFailed: it did not start; with its own words.
+            DemoFailed: it did not start; with its error.
         """
         with (self._folder / "broker.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -175,10 +175,10 @@ class BrokerChild:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=environment(HALFMQ_DATABASE=self._database),
-                # Ctrl-C in the terminal is for the demo, which still needs the broker to tidy up.
+                # Ctrl-C in the terminal is for the demo, which still needs the broker for clean-up.
                 process_group=0,
             )
-        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        assert self._process.stdout is not None  # noqa: S101 - requested above
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 self.endpoint = (await self._process.stdout.readline()).decode().strip()

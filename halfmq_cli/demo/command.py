@@ -128,7 +128,7 @@ def _run(story: Coroutine[None, None, list[str]]) -> list[str]:
 
 def _plain(error: BaseException) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
-        # Several things were going on at once; the first that failed tells the most.
+        # Several tasks ran concurrently; the first failure is the most informative.
         return _plain(error.exceptions[0])
     if isinstance(error, grpc.aio.AioRpcError):
         return DemoFailed(f"The broker does not answer ({error.code().name}): {error.details()}")

@@ -1,4 +1,4 @@
-"""Holds two tables against each other, row for row."""
+"""Compares two tables row by row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SHOWN = 10
 
 @dataclass
 class Comparison:
-    """What two tables have in common, and what not.
+    """Result of comparing two tables.
 
     Attributes:
         equal: rows that are in both, with the same content.
         missing: rows that only the first has.
         extra: rows that only the second has.
         different: rows whose key is in both, with different content.
-        examples: the first few of those, in words.
+        examples: descriptions of the first few differences.
         digests: SHA-256 over all rows of each side, in the order of their keys.
     """
 
@@ -47,18 +47,18 @@ class Comparison:
         return f"{self.equal:,} rows the same, {wrong}"
 
     def note(self, text: str) -> None:
-        """Keeps an example, if there are not enough yet."""
+        """Adds an example, if there are not enough yet."""
         if len(self.examples) < SHOWN:
             self.examples.append(text)
 
 
 def compare(first: Iterable[Row], second: Iterable[Row], names: tuple[str, str]) -> Comparison:
-    """Walks through both sides at once.
+    """Merges both sides in key order.
 
     Args:
         first: rows in ascending order of their first column, which is their key.
         second: the same of the other side.
-        names: what to call the sides in examples.
+        names: names of the sides in examples.
     """
     result = Comparison()
     digests = hashlib.sha256(), hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: bars that move, or, without a terminal, a line every second; then a table."""
+"""Terminal output: progress bars, or, without a terminal, a line every second; then a table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 Line: TypeAlias = tuple[str, int | str, str]
-"""What it is, how many, and a remark."""
+"""Name, count, and remark."""
 
 PLAIN_WIDTH = 160
 
 
 class Display:
-    """Shows how far everything is; a context manager."""
+    """Shows progress; a context manager."""
 
     def __init__(self, goals: Mapping[str, int]) -> None:
-        """Takes the figures to show, and how far each goes."""
+        """Takes the figures to show, and their totals."""
         self.console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
         self._start = time.monotonic()
         self._bars = Progress(
@@ -48,11 +48,11 @@ class Display:
         return time.monotonic() - self._start
 
     def say(self, text: str) -> None:
-        """Returns something that has happened."""
+        """Prints an event."""
         self._bars.console.print(f"{self.elapsed:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, figures: Mapping[str, int]) -> None:
-        """Shows where the figures stand."""
+        """Updates the figures."""
         for name, value in figures.items():
             self._bars.update(self._tasks[name], completed=value)
         now = time.monotonic()
@@ -62,7 +62,7 @@ class Display:
             self.say(line)
 
     def table(self, title: str, lines: Sequence[Line]) -> None:
-        """Shows the figures that remain."""
+        """Shows the final figures."""
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("what")
         table.add_column("count", justify="right")
@@ -72,14 +72,14 @@ class Display:
         self.console.print(table)
 
     def verdict(self, problems: Sequence[str]) -> None:
-        """Says whether everything held, and if not, what did not."""
+        """Prints whether all conditions hold, and the failed ones."""
         for problem in problems:
             self.console.print(f"WRONG: {problem}", style="bold red", highlight=False, markup=False, soft_wrap=True)
         if not problems:
             self.console.print(f"Everything as it must be, after {self.elapsed:.1f} s.", style="bold green")
 
     def __enter__(self) -> Self:
-        """Begins to draw."""
+        """Starts drawing."""
         self._bars.start()
         return self
 

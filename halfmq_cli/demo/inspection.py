@@ -1,4 +1,4 @@
-"""What the broker says: the demo's figures come from here and from the tables, never from what was intended."""
+"""The broker's view: the demo's figures come from here and from the tables, never from what was intended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BY_CHECK = transaction_pb2.VERDICT_SOURCE_CHECK
 
 
 class Inspector:
-    """An operator's connection to the broker."""
+    """An admin connection to the broker."""
 
     def __init__(self, endpoint: str) -> None:
         """Connects with the first call."""
@@ -47,11 +47,11 @@ class Inspector:
         self._consumers: ConsumerServiceAsyncStub = consumer_pb2_grpc.ConsumerServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
-        """Is usable at once."""
+        """Does nothing: it is usable at once."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         await self._channel.close()
 
     async def create(self, topic: str, group: str) -> None:
@@ -92,7 +92,7 @@ class Inspector:
         return sum(queue.max_offset for queue in queues), sum(queue.lag for queue in queues)
 
     async def clean_up(self, producer_groups: Iterable[str], consumer_group: str, topic: str | None) -> None:
-        """Removes what a run left in the broker: open transactions, the consumer group, and a topic that is named."""
+        """Removes a run's remains from the broker: open transactions, the consumer group, and optionally a topic."""
         for group in producer_groups:
             for summary in await self.open_transactions(group):
                 request = admin_pb2.ResolveTransactionRequest(

@@ -1,4 +1,4 @@
-"""The story of the orders: most end well, some producers are killed, one answer never comes."""
+"""The scenario of the orders: most succeed, some producers are killed, one answer never comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfmq_cli.demo.children import Child, Event
     from halfmq_cli.demo.place import Place
 
-# The defaults are 6 s and 30 s: the whole story would take eight minutes.
+# The defaults are 6 s and 30 s: the scenario would take eight minutes.
 FIRST_CHECK, CHECK_INTERVAL = 2.0, 0.3
 CRASHES = 2
 LEASE = 2.0
@@ -29,14 +29,14 @@ LEASE = 2.0
 
 @dataclass
 class Story:
-    """The orders' story, and what was seen on the way.
+    """The orders' scenario, and its observations.
 
     Attributes:
         ids: transaction of each order.
         prepared_by: process that prepared each order.
-        waiting: transactions that had no producer to ask when all others were done.
-        spent_meanwhile: checks spent on those until then.
-        waited: how long they had waited by then, in seconds.
+        waiting: transactions without a producer for checks when all others were done.
+        spent_meanwhile: checks used up on those until then.
+        waited: their waiting time until then, in seconds.
     """
 
     run: Run
@@ -60,7 +60,7 @@ class Story:
         return self.service, self.pending, self.abandoned
 
     async def figures(self) -> Mapping[str, int]:
-        """How far everything is."""
+        """Current progress."""
         undecided = [each for group in self.groups for each in await self.run.inspector.open_transactions(group)]
         parked = sum(each.state == PARKED for each in undecided)
         prepared = len(self.ids)
@@ -72,7 +72,7 @@ class Story:
         }
 
     async def play(self) -> None:
-        """Plays it to its end."""
+        """Runs it to the end."""
         run, say = self.run, self.run.display.say
         eaten = len(with_fate(self.orders, *COMMITS_LOCALLY))
         first = await run.start_consumer("orders", "consumer-1", lease=LEASE, rows_to_live=eaten // 4)
@@ -92,7 +92,7 @@ class Story:
             await child.stop()
 
     async def _serve_with_crashes(self) -> Child:
-        """Places the orders; twice the process is killed, each time a new one goes on."""
+        """Places the orders; the process is killed twice, and a new one continues."""
         good, bad = self._parts(Fate.COMMIT, Fate.ROLLBACK), self._parts(Fate.CRASH_AFTER, Fate.CRASH_BEFORE)
         for number in range(CRASHES):
             name = f"order-service-{number + 1}"
@@ -105,7 +105,7 @@ class Story:
         return service
 
     async def _replace_consumer(self, doomed: Child) -> Child:
-        """Lets a consumer be killed when its table has rows that the broker does not know to be handled."""
+        """Has a consumer killed when its table has rows that are not acknowledged at the broker."""
         await doomed.killed()
         self.run.display.say("consumer-1 was killed (SIGKILL) before it acknowledged what is in its table")
         return await self.run.start_consumer("orders", "consumer-2", lease=LEASE)
@@ -120,10 +120,10 @@ class Story:
         await doomed.killed()
         self._spent_before = sum(each.check_count for each in await self._left())
         self._abandoned_at = self.run.display.elapsed
-        self.run.display.say("abandoned was killed (SIGKILL); for now nobody of its group comes back")
+        self.run.display.say("abandoned was killed (SIGKILL); no process of its group is restarted for now")
 
     async def _send_heir(self) -> Child:
-        """Looks at what was abandoned, and only then starts somebody who can be asked."""
+        """Inspects the abandoned transactions, and only then starts a producer that can answer checks."""
         left = await self._left()
         self.waiting = sum(each.state == PREPARED for each in left)
         self.spent_meanwhile = sum(each.check_count for each in left) - self._spent_before
@@ -165,10 +165,10 @@ class Story:
 
 
 async def play_orders(place: Place, count: int, seed: int, *, keep: bool) -> list[str]:
-    """Plays the story of the orders and shows its figures.
+    """Runs the scenario of the orders and shows its figures.
 
     Returns:
-        What was not as it must be; empty when everything was.
+        Violated conditions; empty if there are none.
     """
     orders = make_orders(count, seed)
     fates = {fate: len(with_fate(orders, fate)) for fate in Fate}

@@ -1,4 +1,4 @@
-"""Where a run keeps its things: databases, names, logs; and how it leaves the place behind."""
+"""A run's databases, names and logs, and their clean-up."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Place:
         broker_url: database of the broker.
         producer_url: database of the service that produces.
         consumer_url: database of the service that consumes.
-        prefix: what the services' tables begin with.
-        shown: what to call the database.
+        prefix: prefix of the services' tables.
+        shown: name of the database for display.
         own_broker_database: whether the broker's database is in the folder, too.
     """
 
@@ -47,7 +47,7 @@ class Place:
 
 @contextlib.contextmanager
 def prepared(database: str | None, business_database: str | None, *, keep: bool) -> Iterator[Place]:
-    """Makes the place, and removes its folder afterwards, except to `keep` it and after a failure.
+    """Creates the place, and removes its folder afterwards, except with `keep` and after a failure.
 
     Raises:
         ConfigurationError: the database cannot be used.
@@ -84,7 +84,7 @@ def prepared(database: str | None, business_database: str | None, *, keep: bool)
 
 
 def sweep_topics(url: str) -> None:
-    """Removes what the deleted topics of a run left in the broker's database: its broker did not live that long."""
+    """Deletes the data of a run's deleted topics from the broker's database: its broker ended before that."""
     opened, _ = open_database(url, answer_timeout=30.0, allow_unsafe=True)
     try:
         sweep_all(opened)
@@ -93,7 +93,7 @@ def sweep_topics(url: str) -> None:
 
 
 def _tried(url: str, field: str) -> str:
-    """Opens a database once, so that one that cannot be used is found out now; what to call it."""
+    """Opens a database once, to detect an unusable one early; returns its name for display."""
     try:
         opened, warnings = open_database(url, answer_timeout=30.0)
     except ConfigurationError as error:

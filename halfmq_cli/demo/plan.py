@@ -1,4 +1,4 @@
-"""Which orders there are and what becomes of each: decided by the seed, before anything runs."""
+"""The orders and their planned outcomes: determined by the seed, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ITEMS = ("lamp", "chair", "desk", "shelf", "clock", "kettle", "carpet", "mirror
 
 
 class Fate(Enum):
-    """What becomes of an order, and the share of orders that this happens to."""
+    """Outcome of an order, and its share of all orders."""
 
     COMMIT = "commit"
     """The local transaction commits, the producer commits the message."""
@@ -28,11 +28,11 @@ class Fate(Enum):
     CRASH_AFTER = "crash after the local commit"
     """The producer is killed after the local commit and before its verdict reaches the broker."""
     CRASH_BEFORE = "crash before the local commit"
-    """The producer is killed when the half message is stored and nothing else."""
+    """The producer is killed when only the half message is stored."""
     UNKNOWN = "unknown"
     """The producer answers every check with UNKNOWN."""
     GONE = "gone"
-    """As CRASH_AFTER, and for a long time no producer of the group is there to be asked."""
+    """As CRASH_AFTER, and for a long time the group has no producer for checks."""
 
 
 SHARES: dict[Fate, float] = {
@@ -48,7 +48,7 @@ COMMITS_LOCALLY = frozenset({Fate.COMMIT, Fate.CRASH_AFTER, Fate.GONE})
 
 @dataclass(frozen=True)
 class Order:
-    """An order and its fate; the fields are those of the table."""
+    """An order and its planned outcome; the fields are those of the table."""
 
     number: int
     customer: str
@@ -58,13 +58,13 @@ class Order:
 
     @property
     def row(self) -> Row:
-        """The order as it stands in the table."""
+        """The order's row in the table."""
         return (self.number, self.customer, self.item, self.cents)
 
 
 def make_orders(count: int, seed: int) -> list[Order]:
-    """Makes orders; the same seed makes the same ones."""
-    chance = random.Random(seed)  # noqa: S311 - a story, not a secret
+    """Generates orders; the same seed gives the same ones."""
+    chance = random.Random(seed)  # noqa: S311 - not security-relevant
     fates: list[Fate] = [
         fate for fate, share in SHARES.items() if fate is not Fate.COMMIT for _ in range(int(count * share))
     ]
@@ -77,5 +77,5 @@ def make_orders(count: int, seed: int) -> list[Order]:
 
 
 def with_fate(orders: Iterable[Order], *fates: Fate) -> list[Order]:
-    """Those orders that such a thing becomes of."""
+    """The orders with this outcome."""
     return [order for order in orders if order.fate in fates]

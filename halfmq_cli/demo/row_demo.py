@@ -1,4 +1,4 @@
-"""The story of the user's rows: all are sent, the producer is killed halfway, and its successor goes on."""
+"""The scenario of the user's rows: all are sent, the producer is killed halfway, and its successor continues."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from halfmq_cli.demo.children import Child, Event
     from halfmq_cli.demo.place import Place
 
-# Up to here each row is a transaction of its own by default; from here on so many rows share one.
+# Up to this many rows, each row is a separate transaction by default; beyond it, several rows share one.
 SMALL = 10_000
 CHECK_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
 class RowJob:
-    """What to send.
+    """The rows to send.
 
     Attributes:
         path: the file.
         total: how many rows it has.
-        topic: where to, or None for a topic of the run's own.
+        topic: the topic, or None for a temporary one.
         rows_per_transaction: how many rows share a transaction.
         kill: kill the producer halfway.
     """
@@ -47,16 +47,16 @@ class RowJob:
 
 @dataclass
 class Story:
-    """The rows' story, and what was seen on the way.
+    """The rows' scenario, and its observations.
 
     Attributes:
         total: rows of the file.
         together: rows that share a transaction.
         before: messages that the topic held before.
-        released: messages that came into it since.
+        released: messages released to it since.
         written: rows in the producer's table, as far as reported.
         in_doubt: transactions without a verdict when the producer was killed.
-        left_to_checks: verdicts that the producer could not pass on itself.
+        left_to_checks: verdicts that the producer could not send itself.
         seconds: from the start of the consumer to its last row.
     """
 
@@ -76,7 +76,7 @@ class Story:
         self.group = f"row-service-{self.run.place.token}"
 
     async def figures(self) -> Mapping[str, int]:
-        """How far everything is."""
+        """Current progress."""
         self.released = (await self.run.inspector.offsets(self.run.topic))[0] - self.before
         return {
             "written": self.written,
@@ -85,7 +85,7 @@ class Story:
         }
 
     async def play(self, book: Book) -> None:
-        """Plays it to its end."""
+        """Runs it to the end."""
         run, say = self.run, self.run.display.say
         begun = run.display.elapsed
         self.before, _ = await run.inspector.offsets(run.topic)
@@ -113,7 +113,7 @@ class Story:
             await child.stop()
 
     async def _await_in_doubt(self) -> list[str]:
-        # What the killed process had sent last may be on its way into the broker's tables.
+        # The last requests of the killed process may still be in flight.
         before: list[str] | None = None
         while (now := await self._open_ids()) != before:
             before = now
@@ -146,10 +146,10 @@ class Story:
 
 
 async def play_rows(place: Place, job: RowJob, *, keep: bool) -> list[str]:
-    """Sends the user's rows and shows what arrived.
+    """Sends the user's rows and shows the result.
 
     Returns:
-        What was not as it must be; empty when everything was.
+        Violated conditions; empty if there are none.
     """
     total = job.total
     together = job.rows_per_transaction
@@ -165,7 +165,7 @@ async def play_rows(place: Place, job: RowJob, *, keep: bool) -> list[str]:
             story = Story(run, job, total, together)
             await run.play(story.play(book), story.figures)
             display.say("comparing the file, the producer's table and the consumer's table, row for row")
-            # A commit that was on its way when the producer died may still have arrived.
+            # A commit in flight when the producer died may still have arrived.
             resolved = [
                 each for each in await run.inspector.transactions(story.in_doubt) if each.op.source != BY_PRODUCER
             ]

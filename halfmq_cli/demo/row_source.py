@@ -1,4 +1,4 @@
-"""The user's rows: CSV with a header, or JSON lines, each row as the JSON that its message will carry."""
+"""The user's rows: CSV with a header, or JSON lines, each row as the JSON of its message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SourceRow:
     """A row of the file.
 
     Attributes:
-        number: which row, from 1; the header is none.
+        number: number of the row, from 1, without the header.
         body: the row as a JSON object.
     """
 
@@ -161,7 +161,7 @@ def _refuse_ragged(path: Path, line: int, found: int, wanted: int) -> NoReturn:
 
 def _json_bodies(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(_lines(path), 1):
-        # The line is kept as it is: reading and writing numbers again could change them.
+        # The line is kept unchanged: parsing and formatting numbers could change them.
         text = line.strip()
         if not text:
             continue
@@ -179,12 +179,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def in_groups(rows: Iterable[SourceRow], size: int, most_bytes: int = LARGEST_BODY) -> Iterator[list[SourceRow]]:
-    """Puts rows together, as many as share a transaction.
+    """Groups rows that share a transaction.
 
     Args:
         rows: the rows.
         size: how many at most.
-        most_bytes: a group that has this many bytes takes no more rows.
+        most_bytes: a group is closed when it reaches this many bytes.
     """
     group: list[SourceRow] = []
     held = 0

@@ -1,4 +1,4 @@
-"""What both stories need: a broker, a consumer, tables on both sides, and someone who watches that things move."""
+"""Shared by both scenarios: a broker, a consumer, tables on both sides, and a watchdog."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ResultT = TypeVar("ResultT")
 
 @dataclass
 class Run:
-    """A run in flight.
+    """A running scenario.
 
     Attributes:
         place: databases and names.
-        display: where to tell what happens.
-        topic: where the messages go.
-        consumer_group: who consumes them.
-        endpoint: where the broker is.
-        inspector: an operator's connection to it.
+        display: the terminal output.
+        topic: topic of the messages.
+        consumer_group: their consumer group.
+        endpoint: the broker's address.
+        inspector: an admin connection to it.
         producer_groups: the groups of all producers that were started.
     """
 
@@ -65,10 +65,10 @@ class Run:
         """Starts a consumer process.
 
         Args:
-            kind: what it consumes: orders or rows.
-            name: what to call the process.
-            lease: seconds until others get what it holds when it dies; None: the broker's default.
-            rows_to_live: after so many rows it dies, with rows in its table that it has not acknowledged.
+            kind: orders or rows.
+            name: name of the process.
+            lease: seconds of its leases; None: the broker's default.
+            rows_to_live: rows after which it dies, with unacknowledged rows in its table.
         """
         place = self.place
 
@@ -95,11 +95,11 @@ class Run:
         return child
 
     def consumed(self, figure: str = "applied") -> int:
-        """Messages that the consumers applied, so far; or met again ("repeated"), or skipped ("others")."""
+        """Messages that the consumers applied so far; or got again ("repeated"), or skipped ("others")."""
         return sum(int(event[figure]) for event in self._consumed.values())
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Looks again and again until something holds; `play` sees to it that this ends."""
+        """Polls until a condition holds; `play` bounds the wait."""
         while not await condition():  # noqa: ASYNC110 - the condition is the state of another process
             await asyncio.sleep(LOOK_EVERY)
 
@@ -110,10 +110,10 @@ class Run:
     async def play(
         self, story: Coroutine[Any, Any, ResultT], figures: Callable[[], Awaitable[Mapping[str, int]]]
     ) -> ResultT:
-        """Lets a story run to its end, shows how it goes, and ends it when nothing moves any more.
+        """Runs a scenario to its end, shows its progress, and aborts it when there is none.
 
         Raises:
-            DemoFailed: nothing moved for a long time.
+            DemoFailed: there was no progress for a long time.
         """
         acting, watching = asyncio.create_task(story), asyncio.create_task(self._watch(figures))
         try:
@@ -141,14 +141,14 @@ class Run:
             await asyncio.sleep(LOOK_EVERY)
 
     async def end_children(self) -> None:
-        """Kills whatever still runs; those that were stopped in good order are gone already."""
+        """Kills all running processes; those that were stopped gracefully have ended already."""
         for child in self._children:
             await child.destroy()
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What stays behind after a run.
+    """What to keep after a run.
 
     Attributes:
         keep: everything.
@@ -163,7 +163,7 @@ class Ending:
 async def running(
     place: Place, display: Display, topic: str, tables: tuple[Tables, Tables], ending: Ending, **broker_settings: float
 ) -> AsyncIterator[Run]:
-    """Starts the broker, makes topic, group and tables; afterwards ends all processes and tidies up."""
+    """Starts the broker, creates topic, group and tables; afterwards ends all processes and cleans up."""
     consumer_group = f"demo-consumer-{place.token}"
     async with (
         BrokerChild(place.broker_url, place.folder, **broker_settings) as broker,
@@ -177,7 +177,7 @@ async def running(
             await inspector.create(topic, consumer_group)
             yield run
         except BaseException:
-            # What went wrong before tells more than what goes wrong with tidying up.
+            # An earlier error is more informative than an error of the clean-up.
             with contextlib.suppress(Exception):
                 await _tidy_up(run, tables, ending)
             raise

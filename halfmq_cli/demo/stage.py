@@ -1,4 +1,4 @@
-"""A child's side of children.py: settings in, events out, and when to end."""
+"""The child's side of children.py: settings in, events out, and the end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _lock = threading.Lock()
 
 
 def settings() -> dict[str, Any]:
-    """Prepares this process and reads what it is to do."""
-    # Ctrl-C in a terminal reaches all processes; the parent decides what follows from it.
+    """Prepares this process and reads its settings."""
+    # Ctrl-C in a terminal reaches all processes; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     read: dict[str, Any] = json.loads(sys.stdin.readline())
@@ -23,7 +23,7 @@ def settings() -> dict[str, Any]:
 
 
 def say(event: str, **fields: Any) -> None:
-    """Reports an event; it is out when this returns, even if the process is killed next."""
+    """Reports an event; it is flushed when this returns, even if the process is killed next."""
     line = json.dumps({"event": event, **fields}) + "\n"
     with _lock:
         sys.stdout.write(line)
@@ -31,7 +31,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 def wait_for_end() -> None:
-    """Waits until the parent wants this process to end, or is gone itself."""
+    """Waits until the parent ends this process, or has ended itself."""
     sys.stdin.read()
 
 

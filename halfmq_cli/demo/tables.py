@@ -1,6 +1,6 @@
-"""The tables of the demo's services: what the order service writes, and what the consumer makes of its messages.
+"""The tables of the demo's services: those of the order service, and those that the consumer builds.
 
-Each service has its own tables. On SQLite they are in files of their own; on a server in the broker's database, under a
+Each service has its own tables. On SQLite they are in separate files; on a server in the broker's database, under a
 prefix of this run.
 """
 
@@ -54,7 +54,7 @@ RECEIVED_ROWS = Shape("rows_received", SENT_ROWS.columns)
 
 
 class Tables:
-    """One table of rows, and next to it one that says which transactions or messages they came from."""
+    """One table of rows, and another one with their transactions or messages."""
 
     beside, beside_columns = "", ""
 
@@ -63,7 +63,7 @@ class Tables:
 
         Args:
             url: the database.
-            prefix: what the names of the tables begin with.
+            prefix: prefix of the names of the tables.
             shape: the table of rows.
         """
         self.database = Database(url)
@@ -81,7 +81,7 @@ class Tables:
             session.run(f"CREATE TABLE {self.beside_name} ({self.beside_columns}){options}")
 
     def drop(self) -> None:
-        """Drops the tables, as far as they exist."""
+        """Drops the tables, if they exist."""
         with self.transaction() as session:
             for name in (self.name, self.beside_name):
                 session.run(f"DROP TABLE IF EXISTS {name}")
@@ -110,7 +110,7 @@ class Tables:
     def count(self) -> int:
         """Number of rows."""
         with self.transaction() as session:
-            return int(session.fetch(f"SELECT COUNT(*) FROM {self.name}")[0][0])  # noqa: S608 - our own name
+            return int(session.fetch(f"SELECT COUNT(*) FROM {self.name}")[0][0])  # noqa: S608 - a fixed name
 
     def numbers(self) -> set[int]:
         """The keys of all rows."""
@@ -141,20 +141,20 @@ class Book(Tables):
     beside_columns = "transaction_id CHAR(36) PRIMARY KEY, outcome VARCHAR(12) NOT NULL"
 
     def write(self, session: Session, transaction_id: str, rows: Sequence[Row]) -> None:
-        """Does the local change, in the caller's transaction, and notes which halfmq transaction it belongs to.
+        """Applies the local change, in the caller's transaction, and records its halfmq transaction.
 
-        The note comes first: where a check has already been answered with ROLLBACK, its key exists and nothing of
-        this transaction can happen any more.
+        The record comes first: if a check has already been answered with ROLLBACK, its key exists and this transaction
+        can no longer commit.
         """
         session.insert(self.beside_name, "transaction_id, outcome", [(transaction_id, COMMITTED)])
         session.insert(self.name, self.shape.names, rows)
 
     def settle(self, transaction_id: str) -> bool:
-        """Says whether a local transaction committed, and sees to it that the answer stays true.
+        """Returns whether a local transaction committed, and ensures that the answer stays true.
 
-        ROLLBACK is a promise: the local transaction will never happen. So where nothing is noted, the promise is
-        noted under the transaction's key; a local transaction that is still running somewhere then fails on it. If
-        that one is about to commit, the database makes this wait for it.
+        ROLLBACK guarantees that the local transaction will never commit. So without a record, the refusal is recorded
+        under the transaction's key; a local transaction that is still running then fails on it. If that one is about to
+        commit, the database makes this wait for it.
         """
         with self.transaction() as session:
             noted = session.insert(
@@ -172,7 +172,7 @@ class Book(Tables):
         return bool(found[0][0] == COMMITTED)
 
     def outcomes(self) -> dict[str, int]:
-        """How many local transactions ended in which way."""
+        """Numbers of local transactions by outcome."""
         with self.transaction() as session:
             return dict(
                 session.fetch(f"SELECT outcome, COUNT(*) FROM {self.beside_name} GROUP BY outcome")  # noqa: S608
@@ -180,19 +180,19 @@ class Book(Tables):
 
 
 class View(Tables):
-    """The consuming service's tables: its rows, and the messages that made them."""
+    """The consuming service's tables: its rows, and their messages."""
 
     beside = "message_applied"
     beside_columns = "message_id VARCHAR(64) PRIMARY KEY"
 
     def apply(self, rows: dict[str, Row]) -> int:
-        """Writes the rows of some messages, each once however often it is delivered.
+        """Writes the rows of some messages, each once, however often it is delivered.
 
         Args:
-            rows: what to write, by message id.
+            rows: the rows, by message id.
 
         Returns:
-            How many of them were new.
+            The number of new ones.
         """
         with self.transaction() as session:
             known = f"SELECT message_id FROM {self.beside_name} WHERE message_id"  # noqa: S608

@@ -1,4 +1,4 @@
-"""Whether the broker's account of each order is what its fate calls for."""
+"""Compares the broker's record of each order with its planned outcome."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _EXPECTED = {
 
 @dataclass
 class Account:
-    """Outcome of all orders, as the broker says.
+    """Outcomes of all orders, from the broker.
 
     Attributes:
         ended: number of transactions by state and source of the verdict.
-        parked_checks: how many checks each parked transaction had.
-        problems: orders that ended in another way than their fate calls for.
+        parked_checks: number of checks of each parked transaction.
+        problems: orders with another outcome than planned.
     """
 
     ended: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ class Account:
     problems: list[str] = field(default_factory=list)
 
     def in_state(self, state: int, source: int | None = None) -> int:
-        """Number of transactions in a state, from whatever source or from one."""
+        """Number of transactions in a state, from any source or from one."""
         return sum(
             count for (found, by), count in self.ended.items() if found == state and (source is None or by == source)
         )
@@ -63,11 +63,11 @@ class Account:
 def account_for(
     orders: Sequence[Order], transactions: Mapping[int, Transaction], prepared_by: Mapping[int, str]
 ) -> Account:
-    """Counts how the orders ended, and finds those that ended wrongly.
+    """Counts the outcomes, and finds wrong ones.
 
     Args:
         orders: all orders.
-        transactions: what the broker says, by number of the order.
+        transactions: the broker's records, by number of the order.
         prepared_by: the process that prepared each order.
     """
     account = Account()

@@ -1,4 +1,4 @@
-"""The job that makes few large files of many small ones, and deletes what a longer file holds as well."""
+"""The job that merges many small files into few large ones, and deletes files covered by longer ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEFT_BEHIND = timedelta(days=1)
 
 
 class Compacted(NamedTuple):
-    """How many files were read and deleted, and how many were written in their place."""
+    """Numbers of deleted and of new files."""
 
     before: int
     after: int
@@ -40,7 +40,7 @@ class Compaction:
     """Settings of the job.
 
     Attributes:
-        folder: Where the archive lies.
+        folder: Folder of the archive.
         topics: Which topics; None: all.
         messages_per_file: Files are merged up to so many messages.
         bytes_per_file: And up to so many bytes.
@@ -54,13 +54,13 @@ class Compaction:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Compacted:
-        """Merges the files that follow one another, a task for each new file.
+        """Merges consecutive files, with a task per new file.
 
-        A kill leaves nothing half done: the new file appears whole, and what it holds is deleted after. Whoever reads
-        the folder without ``read_archive`` may see messages twice in between.
+        It is crash-safe: the new file appears atomically, and the merged files are deleted after. Readers of the folder
+        without ``read_archive`` may see messages twice in between.
 
         Raises:
-            HalfmqError: A file does not hold what its name says; nothing of it is deleted.
+            HalfmqError: A file's contents do not match its name; it is not deleted.
         """
         folder = Folder(self.folder)
         total = Compacted(0, 0)
@@ -80,14 +80,14 @@ class Compaction:
 
 
 def merges(files: Iterable[Chosen], most_messages: int, most_bytes: int) -> list[list[Chosen]]:
-    """Which files become one: of the same queue and day, one after the other, two at least."""
+    """Groups of files to merge: consecutive ones of the same queue and day, at least two."""
     groups: list[list[Chosen]] = []
     messages = size = 0
     last: Piece | None = None
     for each in files:
         piece, count = each.piece, each.piece.span.end - each.first
         follows = last is not None and (last.place, last.date, last.span.end) == (piece.place, piece.date, each.first)
-        # Two that overlap become one, however large.
+        # Overlapping ones are merged, whatever the size.
         overlaps = each.first > piece.span.first
         fits = messages + count <= most_messages and size + piece.size <= most_bytes
         if not groups or not follows or not (fits or overlaps):
@@ -101,11 +101,11 @@ def merges(files: Iterable[Chosen], most_messages: int, most_bytes: int) -> list
 
 
 def _merge(folder: Folder, group: list[Chosen]) -> None:
-    """Writes the messages of some files into one, and deletes them after."""
+    """Writes the messages of some files into one, and deletes the files after."""
     first, last = group[0], group[-1]
     topic, queue = first.piece.place
     path = file_name(topic, first.piece.date, queue, Span(first.first, last.piece.span.end))
-    # Where it is there already, the task is retried after it was killed.
+    # It exists already if the task is retried after it was killed.
     if path == first.piece.path or not folder.has(path):
         _write_merged(folder, group)
     for each in group:
@@ -133,7 +133,7 @@ def _write_merged(folder: Folder, group: list[Chosen]) -> None:
 
 
 def _rows(folder: Folder, file: Chosen) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that count, a row group at a time: those are small, whatever the messages' size."""
+    """The effective rows of a file, a row group at a time: those are small, whatever the messages' size."""
     skipped = file.first - file.piece.span.first
     with folder.open(file.piece.path) as source:
         parquet = pq.ParquetFile(source)

@@ -1,4 +1,4 @@
-"""The archive's folder, on this machine or wherever pyarrow reaches: what is in it, and files that appear whole."""
+"""The archive's folder, local or on any file system of pyarrow: listing, and atomic creation of files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["Folder"]
 
 _UNFINISHED = "_writing-"
 _LISTINGS = 10
-# What Hadoop calls the stores that pyarrow calls otherwise.
+# Hadoop's names of stores that differ from pyarrow's.
 _OF_HADOOP = {"s3": "s3a"}
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
 class Folder:
-    """Where an archive lies. It travels to executors by its name."""
+    """Folder of an archive. It is sent to executors by its name."""
 
     def __init__(self, uri: str) -> None:
-        """Opens it; it need not be there yet.
+        """Opens it; it need not exist yet.
 
         Args:
             uri: A path, or a URI such as ``s3://bucket/archive`` or ``hdfs://host/archive``. Executors need to reach it
@@ -61,21 +61,21 @@ class Folder:
             self._spark_root = f"{_OF_HADOOP.get(scheme, scheme)}://{self._root}"
 
     def __reduce__(self) -> tuple[type[Folder], tuple[str]]:
-        """Executors open it again."""
+        """Pickled by its name."""
         return type(self), (self.uri,)
 
     def spark_path(self, path: str) -> str:
-        """A file's name as Spark wants it: a URI, but with nothing escaped."""
+        """A file's name for Spark: an unescaped URI."""
         return f"{self._spark_root}/{path}".rstrip("/")
 
     def topics(self) -> list[str]:
-        """The topics that have something in it."""
+        """The topics in it."""
         names = [info.base_name for info in self._listed(self._root, recursive=False)]
         return sorted(unquote(name.removeprefix("topic=")) for name in names if name.startswith("topic="))
 
     def pieces(self, topic: str) -> list[Piece]:
-        """All files of a topic, and what is noted as lost."""
-        # A file that becomes part of a longer one while the folder is listed may be missing together with that one.
+        """All files of a topic, and recorded gaps."""
+        # If a file is merged while the folder is listed, both it and the merged file may be missing.
         found, before = self._found(topic), None
         for _ in range(_LISTINGS):
             if found == before:
@@ -99,7 +99,7 @@ class Folder:
         return path.removeprefix(self._root).lstrip("/")
 
     def open(self, path: str) -> pa.NativeFile:
-        """Opens a file to be read, from any place in it."""
+        """Opens a file for random access."""
         return self._files.open_input_file(f"{self._root}/{path}")
 
     def create(self) -> Unfinished:
@@ -107,7 +107,7 @@ class Folder:
         return Unfinished(self._files, self._root, local=self._local)
 
     def note(self, path: str, content: bytes = b"") -> None:
-        """Makes a small file."""
+        """Creates a small file."""
         unfinished = self.create()
         try:
             unfinished.stream.write(content)
@@ -116,7 +116,7 @@ class Folder:
             unfinished.discard()
 
     def read_note(self, path: str) -> bytes | None:
-        """What is in a small file; None where there is none."""
+        """Contents of a small file; None if it does not exist."""
         try:
             with self.open(path) as source:
                 content: bytes = source.read()
@@ -130,12 +130,12 @@ class Folder:
         return found
 
     def delete(self, path: str) -> None:
-        """Deletes a file; one that is gone already is well."""
+        """Deletes a file, if it exists."""
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{self._root}/{path}")
 
     def sweep(self, older_than: timedelta) -> int:
-        """Deletes what killed tasks left unfinished; how many files."""
+        """Deletes unfinished files of killed tasks; returns how many."""
         before = datetime.now(UTC) - older_than
         left = [
             info
@@ -148,7 +148,7 @@ class Folder:
 
 
 class Unfinished:
-    """A file under a name that no reader looks at, until it is finished."""
+    """A file under a temporary name that readers ignore, until it is finished."""
 
     def __init__(self, files: fs.FileSystem, root: str, *, local: bool) -> None:
         """Creates it."""
@@ -160,9 +160,9 @@ class Unfinished:
         self.stream = files.open_output_stream(self._path)
 
     def finish(self, path: str) -> int:
-        """Closes it and gives it its name, instead of a file that has it; its bytes.
+        """Closes it and renames it to its final name, replacing an existing file; returns its size.
 
-        On this machine it is on the disk before it has the name, and the name is before this returns.
+        On a local disk it is flushed before the rename, and the rename is flushed before this returns.
         """
         if self._path is None:
             raise ValueError("this file was finished before")

@@ -1,4 +1,4 @@
-"""The job that archives topics: whatever is not in the archive yet."""
+"""The job that archives topics: all messages that are not in the archive yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Archive", "Archived"]
 
 
 class Archived(NamedTuple):
-    """What was added to an archive; the size in bytes."""
+    """Messages added to an archive; the size in bytes."""
 
     messages: int
     files: int
@@ -46,12 +46,12 @@ class Archive:
     """Settings of the job.
 
     Attributes:
-        folder: Where the archive lies: a path, or a URI that pyarrow knows.
+        folder: Folder of the archive: a path, or a URI that pyarrow supports.
         options: Of the Spark source: endpoint and TLS; one of topic, topics and topicPattern; startingOffsets or
             startingTimestamp for topics that the archive does not have yet, earliest otherwise; failOnDataLoss; a
             group, to report the progress to.
         messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
-        messages_per_round: About so many messages are taken before the progress is reported.
+        messages_per_round: Approximate number of messages between progress reports.
         say: Called with progress messages, one line each.
     """
 
@@ -62,11 +62,11 @@ class Archive:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def run(self, spark: SparkSession) -> Archived:
-        """Archives what is there now, and is not in the archive yet.
+        """Archives the current messages that are not in the archive yet.
 
         Raises:
-            ConfigurationError: A setting cannot be, or the archive is of another topic of this name.
-            DataLoss: Messages are gone that were not archived, unless failOnDataLoss is false.
+            ConfigurationError: A setting is invalid, or the archive is of another topic of this name.
+            DataLoss: Messages were deleted before they were archived, unless failOnDataLoss is false.
             HalfmqError: A broker refused, or none answered.
         """
         options = ReadOptions.read(self.options)
@@ -77,14 +77,14 @@ class Archive:
             brokers.close()
 
     def follow(self, spark: SparkSession, pause: float) -> None:
-        """Archives on and on, and waits some seconds where nothing new is there; ends by an error only."""
+        """Archives continuously, and waits some seconds when there is nothing new; ends by an error only."""
         while True:
             if not self.run(spark).messages:
                 time.sleep(pause)
 
 
 class _Run:
-    """One run: its plan is made at the beginning, what comes later is not read."""
+    """One run: its plan is fixed at the beginning, later messages are not read."""
 
     def __init__(self, job: Archive, options: ReadOptions, brokers: Brokers, folder: Folder) -> None:
         self._job = job
@@ -94,23 +94,24 @@ class _Run:
         started = bool(folder.topics())
         topics = sorted({topic for topic, _ in brokers.queues()})
         if new := [topic for topic in topics if not self._has_begun(topic)]:
-            # What a pattern finds later is archived whole: it did not exist when the archive was begun.
+            # Topics that match a pattern later are archived completely: they did not exist when the archive was
+            # started.
             later = started and options.topic_pattern is not None
             self._begin(new, "earliest" if later else options.start or "earliest")
         kept = spans_by_queue(piece for topic in topics for piece in folder.pieces(topic))
-        # Asked for last, so that nothing that is kept lies behind it.
+        # Queried last, so that it covers all kept messages.
         queues = {queue: each for queue, each in brokers.queues().items() if queue[0] in topics}
         for topic in topics:
-            # These are the queues of the topic that the archive has: it was there before and after.
+            # These are the queues of the archived topic: its identity was the same before and after.
             self._has_begun(topic)
         self._left = {queue: self._missing(queue, each, kept.get(queue, [])) for queue, each in queues.items()}
         self._ends = {queue: each.max_offset for queue, each in queues.items()}
 
     def _has_begun(self, topic: str) -> bool:
-        """Whether the archive has a topic.
+        """Whether the archive contains a topic.
 
         Raises:
-            ConfigurationError: It has another one of this name.
+            ConfigurationError: It contains another one of this name.
         """
         begun = self._folder.read_note(topic_note(topic))
         if begun is not None and begun.decode() != self._brokers.created_at(topic):
@@ -118,7 +119,7 @@ class _Run:
         return begun is not None
 
     def _begin(self, topics: Iterable[str], start: Bound) -> None:
-        """Notes where topics begin that the archive did not have: the next run must not look again."""
+        """Records the starts of new topics, so that the next run does not determine them again."""
         topics = list(topics)
         created = {topic: self._brokers.created_at(topic) for topic in topics}
         places = self._brokers.place(start, "startingOffsets")
@@ -128,11 +129,11 @@ class _Run:
             for queue, offset in places.items():
                 if queue[0] == topic:
                     self._folder.note(note_name("skipped", *queue, Span(0, offset)))
-            # The last one: without it the next run begins again.
+            # The last one: without it the next run starts from the beginning.
             self._folder.note(topic_note(topic), created[topic].encode())
 
     def _missing(self, queue: Queue, bounds: QueueOffset, kept: Sequence[Span]) -> deque[QueueRange]:
-        """What is to be read of a queue, in pieces that are a file each."""
+        """The missing ranges of a queue, in pieces of one file each."""
         if kept and kept[-1].end > bounds.max_offset:
             raise _made_anew(queue[0], f"queue {queue[1]} ends at {bounds.max_offset}, and not at {kept[-1].end}")
         self._note_lost(queue, missing(kept, Span(0, bounds.min_offset)))
@@ -165,7 +166,7 @@ class _Run:
         return done
 
     def _next_round(self) -> list[QueueRange]:
-        """The first pieces of each queue in turn, until they are enough."""
+        """The first pieces of each queue in turn, up to the limit."""
         chosen: list[QueueRange] = []
         count = 0
         while count < self._job.messages_per_round and any(self._left.values()):
@@ -176,7 +177,7 @@ class _Run:
         return chosen
 
     def _note_what_went(self, pieces: Sequence[QueueRange], written: Sequence[Written]) -> None:
-        """Notes what retention took while it was read."""
+        """Records messages that retention deleted while they were read."""
         short = [piece for piece, each in zip(pieces, written, strict=True) if each.rows < piece.count]
         for piece in short:
             queue = (piece.topic, piece.queue)
@@ -184,7 +185,7 @@ class _Run:
             self._note_lost(queue, missing(kept, Span(piece.start, piece.end)))
 
     def _report(self) -> None:
-        """Returns the group's progress: everything before the first piece that is left."""
+        """Reports the group's progress: everything before the first remaining piece."""
         self._brokers.report(
             {queue: pieces[0].start if pieces else self._ends[queue] for queue, pieces in self._left.items()}
         )

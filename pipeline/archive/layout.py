@@ -1,4 +1,4 @@
-"""Names of files, and what follows from them: which messages are there, which are missing, which file counts."""
+"""Names of files, and the information in them: archived messages, missing ones, and effective files."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Piece:
-    """A file, or a note that messages are in none: skipped at the beginning, or lost.
+    """A file, or a record of messages without a file: skipped at the beginning, or lost.
 
     Attributes:
-        topic, queue: Where its messages lay.
-        span: Which messages it has.
+        topic, queue: Origin of its messages.
+        span: Its range of offsets.
         path: Its name below the archive's folder.
-        date: The day when they became visible, as ``2026-11-22``; empty in a note.
+        date: The day when they became visible, as ``2026-11-22``; empty in a record.
         size: Bytes of the file.
     """
 
@@ -68,7 +68,7 @@ class Piece:
 
 
 class Chosen(NamedTuple):
-    """A file that counts, for its messages from an offset on."""
+    """An effective file, for its messages from an offset on."""
 
     piece: Piece
     first: int
@@ -85,12 +85,12 @@ def file_name(topic: str, date: str, queue: int, span: Span) -> str:
 
 
 def note_name(why: Literal["skipped", "lost"], topic: str, queue: int, span: Span) -> str:
-    """The name of a note; Spark and others pass over what begins with an underscore."""
+    """The name of a record; Spark and others ignore names that begin with an underscore."""
     return f"{topic_folder(topic)}/_{why}/{_of_queue(queue, span)}"
 
 
 def topic_note(topic: str) -> str:
-    """The name of the note that tells which topic of this name it is."""
+    """The name of the record with the topic's identity."""
     return f"{topic_folder(topic)}/_topic"
 
 
@@ -99,7 +99,7 @@ def _of_queue(queue: int, span: Span) -> str:
 
 
 def parse(path: str, size: int = 0) -> Piece | None:
-    """What a name below the archive's folder says; None where it is another file's."""
+    """Parses a name below the archive's folder; None for other files."""
     found = _FILE.fullmatch(path) or _ABSENT.fullmatch(path)
     if found is None:
         return None
@@ -109,7 +109,7 @@ def parse(path: str, size: int = 0) -> Piece | None:
 
 
 def chosen(pieces: Iterable[Piece]) -> list[Chosen]:
-    """The files that count, by topic, queue and offset: every message once, from the longest file that has it."""
+    """The effective files, by topic, queue and offset: every message once, from the longest file with it."""
     result: list[Chosen] = []
     place: Queue | None = None
     at = 0
@@ -125,7 +125,7 @@ def chosen(pieces: Iterable[Piece]) -> list[Chosen]:
 
 
 def spans_by_queue(pieces: Iterable[Piece]) -> dict[Queue, list[Span]]:
-    """What is accounted for, by queue: ascending spans with messages missing between them."""
+    """The covered ranges, by queue: ascending spans with gaps between them."""
     found: dict[Queue, list[Span]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda each: (each.place, each.span)):
         spans = found[piece.place]
@@ -137,7 +137,7 @@ def spans_by_queue(pieces: Iterable[Piece]) -> dict[Queue, list[Span]]:
 
 
 def missing(spans: Iterable[Span], wanted: Span) -> list[Span]:
-    """What of a span is not accounted for, ascending."""
+    """The gaps of a span, ascending."""
     gaps: list[Span] = []
     at = wanted.first
     for first, end in spans:
@@ -150,7 +150,7 @@ def missing(spans: Iterable[Span], wanted: Span) -> list[Span]:
 
 
 def cut(span: Span, length: int) -> list[Span]:
-    """A span cut at the multiples of a length: whoever cuts the same messages later gets the same spans."""
+    """A span split at the multiples of a length, so that splitting the same messages again gives the same spans."""
     first, end = span
     marks = [first, *range((first // length + 1) * length, end, length), end]
     return [Span(low, high) for low, high in itertools.pairwise(marks) if low < high]

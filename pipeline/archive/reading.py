@@ -28,7 +28,7 @@ def read_archive(spark: SparkSession, folder: str, topics: str | Iterable[str] |
 
     Args:
         spark: The session.
-        folder: Where the archive lies.
+        folder: Folder of the archive.
         topics: Which topics; None: all.
 
     Raises:
@@ -44,7 +44,7 @@ def read_archive(spark: SparkSession, folder: str, topics: str | Iterable[str] |
 
 
 def files_of(folder: Folder, topic: str) -> list[Chosen]:
-    """The files of a topic that count.
+    """The effective files of a topic.
 
     Raises:
         ConfigurationError: There are none.
@@ -58,7 +58,7 @@ def files_of(folder: Folder, topic: str) -> list[Chosen]:
 
 
 def frame_of(spark: SparkSession, folder: Folder, files: Sequence[Chosen]) -> DataFrame:
-    """The messages of some files, from those offsets on that count."""
+    """The messages of some files, from their effective offsets on."""
     schema = archive_schema().add("topic", StringType()).add("date", DateType())
     reader = spark.read.schema(schema).option("basePath", folder.spark_path(""))
     whole = [each.piece.path for each in files if each.first == each.piece.span.first]

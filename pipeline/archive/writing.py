@@ -1,4 +1,4 @@
-"""What a task of the archive does: reads a range of a queue, and writes it as files, one for each day."""
+"""A task of the archive: reads a range of a queue, and writes it as files, one per day."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = [name for name in COLUMNS if name != "topic"]
 
 
 class Written(NamedTuple):
-    """What a task wrote."""
+    """The result of a task."""
 
     files: int
     rows: int
@@ -36,7 +36,7 @@ class Written(NamedTuple):
 
 
 def archive_schema() -> StructType:
-    """The columns of the files: all that messages have, but for the topic."""
+    """The columns of the files: all fields of messages except the topic."""
     schema = StructType()
     for name in _COLUMNS:
         schema.add(name, COLUMNS[name].type)
@@ -67,10 +67,10 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 @dataclass
 class FileSet:
-    """The files that rows of a queue go to, one after the other: another day, or a gap in the offsets, begins another.
+    """Writes rows of a queue to consecutive files: a new day, or a gap in the offsets, starts another one.
 
     Attributes:
-        count, rows, size: What was finished so far; the size in bytes.
+        count, rows, size: Totals of finished files; the size in bytes.
     """
 
     folder: Folder
@@ -82,7 +82,7 @@ class FileSet:
     _open: _OpenFile | None = field(default=None, repr=False)
 
     def write(self, date: str, rows: pa.RecordBatch) -> None:
-        """Appends rows without gaps between their offsets, or cuts them there."""
+        """Appends rows, splitting them at gaps between their offsets."""
         for part in _without_gaps(rows):
             first = part.column("offset")[0].as_py()
             if self._open is not None and (self._open.date != date or self._open.span.end != first):
@@ -92,7 +92,7 @@ class FileSet:
             self._open.write(part)
 
     def finish(self) -> None:
-        """Closes the file that is open, and gives it its name."""
+        """Finishes the open file."""
         if self._open is not None:
             opened = self._open
             self.size += opened.finish(file_name(self.topic, opened.date, self.queue, opened.span))
@@ -101,7 +101,7 @@ class FileSet:
             self.count += 1
 
     def discard(self) -> None:
-        """Drops the file that is open."""
+        """Discards the open file."""
         if self._open is not None:
             self._open.discard()
             self._open = None

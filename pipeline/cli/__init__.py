@@ -1,1 +1,1 @@
-"""The commands of ``halfmq pipeline``, one module each; the scripts in examples/pipeline hand them to spark-submit."""
+"""The commands of ``halfmq pipeline``, one module each; the scripts in examples/pipeline are for spark-submit."""

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Conf: TypeAlias = Annotated[list[str] | None, typer.Option(help="A setting of Sp
 
 
 def connection_options(endpoint: str, root_certificates: str | None) -> dict[str, str]:
-    """How the data source reaches the brokers."""
+    """The data source's connection options."""
     options = {"endpoint": endpoint}
     if root_certificates:
         options["tlsRootCertificates"] = root_certificates
@@ -44,16 +44,16 @@ def connection_options(endpoint: str, root_certificates: str | None) -> dict[str
 
 
 def moment(option: str, text: str | None) -> datetime | None:
-    """A time that may be left out.
+    """An optional time.
 
     Raises:
-        ConfigurationError: It is none, or has no time zone.
+        ConfigurationError: It is malformed, or has no time zone.
     """
     return None if text is None else time_of(option, text)
 
 
 def say(line: str) -> None:
-    """Returns how far a job is; on standard error, so that results can be piped."""
+    """Prints a job's progress on standard error, so that results can be piped."""
     typer.echo(line, err=True)
 
 
@@ -61,7 +61,7 @@ def say(line: str) -> None:
 def running(name: str, master: str | None, settings: list[str] | None) -> Iterator[SparkSession]:
     """A Spark session for a command; errors of halfmq end it with one line and status 1.
 
-    A session that was there before stays.
+    An existing session is kept.
     """
     try:
         before = SparkSession.getActiveSession()

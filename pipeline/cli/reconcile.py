@@ -22,7 +22,7 @@ from pipeline.cli.options import (
 from pipeline.reconcile import Reconcile, Repair
 
 FINDINGS = 3
-"""Exit status when something is wrong; 2 is a wrong option's."""
+"""Exit status when there are findings; 2 is for a wrong option."""
 
 
 def reconcile(

@@ -1,4 +1,4 @@
-"""Reconciliation: a business table against the messages about it, in a window of time."""
+"""Reconciliation of a business table with the messages about it, in a time window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions in Spark SQL that users gave."""
+"""Users' expressions in Spark SQL."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["columns_named", "filtered", "selected"]
 
 BUSINESS_TIME = "business_time"
-"""Property that tells which time a message is about, where it was sent at another one."""
+"""Property with the business time of a message, if it was sent at another time."""
 
 
 def selected(frame: DataFrame, expressions: Mapping[str, str], fields: Mapping[str, str]) -> DataFrame:
     """Selects expressions under names.
 
     Args:
-        frame: What they are about.
-        expressions: By the name that the column gets.
-        fields: Of some of these names, the setting that they come from.
+        frame: Their input.
+        expressions: By the name of the column.
+        fields: The settings of some of these names.
 
     Raises:
         ConfigurationError: Spark refuses one; the error names its setting.
     """
-    # One by one: the error of a whole select does not tell which.
+    # One by one: the error of a whole select does not name the expression.
     for name, setting in fields.items():
         _checked(frame, expressions[name], setting)
     return frame.selectExpr(*(f"({expression}) AS `{name}`" for name, expression in expressions.items()))
@@ -58,6 +58,6 @@ def _checked(frame: DataFrame, expression: str, setting: str) -> None:
 
 
 def columns_named(known: Mapping[str, object], *texts: str | None) -> set[str]:
-    """The columns whose names occur in some texts: at least those that they use."""
+    """The columns whose names occur in some texts: a superset of those that they use."""
     words = " ".join(text for text in texts if text).replace("`", " ")
     return {name for name in known if name in words}

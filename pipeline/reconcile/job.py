@@ -1,4 +1,4 @@
-"""The job that holds a business table against the messages about it."""
+"""The job that compares a business table with the messages about it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _LAG = "unix_micros(first_visible_at) - unix_micros(row_time)"
 
 
 class Reconcile(ReconcileSettings):
-    """The job: its settings, and how it runs."""
+    """The job and its settings."""
 
     def run(self, spark: SparkSession) -> Reconciled:
-        """Compares, writes the findings and the report, and repairs where that is wanted.
+        """Compares, writes the findings and the report, and repairs if requested.
 
         Findings of an earlier run for the same window are replaced at once.
 
         Raises:
-            ConfigurationError: A setting cannot be, nothing of the window can be judged, or the database refuses.
-            HalfmqError: The broker refused, or none answered, or a task of Spark failed for good.
+            ConfigurationError: A setting is invalid, nothing of the window can be compared, or the database refuses.
+            HalfmqError: The broker refused, or none answered, or a task of Spark failed permanently.
         """
         with told_in_one_line():
             return self._run(spark)
@@ -89,7 +89,7 @@ class Reconcile(ReconcileSettings):
         )
 
     def _repaired(self, joined: DataFrame) -> int:
-        # A row without a key is left alone: nothing could ever match its message.
+        # A row without a key is skipped: nothing could match its message.
         missing = joined.where("missing AND key IS NOT NULL")
         check_recognised(missing, self.topic, self.message_key, self.messages)
         connection = ReadOptions.read({**self.connection, "topic": self.topic}).connection

@@ -1,4 +1,4 @@
-"""What can be found."""
+"""Kinds of findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DUPLICATE = "duplicate"
 IN_DOUBT = "in_doubt"
 
 WRONG = (ROW_WITHOUT_MESSAGE, MESSAGE_WITHOUT_ROW, MISMATCH, DUPLICATE)
-"""What is wrong, and stays so unless somebody does something."""
+"""Kinds of errors that persist until they are fixed."""
 
 KINDS = (*WRONG, IN_DOUBT)
 """All kinds. A row in doubt has a half message, and its message comes when the verdict does."""

@@ -1,4 +1,4 @@
-"""Rows and messages side by side, and what that shows."""
+"""Joins rows and messages, and derives findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WITH_NULLS = "map('ignoreNullFields', 'false')"
 
 
 def judged(rows: DataFrame, messages: DataFrame, window: Window, compare: Iterable[str]) -> DataFrame:
-    """One row for each row of the table, and for each key of messages without one, with what it is.
+    """One row per row of the table, and per key of messages without one, with its classification.
 
     The columns are those of both sides, and ``row_judged``, ``missing``, ``in_doubt``, ``orphan`` and ``differences``
     (JSON, or null).
@@ -49,7 +49,7 @@ def judged(rows: DataFrame, messages: DataFrame, window: Window, compare: Iterab
     in_window = _within("message_time", window)
     by_key = messages.groupBy(
         "key",
-        # Messages without a key have nothing in common.
+        # Messages without a key are not duplicates of each other.
         functions.expr("CASE WHEN key IS NULL THEN place END AS alone"),
     ).agg(
         functions.expr("count_if(NOT half) AS messages"),
@@ -72,7 +72,7 @@ def judged(rows: DataFrame, messages: DataFrame, window: Window, compare: Iterab
         .withColumn("orphan", functions.expr("row_time IS NULL AND messages_judged > 0"))
         .withColumn("differences", functions.expr(_differences(names, types)))
     )
-    # What is sent is only kept of rows that are.
+    # The repair's columns are kept only for rows to be repaired.
     for name in REPAIR_COLUMNS:
         if name in joined.columns:
             joined = joined.withColumn(name, functions.expr(f"CASE WHEN missing THEN {name} END"))
@@ -93,7 +93,7 @@ def _differences(names: list[str], types: list[str]) -> str:
     entries = []
     for number, (name, type_) in enumerate(zip(names, types, strict=True)):
         row, message = f"row_{number}", f"newest.message_{number}"
-        # A value that the row's type cannot hold is null after the cast, and must not pass for the row's null.
+        # A value that does not fit the row's type is null after the cast, and must not be equal to the row's null.
         differs = f"NOT (({row} <=> try_cast({message} AS {_wide(type_)})) AND ({row} IS NULL) = ({message} IS NULL))"
         both = f"struct(CAST({row} AS string) AS row, {message} AS message)"
         quoted = name.replace("\\", "\\\\").replace("'", "\\'")
@@ -106,7 +106,7 @@ def _differences(names: list[str], types: list[str]) -> str:
 
 
 def _wide(type_: str) -> str:
-    """The type to compare as: of a number the decimal with the most digits behind the point, so that none is lost."""
+    """The type for comparisons: for numbers the decimal with the most fraction digits, so that none is lost."""
     if type_ in _INTEGERS:
         return "decimal(38,18)"
     if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):

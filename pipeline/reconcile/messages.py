@@ -36,7 +36,7 @@ _AT_A_TIME = 64
 
 
 def kept_since(job: ReconcileSettings, now: datetime) -> datetime | None:
-    """Since when the log has every message; None: since ever.
+    """The time since which the log is complete; None: always.
 
     Raises:
         HalfmqError: The broker refused, or none answered.
@@ -52,19 +52,19 @@ def kept_since(job: ReconcileSettings, now: datetime) -> datetime | None:
             if first := read.messages:
                 bounds.append(first[0].stored_at)
             else:
-                # Nothing is left to tell the time of what is gone; a bound in bytes may have taken it a moment ago.
+                # The times of deleted messages are unknown; retention by size may have deleted them a moment ago.
                 bounds.append(now if topic.retention_bytes else now - topic.retention)
     return max(bounds, default=None)
 
 
 def known_messages(spark: SparkSession, job: ReconcileSettings, window: Window) -> DataFrame:
-    """Messages, one in a row, with the halves that have no verdict yet.
+    """Messages, one per row, with half messages without a verdict.
 
     The columns are ``key``, ``message_time`` (its business time), ``visible_at``, ``place`` (topic, queue, offset,
     message_id), ``message_N`` of each comparison, as text, and ``half``.
 
-    Halves are asked for here, and the log is read later: a message that is released between the two is seen twice, and
-    none is missed.
+    Half messages are queried here, and the log is read later: a message that is released between the two is seen twice,
+    and none is missed.
 
     Raises:
         ConfigurationError: Spark refuses to compute an expression.
@@ -103,7 +103,7 @@ def _connection(job: ReconcileSettings) -> BrokerOptions:
 
 
 def _halves(spark: SparkSession, job: ReconcileSettings, schema: StructType) -> DataFrame:
-    """Half messages for the topic, prepared or parked, as messages without a place."""
+    """Half messages for the topic, prepared or parked, as messages without a position."""
     link, runner = connected(_connection(job))
     rows = runner.run(_list_halves(link, job.topic))
     return spark.createDataFrame([[row.get(name) for name in schema.names] for row in rows], schema)
@@ -137,7 +137,7 @@ async def _halves_of(link: BrokerLink, transaction_id: str, topic: str) -> list[
 
 
 def _as_row(half: message_pb2.Message, transaction_id: str, prepared_at: datetime) -> dict[str, Any]:
-    """The columns of a half message; what only the log gives is not there."""
+    """The columns of a half message, without those only available in the log."""
     text = half.WhichOneof("content") == "text"
     return {
         "topic": half.topic,

@@ -1,4 +1,4 @@
-"""The findings as one Parquet file for each window, which is there whole or as it was before."""
+"""The findings as one Parquet file per window, replaced atomically."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _compact(moment: datetime) -> str:
 
 
 def write_findings(findings: DataFrame, folder: Folder, path: str) -> Counter[tuple[str, datetime]]:
-    """Writes findings instead of those of an earlier run; how many there are, by kind and minute.
+    """Writes findings, replacing those of an earlier run; returns their numbers by kind and minute.
 
-    One task writes them all, in their order in time, and holds some of them in memory at a time. Spark's own writer
-    would make a folder, which nothing can put in another one's place at once.
+    One task writes all of them, ordered by time, with some of them in memory at a time. Spark's own writer would create
+    a folder, which cannot replace another one atomically.
     """
     schema = to_arrow_schema(findings.schema, timezone="UTC")
 

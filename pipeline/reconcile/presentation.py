@@ -38,7 +38,7 @@ _FINDINGS_SHOWN = 200
 def write_report(
     job: ReconcileSettings, result: Reconciled, kinds: Mapping[tuple[str, datetime], int], folder: Folder, now: datetime
 ) -> None:
-    """Writes report.html into the output folder, instead of the last one."""
+    """Writes report.html into the output folder, replacing the last one."""
     window = result.window
     report = Report(
         f"{job.table if len(job.table) < 50 else 'Rows'} and {job.topic}",

@@ -1,8 +1,8 @@
-"""Sending the messages that are missing, each once, whatever happens on the way.
+"""Sends missing messages, each exactly once, also after failures.
 
-The id of such a message is made from its topic, tag and key alone, and a broker takes in an id once. So a repair may be
-run again, at the same time by somebody else, or after it was killed. Brokers forget ids after their retention_hours; by
-then the message lies in the log, where the next reconciliation finds it.
+The id of such a message is derived from its topic, tag and key only, and a broker accepts an id once. So a repair may
+be run again, concurrently by another process, or after it was killed. Brokers delete ids after their retention_hours;
+by then the message is in the log, where the next reconciliation finds it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MARK = "repaired_by"
 
 @dataclass(frozen=True)
 class Repair:
-    """What is sent for a row without a message; its first key is the row's key.
+    """The message for a row without one; its first key is the row's key.
 
     Attributes:
         body: Expression of Spark SQL over the row, a string or binary; None: all columns as JSON.
@@ -81,7 +81,7 @@ def repair_id(topic: str, tag: str | None, key: str) -> str:
 
 
 def check_recognised(missing: DataFrame, topic: str, message_key: str, condition: str | None) -> None:
-    """Makes sure that the next reconciliation finds what this one sends.
+    """Ensures that the next reconciliation recognises the messages that this one sends.
 
     Raises:
         ConfigurationError: A message would not have its row's key, or not meet the condition for messages: each run
@@ -113,10 +113,10 @@ def check_recognised(missing: DataFrame, topic: str, message_key: str, condition
 
 
 def send_missing(missing: DataFrame, topic: str, connection: BrokerOptions) -> int:
-    """Sends a message for each row, from the executors; how many.
+    """Sends a message for each row, from the executors; returns how many.
 
     Raises:
-        PySparkException: A task failed for good; what was sent before stays, and is not sent again by the next run.
+        PySparkException: A task failed permanently; messages sent before are not resent by the next run.
     """
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What a run of the job found."""
+"""Results of a run."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ STEPS_OF_TEN = 4
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What a run found.
+    """Results of a run.
 
     Attributes:
-        window: What was judged; it may be smaller than what was asked for.
-        rows, messages: How many were judged.
+        window: The compared window; it may be smaller than requested.
+        rows, messages: Numbers compared.
         matched: Rows that have a message.
         found: Number of findings by kind; all of KINDS.
         repaired: Messages that were sent, or had been sent by an earlier repair.
-        findings: Where the findings lie.
-        lags: How often a message became visible so long after its row: by the number of the bar, which begins at
-            10 ** (number / STEPS_OF_TEN) microseconds.
+        findings: Location of the findings.
+        lags: Histogram of the time from a row to its message's visibility, by the number of the bar, which begins at 10
+            ** (number / STEPS_OF_TEN) microseconds.
     """
 
     window: Window
@@ -42,5 +42,5 @@ class Reconciled:
 
     @property
     def wrong(self) -> int:
-        """Findings that are left: those in doubt and those that were repaired do not count."""
+        """Remaining findings, without those in doubt and repaired ones."""
         return sum(self.found[kind] for kind in WRONG) - self.repaired

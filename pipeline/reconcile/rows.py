@@ -1,4 +1,4 @@
-"""The business side: rows of the table, with what they are matched and compared by."""
+"""The business side: rows of the table, with the columns for matching and comparing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KEY, _TIME = "halfmq_key", "halfmq_time"
 
 
 def business_rows(spark: SparkSession, job: ReconcileSettings, times: tuple[datetime, datetime]) -> DataFrame:
-    """The rows of [from, until): ``key``, ``row_time``, ``row_N`` of each comparison, and what a repair sends.
+    """The rows of [from, until): ``key``, ``row_time``, ``row_N`` of each comparison, and the repair's columns.
 
     Raises:
-        ConfigurationError: The database refuses to be read, or Spark to compute an expression.
+        ConfigurationError: The database refuses the query, or Spark an expression.
     """
     database = Database.parse(job.database)
     condition = f" WHERE ({job.rows})" if job.rows else ""

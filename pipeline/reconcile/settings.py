@@ -1,4 +1,4 @@
-"""Settings of the job that holds a business table against the messages about it."""
+"""Settings of the job that compares a business table with the messages about it."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class ReconcileSettings:
         connection: Of the Spark source: endpoint and TLS.
         database: URL of the business database, as `read_table` takes it.
         table: Name of the table, or a SELECT.
-        key: Column that holds what messages have as their key, or an expression in the database's SQL.
-        time: Column or expression that tells when the row was written.
+        key: Column with the messages' key, or an expression in the database's SQL.
+        time: Column or expression with the time when the row was written.
         topic: Topic of the messages.
         start, end: The window [start, end), with time zones.
-        output: Folder for the findings and the report: a path, or a URI that pyarrow knows.
-        time_unit: Of a time that is a number counted from 1970: ``s``, ``ms`` or ``us``.
-        grace: How far a row and its message are apart in time, at most.
-        compare: By name, what is compared: an expression in Spark SQL over the row, and one over the message.
+        output: Folder for the findings and the report: a path, or a URI that pyarrow supports.
+        time_unit: Unit of a numeric time since 1970: ``s``, ``ms`` or ``us``.
+        grace: Maximum difference in time between a row and its message.
+        compare: Comparisons by name: an expression in Spark SQL over the row, and one over the message.
         rows: Condition in the database's SQL: only these rows have messages.
         messages: Condition in Spark SQL: only these messages are about rows.
-        message_key: Expression in Spark SQL over a message that gives the row's key.
-        message_time: Expression that gives the time that a message is about. Its property ``business_time``, where it
-            has one, comes before.
+        message_key: Expression in Spark SQL over a message for the row's key.
+        message_time: Expression for the business time of a message. Its property ``business_time``, if present, takes
+            precedence.
         unique: Whether a second message of the same key is a finding.
         split_by, pieces, reader: How the table is read, see `read_table`.
         repair: What to send for rows without a message; None: nothing.
-        clock: Gives the time in seconds since 1970.
+        clock: Returns the time in seconds since 1970.
         say: Called with progress messages, one line each.
     """
 
@@ -71,7 +71,7 @@ class ReconcileSettings:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
-        """What the report says of the settings."""
+        """The settings for the report."""
         return {
             "Table": f"{self.table} of {Database.parse(self.database)}",
             "Key": self.key,

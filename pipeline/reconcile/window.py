@@ -1,9 +1,9 @@
-"""Which rows and messages are judged, and which are read to judge them.
+"""Which rows and messages are compared, and which are read for that.
 
 Rows and messages are not written at the same moment, so those at an edge have their counterpart beyond it. A row of
 the window is matched with every message from `grace` before the window to the end of the log: a message may come days
 late. A message of the window is matched with the rows from `grace` before it to `grace` after it. What is younger than
-`grace` is not judged at all: its counterpart may still be on its way.
+`grace` is not compared: its counterpart may not be committed yet.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["Window"]
 
 @dataclass(frozen=True)
 class Window:
-    """Times that are judged: [start, end).
+    """The compared times: [start, end).
 
     Attributes:
         start, end: The bounds.
-        grace: How far a row and its message are apart, at most.
-        notes: Why it is smaller than what was asked for.
+        grace: Maximum difference in time between a row and its message.
+        notes: Why it is smaller than requested.
     """
 
     start: datetime
@@ -33,7 +33,7 @@ class Window:
 
     @classmethod
     def of(cls, start: datetime, end: datetime, grace: timedelta, now: datetime) -> Window:
-        """The window that was asked for, without what is too young.
+        """The requested window, without what is too young.
 
         Raises:
             ConfigurationError: The bounds are no window, or all of it is too young.
@@ -54,10 +54,10 @@ class Window:
         return cls(start, latest, grace, (note,))._unless_empty()
 
     def kept(self, since: datetime | None) -> Window:
-        """The window without the rows whose messages retention may have taken.
+        """The window without the rows whose messages retention may have deleted.
 
         Args:
-            since: Messages that became visible before may be gone; None: none is.
+            since: Messages that became visible before may have been deleted; None: none was.
 
         Raises:
             ConfigurationError: Nothing is left of the window.
@@ -83,7 +83,7 @@ class Window:
     def messages_since(self) -> datetime:
         """Messages that became visible before need not be read: their business time is before `start` - `grace`.
 
-        A business time may be in front of the broker's clock by as much as the grace.
+        A business time may be ahead of the broker's clock by at most the grace.
         """
         return self.start - 2 * self.grace
 

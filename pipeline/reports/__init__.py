@@ -1,1 +1,1 @@
-"""Reports: one HTML file with tables and plots, that needs nothing else to be read."""
+"""Reports: one self-contained HTML file with tables and plots."""

@@ -1,6 +1,6 @@
-"""Figures of matplotlib as SVG that is part of a page: its letters and colours are the page's, in light and in dark.
+"""Matplotlib figures as inline SVG: fonts and colours are the page's, in light and in dark.
 
-Colours are drawn as marks, which become the page's variables when the figure is written.
+Colours are drawn as placeholders, which are replaced by the page's variables when the figure is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["GRID", "INK", "MUTED", "PAPER", "SERIES", "make_figure", "svg"]
 
 INK, MUTED, GRID, PAPER = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
-"""Colours of letters, of what is less important, of lines behind the data, and of the page."""
+"""Colours of text, secondary text, grid lines, and the page."""
 
 SERIES = tuple(f"#0a0b1{number}" for number in range(1, 7))
 """Colours of data, in the order of use."""
@@ -34,7 +34,7 @@ _VARIABLES = {
 }
 _SETTINGS: Any = {
     "svg.fonttype": "none",
-    # Ids of clip paths and the like come from what is drawn alone.
+    # Ids of clip paths and the like depend only on the content.
     "svg.hashsalt": "halfmq",
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -65,12 +65,12 @@ def svg(figure: Figure, label: str, prefix: str) -> str:
     """A figure as an SVG element.
 
     Args:
-        figure: What to draw.
-        label: What is read aloud in its place.
-        prefix: Before all ids, so that those of two figures differ.
+        figure: The figure.
+        label: Its alternative text.
+        prefix: Prefix of all ids, so that those of two figures differ.
     """
     out = io.StringIO()
-    # A dollar in a name is no formula; the setting is for texts that are made while it is drawn.
+    # A dollar in a name is not a formula; the setting applies to texts created while drawing.
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     with mpl.rc_context(_SETTINGS):
@@ -83,14 +83,14 @@ def svg(figure: Figure, label: str, prefix: str) -> str:
     drawn = out.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
-    # They tell names that users gave, and could end where those do.
+    # They contain users' names, which could close them.
     drawn = re.sub(r"\s*<!--.*?-->", "", drawn, flags=re.DOTALL)
-    # It would be for the whole page, which says the same for all figures.
+    # It would apply to the whole page, which has the same rule for all figures.
     drawn = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", drawn, flags=re.DOTALL)
-    # In tags only: what users wrote stays as it is.
+    # In tags only: users' texts are unchanged.
     drawn = re.sub(r"<[^<>]+>", lambda tag: _of_the_page(tag[0], prefix), drawn)
     head, rest = drawn.split(">", 1)
-    # The page says how wide it is.
+    # The page sets its width.
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     spoken = escape(label, {'"': "&quot;"})
     return f'{head} role="img" aria-label="{spoken}">{rest}'.strip()

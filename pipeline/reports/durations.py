@@ -1,4 +1,4 @@
-"""How long something took, for people."""
+"""Formatting of durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = ((86_400 * _SECOND, "d"), (3600 * _SECOND, "h"), (60 * _SECOND, "min"),
 def duration_text(microseconds: float) -> str:
     """A duration in microseconds with its unit and three digits: ``850 µs``, ``12.3 ms``, ``1.5 h``."""
     for size, unit in _UNITS:
-        # What would be rounded up to 1000 ms is a second.
+        # A value that would be rounded to 1000 ms is shown as a second.
         if abs(microseconds) >= size * 0.9995:
             return f"{_three_digits(microseconds / size)} {unit}"
     return f"{microseconds:.0f} µs"

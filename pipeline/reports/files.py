@@ -1,4 +1,4 @@
-"""Files that are there whole, or as they were before."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["replaced"]
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Gives a name next to a file to write to; what was written takes the file's place when the block ends.
+    """Yields a temporary name next to a file; it replaces the file when the block ends.
 
-    Folders that are missing are made. After an error, and after a crash, the file is what it was before.
+    Missing folders are created. After an error or a crash the file is unchanged.
 
     Raises:
-        ConfigurationError: The folder cannot be made or written to.
+        ConfigurationError: The folder cannot be created or written to.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

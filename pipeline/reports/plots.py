@@ -1,6 +1,6 @@
-"""The plots of reports: what happens over time, how values are spread, and how groups compare.
+"""The plots of reports: time series, histograms, and comparisons of groups.
 
-All give a figure of matplotlib for ``Section.figure``. Gaps are None. Times have a time zone and are shown in UTC.
+All return a matplotlib figure for ``Section.figure``. Gaps are None. Times have a time zone and are shown in UTC.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DURATIONS = (
     *(10.0**power for power in range(7)),
     *(seconds * 1e6 for seconds in (10, 60, 600, 3600, 6 * 3600, 86_400, 10 * 86_400, 100 * 86_400)),
 )
-"""Where an axis of durations has its marks, in microseconds."""
+"""Ticks of a duration axis, in microseconds."""
 
 
 def stacked_bars(times: Sequence[datetime], width: timedelta, series: Mapping[str, Values], *, label: str) -> Figure:
     """Bars over time, the series on top of one another.
 
     Args:
-        times: Where each bar begins.
-        width: How long each lasts.
+        times: Start of each bar.
+        width: Duration of each.
         series: Values of each time, by name.
-        label: What the values are.
+        label: Label of the values.
     """
     figure, axes = make_figure()
     below, wide = [0.0] * len(times), width / timedelta(days=1)
@@ -72,14 +72,14 @@ def lines(
     Args:
         times: Of the values.
         series: Values of each time, by name; a line breaks where there is none.
-        label: What the values are.
-        unit: What 1 is: a ``count``, a ``share`` (shown as 100 %), or a ``duration`` of a microsecond, which makes the
-            scale logarithmic.
+        label: Label of the values.
+        unit: Unit of the values: a ``count``, a ``share`` (shown as 100 %), or a ``duration`` of a microsecond, which
+            makes the scale logarithmic.
         width: How long each time lasts; values are drawn in the middle of it.
     """
     figure, axes = make_figure()
     for (name, values), color in zip(series.items(), _colors(series), strict=True):
-        # On a logarithmic scale nothing is 0.
+        # A logarithmic scale has no 0.
         least = 1.0 if unit == "duration" else -math.inf
         heights = [math.nan if value is None else max(float(value), least) for value in values]
         axes.plot(
@@ -116,7 +116,7 @@ def log_histogram(
     Args:
         edges: Bounds of the bars in microseconds, ascending and over 0; one more than there are counts.
         counts: How many durations lie between two bounds.
-        label: What is counted.
+        label: Label of the counts.
         marks: Durations in microseconds to be marked by a line, by name.
     """
     figure, axes = make_figure()
@@ -160,7 +160,7 @@ def group_bars(
     Args:
         names: Of the groups.
         series: Values of each group, by name.
-        label: What the values are.
+        label: Label of the values.
         unit: ``count`` or ``share``, as for `lines`.
     """
     figure, axes = make_figure(0.9 + 0.3 * max(len(names), 1))
@@ -213,7 +213,7 @@ def _finish(figure: Figure, axes: Axes, label: str, series: int) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     handles, labels = axes.get_legend_handles_labels()
-    # As many in a row as there is room for: a wider legend would take its room from the plot.
+    # As many per row as fit: a wider legend would shrink the plot.
     for columns in range(len(labels), 0, -1):
         legend = figure.legend(
             handles,
@@ -233,7 +233,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _time_axis(axes: Axes, times: Sequence[datetime], width: timedelta) -> None:
-    # All plots of the same times have the same axis, wherever there are values.
+    # All plots of the same times have the same axis, whatever their values.
     if times:
         end = times[-1] + width
         axes.set_xlim(*_places([times[0], end if end > times[0] else end + timedelta(minutes=1)]))

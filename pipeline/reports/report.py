@@ -1,4 +1,4 @@
-"""Reports: one HTML file that holds all it shows, for a browser, a mail or a printer.
+"""Reports: one self-contained HTML file, for a browser, a mail or a printer.
 
     report = Report("Orders of May", facts={"Database": "shop"})
     section = report.section("By day", "What came in.")
@@ -6,7 +6,7 @@
     section.table(["day", "orders"], zip(days, counts))
     report.write(Path("orders.html"))
 
-A report has no scripts and loads nothing; it is read in light and in dark. Every value is escaped. The same content
+A report has no scripts and loads nothing; it supports light and dark mode. Every value is escaped. The same content
 gives the same bytes.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Headline", "Report", "Section", "Share", "Tone", "value_text"]
 
 Tone: TypeAlias = Literal["plain", "good", "bad"]
-"""How a headline is coloured."""
+"""Colour of a headline."""
 
 _MICROSECOND = timedelta(microseconds=1)
 _NONE = "\N{EN DASH}"
@@ -42,17 +42,17 @@ _SHORT = 24
 
 
 class Share(float):
-    """A part of a whole, from 0 to 1; shown in per cent."""
+    """A share, from 0 to 1; shown in per cent."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A figure that stands large at the top of a report.
+    """A large figure at the top of a report.
 
     Attributes:
-        label: What it is.
+        label: Its label.
         value: The figure; shown as in a table.
-        tone: Whether it is good or bad news.
+        tone: Whether it is good or bad.
     """
 
     label: str
@@ -73,12 +73,12 @@ class Section:
         self.parts.append({"kind": "text", "text": paragraph})
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> None:
-        """Adds a table. Columns that hold only numbers, durations and gaps are set to the right.
+        """Adds a table. Columns with only numbers, durations and gaps are right-aligned.
 
         Args:
             headings: One for each column.
             rows: Values, as many as headings; None is shown as a dash.
-            caption: What it shows.
+            caption: The caption.
 
         Raises:
             ValueError: A row has more or fewer values than there are headings.
@@ -93,7 +93,7 @@ class Section:
             for column in (zip(*values, strict=True) if values else ([] for _ in headings))
         ]
         texts = [tuple(map(value_text, row)) for row in values]
-        # Where a line may be broken: nowhere within what is short, anywhere within what is long.
+        # Line breaks: nowhere within short values, anywhere within long ones.
         kinds = [
             "number" if number else "long" if any(len(text) > _SHORT for text in column) else "short"
             for number, column in zip(right, zip(*texts, strict=True) if texts else ([] for _ in headings), strict=True)
@@ -103,7 +103,7 @@ class Section:
         self.parts.append({"kind": "table", "headings": heads, "rows": shown, "caption": caption})
 
     def figure(self, figure: Figure, caption: str) -> None:
-        """Adds a figure of matplotlib; the caption is also what is read aloud in its place."""
+        """Adds a matplotlib figure; the caption is also its alternative text."""
         self.parts.append({"kind": "figure", "figure": figure, "caption": caption})
 
 
@@ -112,10 +112,10 @@ class Report:
     """A report.
 
     Attributes:
-        title: What it is about.
+        title: The title.
         lead: A sentence or two under the title.
-        facts: What it was made from, by name: the database, the time, the settings.
-        headlines: Figures to see first.
+        facts: Its sources, by name: the database, the time, the settings.
+        headlines: The most important figures.
         sections: Its parts.
     """
 
@@ -126,7 +126,7 @@ class Report:
     sections: list[Section] = field(default_factory=list)
 
     def section(self, title: str, text: str = "") -> Section:
-        """Adds a section, and gives it to be filled."""
+        """Adds a section, and returns it."""
         made = Section(title)
         if text:
             made.text(text)
@@ -148,7 +148,7 @@ class Report:
         return page.get_template(_TEMPLATE).render(report=self, drawn=drawn, value_text=value_text)
 
     def write(self, path: Path) -> None:
-        """Writes the page; a file of this name is replaced at once, and stays what it was when this fails.
+        """Writes the page; an existing file is replaced atomically, and unchanged if this fails.
 
         Raises:
             ConfigurationError: The folder cannot be written to.
@@ -159,7 +159,7 @@ class Report:
 
 
 def value_text(value: object) -> str:
-    """How a value is shown.
+    """Formats a value.
 
     Numbers have commas, shares are per cent, durations (timedelta) have a unit, times are in UTC to the second.
     None is a dash.
@@ -173,7 +173,7 @@ def _share_text(share: float) -> str:
     return f"{100 * share:.2f} %" if 0 < share < 1 else f"{100 * share:.0f} %"
 
 
-# The first that fits: a share is a float, and True is an int.
+# The first match: a share is a float, and True is an int.
 _SHOWN: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (bool, lambda value: "yes" if value else "no"),
     (int, lambda value: f"{value:,}"),

@@ -1,4 +1,4 @@
-"""The steps of figures over time."""
+"""Steps of time series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTHS = tuple(
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of one length, one after the other. They begin at whole multiples of it since 1970.
+    """Consecutive steps of one length. They begin at whole multiples of it since 1970.
 
     Attributes:
         width: Length of a step.
@@ -40,14 +40,14 @@ class Steps:
     def around(
         cls, times: Sequence[datetime], start: datetime, end: datetime, *, least: int, most: int, finest: timedelta
     ) -> Steps:
-        """Steps for what happened at some times: as short as they can be, and no more than what is needed to see it.
+        """Steps for events at some times: as short as possible, and only as many as needed to cover them.
 
         Args:
-            times: When something happened; only the first and the last of them matter. None: all of the time is seen.
-            start: Where the time that was asked for begins.
+            times: Times of events; only the first and the last of them matter. None: the whole time is covered.
+            start: Start of the requested time.
             end: The first time after it.
-            least: How many steps there are at least, if the time that was asked for has them.
-            most: How many there are at most, but for the coarsest ones: of four weeks.
+            least: Minimum number of steps, if the requested time has them.
+            most: Maximum number of steps, except for the coarsest ones, of four weeks.
             finest: No step is shorter.
         """
         seen = (min(times), max(times) + timedelta(microseconds=1)) if times else (start, end)
@@ -57,13 +57,13 @@ class Steps:
         steps = cls.between(*seen, width)
         whole = cls.between(start, end, width)
         count = min(max(len(steps), least), len(whole))
-        # In the middle, as far as the time that was asked for lets it be.
+        # Centred, as far as the requested time allows.
         first = steps.first - (count - len(steps)) // 2
         first = min(max(first, whole.first), whole.last + 1 - count)
         return cls(width, first, first + count - 1)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of steps."""
         return self.last - self.first + 1
 
     def number(self, time: datetime) -> int:
@@ -71,5 +71,5 @@ class Steps:
         return (time - _EPOCH) // self.width
 
     def starts(self) -> list[datetime]:
-        """When the steps begin."""
+        """Start times of the steps."""
         return [_EPOCH + number * self.width for number in range(self.first, self.last + 1)]

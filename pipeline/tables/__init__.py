@@ -1,4 +1,4 @@
-"""Tables of business databases as Spark's: one statement for all readers, carried over by whichever is there."""
+"""Tables of business databases as Spark tables: one statement for all readers, run by any available one."""
 
 from __future__ import annotations
 

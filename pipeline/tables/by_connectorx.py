@@ -22,7 +22,7 @@ ROWS_AT_A_TIME = 10_000
 
 
 def read(database: Database, selection: Selection, piece: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, as they come from the server.
+    """The rows of a piece, streamed from the server.
 
     Raises:
         ConfigurationError: The database cannot be reached, or refuses the statement.

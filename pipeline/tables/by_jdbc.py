@@ -20,7 +20,7 @@ ROWS_AT_A_TIME = 10_000
 
 
 def driver_class(spark: SparkSession) -> str | None:
-    """The driver that is there; None: there is none, or the session's Java cannot be asked."""
+    """The available driver; None: there is none, or the session's Java cannot be queried."""
     java = getattr(spark, "_jvm", None)
     if java is None:
         return None
@@ -38,12 +38,12 @@ def driver_class(spark: SparkSession) -> str | None:
 def load(
     spark: SparkSession, database: Database, selection: Selection, pieces: Sequence[str], driver: str
 ) -> DataFrame:
-    """The rows as they travel, one partition for each piece.
+    """The rows in their transport form, one partition per piece.
 
-    The URL begins with ``jdbc:mysql:`` for MariaDB and for its driver, too: with ``jdbc:mariadb:`` Spark puts names
-    between double quotes, which the server takes for texts.
+    The URL begins with ``jdbc:mysql:`` for MariaDB and for its driver, too: with ``jdbc:mariadb:`` Spark quotes names
+    by double quotes, which the server interprets as texts.
     """
-    # The driver of MariaDB takes this URL only by an option, from version 3 on.
+    # The driver of MariaDB accepts this URL only with an option, from version 3 on.
     special = "permitMysqlScheme=true" if "mariadb" in driver else "useCursorFetch=true"
     properties = {
         "driver": driver,
@@ -51,11 +51,11 @@ def load(
         "password": database.password,
         "fetchsize": str(ROWS_AT_A_TIME),
         "sessionVariables": "time_zone='+00:00'",
-        # Without TLS, MySQL's usual way of signing in needs the server's public key. PyMySQL asks for it, too.
+        # Without TLS, MySQL's default authentication needs the server's public key. PyMySQL requests it, too.
         "allowPublicKeyRetrieval": "true",
     }
     url = f"jdbc:mysql://{database.host}:{database.port}/{database.name}?{special}"
-    # The condition of a piece stands inside, where the column has its own type and its index.
+    # The condition of a piece is inside the query, where the column has its own type and its index.
     return reduce(
         lambda whole, piece: whole.unionAll(piece),
         (spark.read.jdbc(url, f"({selection.statement(each)}) AS carried", properties=properties) for each in pieces),

@@ -1,4 +1,4 @@
-"""Reading MySQL and MariaDB by PyMySQL: what the columns are, and rows where no faster reader is there."""
+"""Reading MySQL and MariaDB by PyMySQL: the columns, and rows if no faster reader is available."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["columns_of", "read", "value_bounds"]
 
 ROWS_AT_A_TIME = 10_000
 _PATIENCE = 3600
-"""Seconds that the server waits for Spark to take rows."""
+"""Seconds that the server waits for Spark to read rows."""
 
 _INTEGERS = {FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.YEAR}
 _DECIMALS = {FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL}
 _AS_TEXT = "CAST({} AS CHAR)"
-# What is selected, how it travels, and what Spark makes of it.
+# The selected expression, its transport form, and Spark's conversion.
 _FORMS: dict[int, tuple[str, Carrier, str | None]] = {
     FIELD_TYPE.BIT: ("CAST({} + 0 AS SIGNED)", "bigint", None),
     FIELD_TYPE.FLOAT: ("{} + 0e0", "double", None),
@@ -37,7 +37,7 @@ _FORMS: dict[int, tuple[str, Carrier, str | None]] = {
     FIELD_TYPE.NEWDATE: (_AS_TEXT, "string", "try_cast({} AS date)"),
     FIELD_TYPE.TIME: (_AS_TEXT, "string", None),
     FIELD_TYPE.JSON: (_AS_TEXT, "string", None),
-    # It has no time zone of its own: it is taken for UTC, whatever that of the session is.
+    # It has no time zone: it is interpreted as UTC, whatever the session's zone.
     FIELD_TYPE.DATETIME: (_AS_TEXT, "string", "try_cast(concat({}, '+00:00') AS timestamp)"),
     # As seconds since 1970, because readers differ in the time zone of their sessions.
     FIELD_TYPE.TIMESTAMP: (
@@ -79,7 +79,7 @@ def _connected(database: Database) -> Iterator[Any]:
 
 
 def columns_of(database: Database, selection: Selection) -> tuple[Column, ...]:
-    """What the columns of a selection are.
+    """The columns of a selection.
 
     Raises:
         ConfigurationError: The database cannot be reached, or refuses the statement.
@@ -110,7 +110,7 @@ def _column(field: Any, *, alone: bool) -> Column:
 
 
 def value_bounds(database: Database, selection: Selection, split_by: str) -> tuple[int | None, int | None]:
-    """The least and the largest value of a column; None where there are no rows.
+    """The minimum and maximum of a column; None if there are no rows.
 
     Raises:
         ConfigurationError: The database cannot be reached, refuses the statement, or the column is not an integer.
@@ -122,7 +122,7 @@ def value_bounds(database: Database, selection: Selection, split_by: str) -> tup
 
 
 def read(database: Database, selection: Selection, piece: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, as they come from the server.
+    """The rows of a piece, streamed from the server.
 
     Raises:
         ConfigurationError: The database cannot be reached, or refuses the statement.

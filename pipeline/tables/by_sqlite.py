@@ -34,7 +34,7 @@ def _opened(database: Database) -> Iterator[sqlite3.Connection]:
 
 
 def columns_of(database: Database, selection: Selection) -> tuple[Column, ...]:
-    """What the columns of a selection are: SQLite's have a type for each value, so the values are looked at.
+    """The columns of a selection: SQLite has a type per value, so the values are examined.
 
     Raises:
         ConfigurationError: The file cannot be read, or SQLite refuses the statement.
@@ -62,7 +62,7 @@ def _column(name: str, kinds: set[str]) -> Column:
 
 
 def value_bounds(database: Database, selection: Selection, split_by: str) -> tuple[int | None, int | None]:
-    """The least and the largest value of a column; None where there are no rows.
+    """The minimum and maximum of a column; None if there are no rows.
 
     Raises:
         ConfigurationError: The file cannot be read, or SQLite refuses the statement.

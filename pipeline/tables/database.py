@@ -1,4 +1,4 @@
-"""Where a business database is, and who reads it."""
+"""URL of a business database."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EXAMPLES = "mysql://user:password@host:3306/shop or sqlite:////data/shop.db"
 
 @dataclass(frozen=True)
 class Database:
-    """A database of MySQL or MariaDB, or an SQLite file. Its text and its repr leave the password out.
+    """A database of MySQL or MariaDB, or an SQLite file. Its text and its repr omit the password.
 
     Attributes:
         kind: Which of the two.
         name: The database's name, or the file's.
         host, port, user, password: How to reach a server.
-        ssl_ca: PEM file of the authority that the server's certificate must come from; None: as the reader is used to.
+        ssl_ca: PEM file of the authority of the server's certificate; None: the reader's default.
     """
 
     kind: Literal["mysql", "sqlite"]
@@ -39,7 +39,7 @@ class Database:
         """Reads a URL in SQLAlchemy's form.
 
         Raises:
-            ConfigurationError: It is none of those that are known here; the message never holds the password.
+            ConfigurationError: It is not supported; the message never contains the password.
         """
         try:
             parts = urlsplit(url)
@@ -81,6 +81,6 @@ class Database:
         return f"mysql://{self.user}@{self.host}:{self.port}/{self.name}"
 
     def without_password(self, error: object) -> str:
-        """What an error says, in one line and without the password."""
+        """An error's text, in one line and without the password."""
         text = " ".join(str(error).split())
         return text.replace(self.password, "***") if self.password else text

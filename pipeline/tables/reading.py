@@ -1,4 +1,4 @@
-"""Reading a table, by the fastest reader that is there."""
+"""Reading a table by the fastest available reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["READERS", "columns_of", "read_table"]
 
 READERS = ("auto", "jdbc", "connectorx", "pymysql")
-"""What ``reader`` can be."""
+"""Values of ``reader``."""
 
 
 def read_table(
@@ -40,8 +40,8 @@ def read_table(
     """Reads a table of MySQL, MariaDB or SQLite, the same rows and types by every reader.
 
     Integers become bigint (unsigned BIGINT decimal(20,0)), FLOAT and DOUBLE double, DECIMAL decimal, DATE date,
-    DATETIME and TIMESTAMP timestamp, texts, TIME and JSON string, BINARY and BLOB binary. A DATETIME is taken for UTC.
-    Dates that are none, such as 0000-00-00, are null.
+    DATETIME and TIMESTAMP timestamp, texts, TIME and JSON string, BINARY and BLOB binary. A DATETIME is interpreted as
+    UTC. Invalid dates, such as 0000-00-00, are null.
 
     Args:
         spark: The session.
@@ -50,14 +50,14 @@ def read_table(
         query_or_table: Name of a table, or a SELECT.
         columns: Only these columns, in this order; None: all.
         where: Condition in the database's own SQL; None: all rows.
-        split_by: Integer column whose ranges are read at once; None: the primary key, where it is one integer column,
+        split_by: Integer column whose ranges are read in parallel; None: the primary key, if it is one integer column,
             otherwise all rows are read in one piece.
-        pieces: Number of ranges; None: as many as Spark runs tasks at once.
+        pieces: Number of ranges; None: the number of Spark's parallel tasks.
         reader: ``jdbc`` (needs a driver of MySQL or MariaDB on Spark's class path), ``connectorx`` or ``pymysql``;
-            ``auto``: the first of them that is there. SQLite has one reader of its own.
+            ``auto``: the first available one. SQLite has its own reader.
 
     Raises:
-        ConfigurationError: An argument cannot be, or the database refuses to be read.
+        ConfigurationError: An argument is invalid, or the database refuses the query.
     """
     database = Database.parse(url)
     if reader not in READERS:
@@ -88,7 +88,7 @@ def columns_of(url: str, query_or_table: str) -> dict[str, Column]:
     """The columns of a table or a query, by name.
 
     Raises:
-        ConfigurationError: The database refuses to be read.
+        ConfigurationError: The database refuses the query.
     """
     database = Database.parse(url)
     selection = Selection.of(query_or_table, None)
@@ -96,10 +96,10 @@ def columns_of(url: str, query_or_table: str) -> dict[str, Column]:
 
 
 def _inquiry(database: Database) -> _Inquiry:
-    """What tells of columns and bounds."""
+    """The module for columns and bounds."""
     if database.kind == "sqlite":
         return by_sqlite
-    # Loaded only where a database of this kind is read.
+    # Imported only for a database of this kind.
     from pipeline.tables import by_pymysql  # noqa: PLC0415
 
     return by_pymysql
@@ -149,7 +149,7 @@ def _load(
     pieces: Sequence[str],
     read: Callable[[Database, Selection, str], Iterator[pa.RecordBatch]],
 ) -> DataFrame:
-    """The rows as they travel, one task for each piece."""
+    """The rows in their transport form, one task per piece."""
 
     def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with shown_in_one_line():

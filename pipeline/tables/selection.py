@@ -1,8 +1,8 @@
 """One SELECT for all readers.
 
-Readers differ in what they make of DATETIME, DECIMAL, unsigned numbers or BIT: other types or time zones, lost digits.
-So the statement itself brings every column into one of four forms that all of them carry unchanged, and Spark makes the
-column's own type of it afterwards.
+Readers convert DATETIME, DECIMAL, unsigned numbers or BIT differently: other types or time zones, lost digits. So the
+statement itself converts every column to one of four forms that all readers transport unchanged, and Spark converts it
+to the column's type afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Carrier", "Column", "Selection", "ranges"]
 
 Carrier: TypeAlias = Literal["bigint", "double", "string", "binary"]
-"""A type, as Spark calls it, that comes the same through every reader."""
+"""A type, in Spark's terms, that every reader transports unchanged."""
 
 _ARROW = {"bigint": pa.int64(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary()}
 _TABLE = re.compile(r"\s*(?:(`[^`]+`|\w+)\.)?(`[^`]+`|\w+)\s*")
@@ -32,15 +32,15 @@ _TABLE = re.compile(r"\s*(?:(`[^`]+`|\w+)\.)?(`[^`]+`|\w+)\s*")
 
 @dataclass(frozen=True)
 class Column:
-    """A column and its way.
+    """A column and its conversions.
 
     Attributes:
         name: Its name.
-        sql: What the statement selects for it.
-        carrier: The form it travels in.
-        spark: What Spark makes of it: an expression with ``{}`` instead of the column; None: what it travels as.
-        integer: Whether ranges of it are ranges of whole numbers.
-        key: Whether it is also the whole primary key.
+        sql: Its expression in the statement.
+        carrier: Its transport form.
+        spark: Spark's conversion: an expression with ``{}`` for the column; None: unchanged.
+        integer: Whether it can be split into ranges of integers.
+        key: Whether it is the whole primary key.
         time: ``wall`` is a date and time without a zone, ``instant`` one that the database shows in the session's zone.
     """
 
@@ -55,10 +55,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read.
+    """A selection.
 
     Attributes:
-        source: What stands behind FROM: a table, or a query in brackets.
+        source: The FROM clause: a table, or a query in brackets.
         where: Condition in the database's SQL, or None.
         columns: The columns; empty as long as they are not known.
     """
@@ -69,7 +69,7 @@ class Selection:
 
     @classmethod
     def of(cls, query_or_table: str, where: str | None) -> Selection:
-        """Takes a name, with or without its database and backquotes, for a table, and everything else for a query."""
+        """Treats a name, with or without its database and backquotes, as a table, and everything else as a query."""
         if match := _TABLE.fullmatch(query_or_table):
             source = ".".join(quoted(name.strip("`")) for name in match.groups() if name)
         else:
@@ -90,11 +90,11 @@ class Selection:
         return replace(self, columns=tuple(known[name] for name in names))
 
     def head(self) -> str:
-        """A statement that gives no rows, only the columns."""
+        """A statement that returns no rows, only the columns."""
         return f"SELECT * FROM {self.source} WHERE 1 = 0"
 
     def bounds(self, split_by: str) -> str:
-        """A statement that gives the least and the largest value of a column."""
+        """A statement for the minimum and maximum of a column."""
         return f"SELECT MIN({quoted(split_by)}), MAX({quoted(split_by)}) FROM {self.source}{self._where(None)}"
 
     def statement(self, piece: str | None = None) -> str:
@@ -107,27 +107,27 @@ class Selection:
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
     def carried(self) -> pa.Schema:
-        """How rows travel, as Arrow has it."""
+        """The transport schema, in Arrow."""
         return pa.schema([pa.field(column.name, _ARROW[column.carrier]) for column in self.columns])
 
     def carried_ddl(self) -> str:
-        """How rows travel, as Spark has it."""
+        """The transport schema, in Spark."""
         return ", ".join(f"{quoted(column.name)} {column.carrier}" for column in self.columns)
 
     def arrived(self, frame: DataFrame) -> DataFrame:
-        """Gives the columns their own types."""
+        """Converts the columns to their own types."""
         own = [column.spark or f"CAST({{}} AS {column.carrier})" for column in self.columns]
         names = [quoted(column.name) for column in self.columns]
         return frame.selectExpr(*(f"{each.format(name)} AS {name}" for each, name in zip(own, names, strict=True)))
 
 
 def quoted(name: str) -> str:
-    """A name between backquotes: MySQL, MariaDB, SQLite and Spark all read them."""
+    """A name in backquotes, which MySQL, MariaDB, SQLite and Spark all support."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def ranges(split_by: str, low: int | None, high: int | None, pieces: int) -> list[str]:
-    """Conditions that cut the rows into pieces of equal width; rows without a value are in the first."""
+    """Conditions that split the rows into pieces of equal width; rows without a value are in the first."""
     if low is None or high is None or pieces <= 1:
         return ["1 = 1"]
     name = quoted(split_by)
@@ -135,6 +135,6 @@ def ranges(split_by: str, low: int | None, high: int | None, pieces: int) -> lis
     starts = list(range(low + width, high + 1, width))
     if not starts:
         return ["1 = 1"]
-    # Open at both ends: rows that come meanwhile are nobody's otherwise.
+    # Open at both ends: rows inserted meanwhile would otherwise be in no piece.
     middle = [f"{name} >= {start} AND {name} < {end}" for start, end in pairwise(starts)]
     return [f"{name} < {starts[0]} OR {name} IS NULL", *middle, f"{name} >= {starts[-1]}"]

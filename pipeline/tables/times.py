@@ -1,4 +1,4 @@
-"""Columns that hold a time: which rows lie between two times, for the database and for Spark."""
+"""Time columns: conditions for rows between two times, for the database and for Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["UNITS", "TimeColumn"]
 
 UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
-"""Units of numbers that count from 1970, in microseconds."""
+"""Units of numbers since 1970, in microseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -23,7 +23,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """A column that holds a time.
+    """A time column.
 
     Attributes:
         column: The column.
@@ -36,7 +36,7 @@ class TimeColumn:
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be read.
+        """Validates the column.
 
         Raises:
             ConfigurationError: It is a number without a unit, or something else with one.
@@ -55,14 +55,14 @@ class TimeColumn:
         name = quoted(self.column.name)
         if self.unit is not None:
             return f"timestamp_micros(CAST({name} * {UNITS[self.unit]} AS bigint))"
-        # A text without a zone is taken for UTC, which is the session's.
+        # A text without a zone is interpreted as UTC, the session's zone.
         return f"try_cast({name} AS timestamp)"
 
     def between(self, low: datetime, high: datetime) -> str | None:
-        """A condition of the database's that all rows of [low, high) meet, and few others; None: there is none.
+        """A condition in the database's SQL that all rows of [low, high) meet, and few others; None: there is none.
 
-        It leaves the column bare, so that an index of it is used. The rest is Spark's: times of SQLite, for one, are of
-        whatever precision.
+        It applies no function to the column, so that its index is used. Spark filters the rest: times in SQLite, for
+        example, have any precision.
         """
         name = quoted(self.column.name)
         if self.unit is not None:

@@ -1,4 +1,4 @@
-"""Outcome of transactions: how long they took, who decided them, what was asked, and what is stuck."""
+"""Transaction analytics: durations, sources of verdicts, checks, and stuck transactions."""
 
 from __future__ import annotations
 

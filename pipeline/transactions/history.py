@@ -1,8 +1,8 @@
-"""What the broker's tables tell of transactions, read by their indexes, and only what lies in the window.
+"""Transactions from the broker's tables, read by indexes, and only those in the window.
 
 Op records are found by ``op_decided``, transactions without a verdict by ``half_due``; their checks by primary key
-from there. Bodies of messages are not read. Only ``operator_action`` is read whole: it has no index by time, and holds
-what people did.
+from there. Bodies of messages are not read. Only ``operator_action`` is read completely: it has no index by time, and
+is small.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHECKS_OF_DECIDED = (
     " FROM {prefix}op_record o JOIN {prefix}transaction_check c ON c.transaction_id = o.transaction_id"
     " WHERE o.decided_at >= {start} AND o.decided_at < {end} AND o.check_count > 0"
 )
-# The half at position 0 speaks for its transaction; halves of sinks have check_state 0.
+# The half message at position 0 represents its transaction; those of sinks have check_state 0.
 _PENDING = (
     "SELECT transaction_id, producer_group_id, check_state, born_at, parked_at"
     " FROM {prefix}half_message WHERE check_state IN (1, 2, 3) AND position = 0"
@@ -56,7 +56,7 @@ _ACTIONS = (
     " WHERE a.acted_at >= {start} AND a.acted_at < {end}"
 )
 _TYPES = {"transaction_id": "binary", "action": "string", "operator": "string", "reason": "string"}
-# By its index from either end: the first that is neither a send's nor a sink's.
+# By its index from either end: the first that belongs neither to a send nor to a sink.
 _ENDS = (
     "SELECT decided_at FROM {prefix}op_record WHERE decided_at >= {start} AND decided_at < {end}"
     " AND source NOT IN ({send}, {sink}) ORDER BY decided_at {direction} LIMIT 1"
@@ -73,7 +73,7 @@ class History:
         url: Of the database.
         window: Verdicts and actions of this time are read.
         reader, pieces: As for `read_table`.
-        table_prefix: What the names of the tables begin with.
+        table_prefix: Prefix of the names of the tables.
     """
 
     spark: SparkSession
@@ -84,7 +84,7 @@ class History:
     table_prefix: str = ""
 
     def decided(self) -> DataFrame:
-        """Transactions that got their verdict in the window, those of sinks too. Plain messages are none."""
+        """Transactions with a verdict in the window, including those of sinks, without ordinary messages."""
         return self._read(_DECIDED, "decided_at")
 
     def checks_of_decided(self) -> DataFrame:
@@ -92,7 +92,7 @@ class History:
         return self._read(_CHECKS_OF_DECIDED)
 
     def pending(self) -> DataFrame:
-        """Transactions that have no verdict now, parked ones too. Nobody is asked about those of sinks."""
+        """Transactions without a verdict now, including parked ones. Those of sinks are not checked."""
         return self._read(_PENDING)
 
     def checks_of_pending(self) -> DataFrame:
@@ -100,7 +100,7 @@ class History:
         return self._read(_CHECKS_OF_PENDING)
 
     def actions(self) -> DataFrame:
-        """What operators did in the window."""
+        """Operators' actions in the window."""
         return self._read(_ACTIONS)
 
     def group_names(self) -> dict[int, str]:
@@ -109,11 +109,11 @@ class History:
         return {row.producer_group_id: row.name for row in read.collect()}
 
     def oldest(self) -> int | None:
-        """When the oldest verdict was given that the broker still knows of."""
+        """Time of the oldest verdict that the broker still has."""
         return next((row.decided_at for row in self._read(_OLDEST).collect()), None)
 
     def ends(self) -> tuple[int, int] | None:
-        """When the first and the last verdict of the window were given, sinks left out; None: there are none."""
+        """Times of the first and the last verdict of the window, without sinks; None: there are none."""
         found = [
             row.decided_at for direction in ("ASC", "DESC") for row in self._read(_ENDS, direction=direction).collect()
         ]

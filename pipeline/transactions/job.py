@@ -29,7 +29,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class TransactionSummary:
-    """What a run found.
+    """Results of a run.
 
     Attributes:
         transactions, committed, rolled_back: Decided in the window.
@@ -73,12 +73,12 @@ class TransactionAnalytics:
         output: Folder for the results, on a disk of the driver. A run replaces those of the last one, file by file.
         start: Verdicts from this time on; None: from a day before the end.
         end: Verdicts before this time; None: before `as_of`.
-        bucket: Step of figures over time, which then show all of the time from `start` to `end`; None: they show the
-            time from the first verdict to the last, in 100 steps at most.
+        bucket: Step of time series, which then cover the time from `start` to `end`; None: they cover the time from the
+            first verdict to the last, in 100 steps at most.
         stuck_after: A transaction that has no verdict for longer than this is stuck.
-        as_of: When the tables are looked at, for ages; None: now. For a copy of the database: when it was made.
+        as_of: Time of the tables' state, for ages; None: now. For a copy of the database: when it was made.
         reader, pieces: How to read the database; see `read_table`.
-        table_prefix: What the names of the broker's tables begin with, as the broker's setting of this name.
+        table_prefix: Prefix of the names of the broker's tables, as the broker's setting of this name.
         say: Called with progress messages, one line each.
     """
 
@@ -95,7 +95,7 @@ class TransactionAnalytics:
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
+        """Validates the settings.
 
         Raises:
             ConfigurationError: A duration is negative, or the output is no folder of this machine.
@@ -111,7 +111,7 @@ class TransactionAnalytics:
         """Reads, computes, and writes the results; the report last.
 
         Raises:
-            ConfigurationError: A setting cannot be, or the database refuses to be read.
+            ConfigurationError: A setting is invalid, or the database refuses the query.
         """
         as_of = self.as_of or datetime.now(UTC)
         end = self.end or as_of

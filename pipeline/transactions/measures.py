@@ -1,6 +1,6 @@
 """The figures of transactions, computed on Spark.
 
-A transaction belongs to the bucket in which it got its verdict, with all its checks. So every figure of a row speaks of
+A transaction belongs to the bucket in which it got its verdict, with all its checks. So all figures of a row are about
 the same transactions.
 """
 
@@ -37,9 +37,9 @@ COUNTS = (
     "checks_unanswered",
     "checks_unknown",
 )
-"""Columns that count; they are 0 where there is nothing, as others are null."""
+"""Counting columns; they are 0 without data, while others are null."""
 
-# Of 10,000 transactions of a row, a percentile is at most one place off; of fewer it is exact.
+# With 10,000 transactions in a row, a percentile's rank is at most one off; with fewer it is exact.
 _ACCURACY = 10_000
 _TOTAL, _BUCKET, _GROUP, _BIN = range(4)
 
@@ -52,7 +52,7 @@ class Decided:
         total: Of all of them.
         by_bucket: By the number of the step since 1970.
         by_group: By the number of the producer group.
-        histogram: How many took 10**(n/5) microseconds or longer, and less than 10**((n+1)/5), by n.
+        histogram: Number that took 10**(n/5) microseconds or longer, and less than 10**((n+1)/5), by n.
         of_sinks: Transactions and messages of sinks, which are in no other figure.
     """
 
@@ -65,7 +65,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Pending:
-    """Transactions that have no verdict.
+    """Transactions without a verdict.
 
     Attributes:
         by_group: Figures by the number of the producer group.
@@ -84,7 +84,7 @@ def decided(history: History, steps: Steps) -> Decided:
         .join(_by_transaction(history.checks_of_decided()), "transaction_id", "left")
         .withColumns(
             {
-                # Clocks of two brokers may differ a little.
+                # Clocks of two brokers may differ slightly.
                 "duration": F.greatest(F.col("decided_at") - F.col("prepared_at"), F.lit(0)),
                 "bucket": F.floor(F.col("decided_at") / microseconds(steps.width)),
                 "of_sink": is_of_sink,
@@ -99,7 +99,7 @@ def decided(history: History, steps: Steps) -> Decided:
         .agg(F.grouping_id().alias("kept"), *_measures())
         .collect()
     )
-    # Bits of those that a row is not grouped by, the last one smallest.
+    # Bits of columns that a row is not grouped by, the last one smallest.
     by_kind: dict[int, list[Row]] = {_TOTAL: [], _BUCKET: [], _GROUP: [], _BIN: []}
     for row in rows:
         if not row.of_sink:
@@ -144,12 +144,12 @@ def pending(history: History, as_of: datetime, stuck_after: timedelta) -> Pendin
 
 
 def nothing() -> dict[str, Any]:
-    """The figures of no transactions."""
+    """The figures without transactions."""
     return with_shares(dict.fromkeys(COUNTS, 0) | dict.fromkeys((*PERCENTILES, "max_us")))
 
 
 def with_shares(figures: dict[str, Any]) -> dict[str, Any]:
-    """Adds what follows from the counts; None where nothing is counted."""
+    """Adds figures derived from the counts; None without counts."""
     answered = figures["checks"] - figures["checks_unanswered"]
     return figures | {
         "rolled_back_share": _ratio(figures["rolled_back"], figures["transactions"]),

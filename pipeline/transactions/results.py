@@ -1,4 +1,4 @@
-"""The results as tables, each in a Parquet file of its own."""
+"""The results as tables, each in a separate Parquet file."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ _SCHEMAS = {
 
 @dataclass(frozen=True)
 class Results:
-    """All that was found, as rows. Durations are microseconds, times have their zone; what is not known is None.
+    """All results, as rows. Durations are microseconds, times have their zone; unknown values are None.
 
     Attributes:
         total: Figures of all transactions.
         by_bucket: A row for each step, the empty ones too.
-        by_group: A row for each producer group that decided something or has something pending, by name.
-        histogram: How many transactions took how long; without the empty ends.
+        by_group: A row for each producer group with decided or pending transactions, by name.
+        histogram: Numbers of transactions by duration, without the empty ends.
         stuck: Transactions that are parked or too old, the oldest first.
         operator_actions: In the order of time.
         of_sinks: Transactions and messages of sinks, which are in no other figure.
-        oldest: When the oldest verdict was given that the broker still knows of.
+        oldest: Time of the oldest verdict that the broker still has.
     """
 
     total: dict[str, Any]
@@ -103,7 +103,7 @@ class Results:
         names: Mapping[int, str],
         oldest: int | None,
     ) -> Results:
-        """Gives groups their names, times their zone, and empty steps their rows."""
+        """Adds the names of groups, time zones, and rows for empty steps."""
         groups = decided.by_group.keys() | pending.by_group.keys()
         nobody: dict[str, Any] = {**dict.fromkeys(_OF_PENDING, 0), "oldest_age_us": None}
         by_group = [
@@ -151,7 +151,7 @@ class Results:
         )
 
     def write(self, folder: Path) -> None:
-        """Writes a file ``<result>.parquet`` for each; each takes the place of the last one at once.
+        """Writes a file ``<result>.parquet`` for each; existing ones are replaced atomically.
 
         Raises:
             ConfigurationError: The folder cannot be written to.
@@ -162,7 +162,7 @@ class Results:
 
 
 def group_name(names: Mapping[int, str], number: int | None) -> str | None:
-    """A producer group's name; its number where it has none any more."""
+    """A producer group's name; its number if the name is missing."""
     return None if number is None else names.get(number, f"group {number}")
 
 

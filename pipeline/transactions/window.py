@@ -1,4 +1,4 @@
-"""The time that is looked at."""
+"""The time window."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SHORTEST_STEP = timedelta(seconds=1)
 
 
 def microseconds(time: datetime | timedelta) -> int:
-    """A time as the broker's tables have it: since 1970, in UTC; or a duration."""
+    """A time as stored in the broker's tables: since 1970, in UTC; or a duration."""
     return (time - _EPOCH if isinstance(time, datetime) else time) // _MICROSECOND
 
 
 @dataclass(frozen=True)
 class Window:
-    """From when to when, and in which steps.
+    """A time window and its steps.
 
     Attributes:
         start: The first time in it.
         end: The first time after it.
-        bucket: Length of a step that was asked for; None: it follows from what is there.
+        bucket: Requested length of a step; None: derived from the data.
     """
 
     start: datetime
@@ -36,7 +36,7 @@ class Window:
     bucket: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
+        """Validates the window.
 
         Raises:
             ConfigurationError: It is empty, a time has no time zone, or there would be too many steps.
@@ -57,7 +57,7 @@ class Window:
             raise ConfigurationError(msg, field="bucket")
 
     def steps(self, verdicts: tuple[int, int] | None) -> Steps:
-        """The steps of figures over time: all of the window's, or, if no length was asked for, those with verdicts.
+        """The steps of time series: all of the window's, or, without a requested length, those with verdicts.
 
         Args:
             verdicts: Times of the first and the last verdict in the window, in microseconds since 1970; None: there

@@ -153,7 +153,7 @@ async def test_late_and_wrong_receipts_are_told_one_by_one(pair: Pair) -> None:
     ]
     # Embedded storage gives a lease the number of one that is gone: its token is another one.
     assert results[3].error.reason in {"RECEIPT_GONE", "RECEIPT_STALE"}
-    assert "its lease expired and somebody else has the message" in results[0].error.message
+    assert "its lease expired and another consumer has the message" in results[0].error.message
     assert "'not-a-receipt' is not a receipt handle" in results[2].error.message
     assert {result.error.field for result in results} == {"receipt_handle", ""}
     # Given back, the old receipt says nothing any more.

@@ -75,7 +75,7 @@ def test_its_late_acks_are_refused_and_tell_why(place: Place) -> None:
         for words in ("ack -2", "nack -2", "extend -2", "ack -1"):
             answer = sleeper.does(words)
             assert answer.startswith("RECEIPT_STALE "), answer
-            assert "its lease expired and somebody else has the message" in answer
+            assert "its lease expired and another consumer has the message" in answer
         # It did no harm: the other one has the message still.
         assert place.clients[heir].pull(place.group, place.topic) == []
         acknowledge(place.clients[heir], taken[1:])
@@ -106,7 +106,7 @@ def test_of_a_message_group_nothing_is_handled_in_another_order(place: Place) ->
         for words in ("ack a2", "ack a3", "nack a3", "ack b1", "extend a3"):
             reason, _, text = sleeper.does(words).partition(" ")
             assert reason in STALE, (words, reason)
-            assert "somebody else has the message" in text or "delivered again" in text
+            assert "another consumer has the message" in text or "delivered again" in text
         # It asks again, and gets nothing of a: that is the other one's.
         assert "a" not in {body[0] for body in names(place.clients[number % 2].pull(place.group, place.topic))}
         acknowledge(place.clients[heir], [second])

@@ -26,7 +26,7 @@ class FreeQueues:
         self._held: set[int] = set()
 
     def choose(self, topic: Topic, queue_no: int | None, priority: int, rotation: int) -> int | None:
-        """The database's number of a queue for a message, as `Topic.choose_queue`; None when all that fit are held."""
+        """The database's number of a queue for a message, as `Topic.choose_queue`; None if all candidates are held."""
         for queue_id in topic.fitting_queues(queue_no, priority, rotation):
             if self._is_free(queue_id):
                 return queue_id
@@ -46,6 +46,6 @@ class FreeQueues:
 def held(topic: Topic) -> RowsHeld:
     """The outcome of a message whose suitable queues are all locked."""
     return RowsHeld(
-        f"The queues of topic {topic.name!r} are held by somebody else at the moment; nothing was acknowledged, try"
+        f"The queues of topic {topic.name!r} are locked by another session at the moment; nothing was acknowledged, try"
         " again."
     )

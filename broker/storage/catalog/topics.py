@@ -93,7 +93,7 @@ def has_topic(session: Session, topic: Topic) -> bool:
 def holding(session: Session, topic_ids: Collection[int]) -> Statement:
     """Statement for the existing ones of some topics; locks them against deletion until the transaction ends.
 
-    A cached topic may be outdated. A transaction that stores messages for the log of later runs this: the deletion
+    A cached topic may be outdated. A transaction that stores half messages or scheduled ones runs this: the deletion
     either sees them, or is seen. Brokers do not wait for each other here.
     """
     # Ordered by the primary key, which MariaDB uses only then: see Dialect.by_index.

@@ -29,7 +29,7 @@ SHORTEST_TIMEOUT = 5.0
 """Minimum seconds for one attempt, however short the timeout is."""
 MOST_STARTS = 20
 
-HELD = "Somebody else holds rows that this needs; nothing was acknowledged, try again."
+HELD = "Another session holds rows that this needs; nothing was acknowledged, try again."
 
 
 class StartOver(Exception):

@@ -101,8 +101,8 @@ def create_group(
         count = session.fetch("SELECT COUNT(*) FROM consumer_group WHERE parent_id IS NULL")[0][0]
         if count >= most:
             raise Refused(
-                f"There are {count} consumer groups, and no more are made because somebody names one. A group is what"
-                " consumers with the same code have in common; make it with AdminService.CreateGroup.",
+                f"There are {count} consumer groups, and no more are created automatically. A group is what"
+                " consumers with the same code have in common; create it with AdminService.CreateGroup.",
                 reason="TOO_MANY_GROUPS",
                 field="consumer_group",
             )

@@ -122,7 +122,7 @@ def _query_of(frame: DataFrame) -> str:
     query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query_id:
         msg = (
-            "no streaming query is at work in this thread, so nobody numbers the batches; call this in the function"
+            "no streaming query is running in this thread, so the batches have no numbers; call this in the function"
             " given to foreachBatch, or name a query_id"
         )
         raise ConfigurationError(msg, field="query_id")

@@ -1,1 +1,1 @@
-"""The clients of a benchmark, each a process of its own."""
+"""The clients of a benchmark, each a separate process."""

@@ -1,6 +1,6 @@
 """One client process of a benchmark: `python -m halfmq_cli.bench.clients ROLE ENDPOINT OPTIONS`, options as JSON.
 
-It says when it is ready and then answers requests, a line of JSON each; what they mean is written at the roles.
+It reports when it is ready and then answers requests, a line of JSON each; the roles document them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The consumers of the benchmarks: they follow a producer, note arrivals, or drain a topic."""
+"""The consumers of the benchmarks: they follow a producer, record arrivals, or drain a topic."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, mark_of
 
 RECEIVE = 512
-# Seconds without a message after which the missing ones are given up; longer than any retry of the SDKs.
+# Seconds without a message after which the missing ones count as lost; longer than any retry of the SDKs.
 QUIET = 60.0
 
 
 async def follow(endpoint: str) -> None:
-    """Receives and acknowledges; answers when it has seen as many messages as each request says."""
+    """Receives and acknowledges; answers when it has received as many messages as each request says."""
     seen = 0
     latencies: list[float] = []
     ended = 0.0
@@ -41,7 +41,7 @@ async def follow(endpoint: str) -> None:
 
 
 async def note_arrivals(endpoint: str) -> None:
-    """Notes when which message is received; answers when so many different ones have come as each request says."""
+    """Records the time of each message; answers when it has received as many distinct ones as each request says."""
     async with AsyncConsumer(endpoint, GROUP, [TOPIC], prefetch=4 * RECEIVE) as consumer:
         await consumer.wait_until_subscribed(QUIET)
         answer("ready")
@@ -65,7 +65,7 @@ async def note_arrivals(endpoint: str) -> None:
 
 
 class _Drained:
-    """What was received so far, by number, and how much of it is acknowledged; the time of the last of them."""
+    """Messages received so far, by number, how many are acknowledged, and the time of the last one."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []

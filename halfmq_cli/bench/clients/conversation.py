@@ -1,4 +1,4 @@
-"""How a client process talks to the benchmark: a line of JSON in, a line of JSON out."""
+"""Protocol between a client process and the benchmark: a line of JSON in, a line of JSON out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def next_request() -> Any:
-    """The next request on the standard input; None when there will be no more."""
+    """The next request on standard input; None at the end."""
     line = await asyncio.to_thread(sys.stdin.readline)
     return json.loads(line) if line else None
 

@@ -1,4 +1,4 @@
-"""Many consumers that wait: streams without the SDK, which would add the cost of as many clients to this process."""
+"""Many idle consumers: streams without the SDK, which would add the cost of as many clients to this process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ async def wait(endpoint: str, *, consumers: int, groups: int, topics: int) -> No
     """Opens consume streams that have credits, and waits.
 
     Consumer c is of group c modulo `groups`, and group g reads topic g modulo `topics`. Each request is the body of a
-    message that is sent to the first topic; the answer tells after how many milliseconds its first consumer had it, and
-    the last of the groups that read the topic.
+    message that is sent to the first topic; the answer has the milliseconds until its first consumer got it, and until
+    the last of the topic's groups did.
     """
     async with AsyncExitStack() as stack:
         stubs: list[ConsumerServiceAsyncStub] = []
         for number in range(-(-consumers // STREAMS_OF_CHANNEL)):
-            # A channel with options of its own has a connection of its own.
+            # A channel with distinct options has a separate connection.
             channel = grpc.aio.insecure_channel(endpoint, [("halfmq.bench.channel", number)])
             stubs.append(consumer_pb2_grpc.ConsumerServiceStub(await stack.enter_async_context(channel)))
         streams = await stack.enter_async_context(asyncio.TaskGroup())
@@ -51,7 +51,7 @@ async def wait(endpoint: str, *, consumers: int, groups: int, topics: int) -> No
                 await _subscribe(call, group, group % topics)
             return streams.create_task(_read(call, group, arrivals))
 
-        # The first consumer of each group makes group and topic.
+        # The first consumer of each group creates group and topic.
         reading = [await begin(consumer) for consumer in range(min(groups, consumers))]
         reading += await asyncio.gather(*[begin(consumer) for consumer in range(groups, consumers)])
         answer("ready")

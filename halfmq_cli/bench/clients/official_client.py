@@ -1,4 +1,4 @@
-"""RocketMQ's official Python client at work; only in a process of its own, for the package is the client."""
+"""RocketMQ's official Python client; only in a separate process, because importing the package starts the client."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BATCH, _INVISIBLE, _AWAIT = 32, 60, 1
 
 
 class _Checker(TransactionChecker):  # type: ignore[misc]
-    """Is never asked: all transactions are committed at once."""
+    """Gets no checks: all transactions are committed at once."""
 
     def check(self, message: Message) -> int:
-        """Says that it does not know."""
+        """Returns UNKNOWN."""
         return int(TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED)
 
 
@@ -54,7 +54,7 @@ class Official:
         }
 
     def work(self, what: str, seconds: float) -> dict[str, Any]:
-        """Does one thing again and again for some seconds; how often, and how long each took."""
+        """Repeats an operation for some seconds; returns the number of runs, and the duration of each."""
         one, until = self._doing[what], time.monotonic() + seconds
 
         def loop() -> tuple[int, list[float]]:

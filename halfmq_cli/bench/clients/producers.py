@@ -74,7 +74,7 @@ async def one_by_one(endpoint: str, *, in_flight: int, size: int) -> None:
 
 
 async def loops(one: Callable[[], Awaitable[None]], in_flight: int, until: float) -> list[float]:
-    """Milliseconds that each took; so many are in flight at a time."""
+    """Milliseconds of each; runs this many concurrently."""
     times: list[float] = []
 
     async def loop() -> None:
@@ -137,13 +137,13 @@ def _micros(moment: datetime) -> int:
 
 
 async def _on_time(one: Callable[[int], Awaitable[None]], numbers: range, rate: float) -> dict[str, Sequence[float]]:
-    """Begins each at its time, whether those before it have ended or not.
+    """Starts each at its time, whether earlier ones have ended or not.
 
-    So a broker that stands still for a second has not one late message, but all that were due in that second.
+    So a broker that stalls for a second has not one late message, but all that were due in that second.
 
     Returns:
-        When each was due (nanoseconds of the monotonic clock), and after how many milliseconds from then it began and
-        was confirmed.
+        When each was due (nanoseconds of the monotonic clock), and the milliseconds from then to its start and its
+        confirmation.
     """
     start = time.monotonic_ns() + round(LEAD * 1e9)
     due = [start + round(index * 1e9 / rate) for index in range(len(numbers))]

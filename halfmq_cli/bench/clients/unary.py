@@ -1,4 +1,4 @@
-"""Clients that make one call after the other, by halfmq's protocol and by RocketMQ's: no SDK stands between."""
+"""Clients that make one call after the other, by halfmq's protocol and by RocketMQ's, without an SDK."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT_ID = "bench"
 async def by_both_protocols(endpoint: str, *, in_flight: int, size: int) -> None:
     """Sends messages or commits transactions, `in_flight` at a time.
 
-    A request is the protocol (`halfmq` or `rocketmq`), what to do (`send` or `transaction`), and for how many seconds.
+    A request has the protocol (`halfmq` or `rocketmq`), the operation (`send` or `transaction`), and the seconds.
     Bodies are marked with their numbers: from 0 on, over all requests.
     """
     rest = body_of(size)
@@ -115,9 +115,9 @@ def _check(good: bool, response: Any) -> None:
 
 
 async def official(endpoint: str, *, threads: int, size: int) -> None:
-    """The same by RocketMQ's official client for Python, whose calls wait, in so many threads.
+    """The same by RocketMQ's official client for Python, whose calls block, in several threads.
 
-    A request is what to do (`send`, `transaction` or `receive`) and for how many seconds.
+    A request has the operation (`send`, `transaction` or `receive`) and the seconds.
     """
     from halfmq_cli.bench.clients.official_client import Official  # noqa: PLC0415 - of an extra
 

@@ -1,1 +1,1 @@
-"""What is measured: one file for each `halfmq bench` command."""
+"""The measurements: one file per `halfmq bench` command."""

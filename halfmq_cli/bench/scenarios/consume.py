@@ -63,7 +63,7 @@ def consume(
             clients = [
                 stack.enter_context(Client("draining consumer", broker.endpoint, **options)) for _ in range(processes)
             ]
-            # All processes run by now: gRPC in this one does not go together with starting more.
+            # All processes are started by now: gRPC in this one is incompatible with starting more.
             for topic in (WARM_UP, TOPIC):
                 _create(broker, topic)
             fill(opened, WARM_UP, min(messages, WARM_UP_MESSAGES), size)
@@ -89,7 +89,7 @@ def consume(
 
 @dataclass(frozen=True)
 class _Drained:
-    """One round: how long it took, processor time in seconds, and messages that came again."""
+    """One round: its duration, processor time in seconds, and redelivered messages."""
 
     seconds: float
     broker_cpu: float
@@ -108,10 +108,10 @@ def _figures(
         "messages_per_s": round(rate, 1),
         "floor_per_s": round(floor, 1),
         "ratio": round(rate / floor, 3),
-        # With the broker's own way of taking rows apart.
+        # With the broker's own row parser.
         "quick_floor_per_s": round(quick_floor, 1),
         "quick_ratio": round(rate / quick_floor, 3),
-        # Each round by the mean of the floors before and after it: how far the machine can be trusted.
+        # Each round relative to the mean of the floors before and after it, against changes of the machine's speed.
         "ratios": [
             round(2 * messages / each.seconds / (before + after), 3)
             for each, before, after in zip(drained, floors, floors[1:], strict=False)
@@ -148,7 +148,7 @@ def _create(broker: BrokerProcess, topic: str) -> None:
 
 
 def fill(database: Database, topic: str, messages: int, size: int) -> dict[int, int]:
-    """Fills a topic with numbered messages, as `Send` would store them; how many are in each queue, by its id."""
+    """Fills a topic with numbered messages, as `Send` would store them; returns the number in each queue, by its id."""
     rest = body_of(size)
     session = database.session()
     queues = session.fetch(

@@ -78,7 +78,7 @@ def delay(
 
 
 def _stored(database: Database) -> dict[int, int]:
-    """When each message came into the log (microseconds), by its number."""
+    """When each message was stored in the log (microseconds), by its number."""
     session = database.session()
     found = session.fetch("SELECT SUBSTR(body, 1, ?), stored_at FROM message", (MARK,))
     session.rollback()

@@ -1,7 +1,7 @@
-"""`halfmq bench history`: what a long history costs the checker and the pull.
+"""`halfmq bench history`: the cost of a long history for the checker and the pull.
 
-Two databases lie side by side, one almost empty and one with a long history, and the same work is measured in both in
-turn, so that the machine's moods meet both.
+The same work is measured in turns on two databases, one almost empty and one with a long history, so that changes of
+the machine's speed affect both.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def _run(urls: list[str], decided: int, messages: int, pending: int, round
 
 
 def _fast(times: list[float]) -> float:
-    """The first quartile. What else a machine does only ever adds time, and by a factor of two to every other one."""
+    """The first quartile. Other work on the machine only adds time, up to a factor of two, to half of the rounds."""
     return statistics.quantiles(times, n=4)[0]
 
 

@@ -17,9 +17,9 @@ from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import print_figures
 from halfmq_cli.serve import fail
 
-# For what the beginning of the streams asks of the database to be over, in parts of the time that is measured.
+# Warm-up, until the streams' initial queries have ended, as a fraction of the measured time.
 CALMING = 0.1
-# Parts of it in which the server is watched without a broker, and the broker without consumers.
+# Fractions of it for observing the server without a broker, and the broker without consumers.
 ALONE = 0.25
 
 

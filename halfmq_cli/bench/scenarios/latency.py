@@ -17,7 +17,7 @@ from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import percentile, percentiles, print_figures
 from halfmq_cli.serve import fail
 
-# Messages before those that count.
+# Warm-up messages.
 WARM_UP = 50
 
 
@@ -82,13 +82,13 @@ def latency(
 
 
 class _Taken:
-    """What was measured over all rounds; milliseconds, each from when the message was due.
+    """Results of all rounds; milliseconds, each from when the message was due.
 
     Attributes:
-        begun_ms: until it was sent: how late the producer was.
+        begun_ms: until it was sent: the producer's lateness.
         confirmed_ms: until the broker confirmed it (with transactions: the commit).
-        received_ms: until the consumer had it.
-        again: messages that came again.
+        received_ms: until the consumer got it.
+        again: redelivered messages.
     """
 
     def __init__(self) -> None:

@@ -46,11 +46,11 @@ def rocketmq(
             calls = [(protocol, what) for what in CALLS for protocol in PROTOCOLS]
             total = sum(client.ask([*call, min(0.5, part)])["done"] for call in calls)
             for number in range(rounds):
-                # Each is first in some rounds: what comes later has more rows before it.
+                # Each is first in some rounds: later ones run on tables with more rows.
                 for call in calls[:: 1 if number % 2 else -1]:
                     total += measured[call].take(broker, client, [*call, part])
             check_arrived(numbers_stored(opened), range(total))
-            # Its client keeps a log in the user's home.
+            # The official client writes a log in the user's home.
             home = stack.enter_context(tempfile.TemporaryDirectory(prefix="halfmq-"))
             official = stack.enter_context(
                 Client("official client", broker.endpoint, home=home, threads=threads, size=size)
@@ -72,7 +72,7 @@ def rocketmq(
 
 
 class _Measured:
-    """What one client did in all rounds, and what it took."""
+    """One client's work in all rounds, and its cost."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -80,7 +80,7 @@ class _Measured:
         self._times: list[float] = []
 
     def take(self, broker: BrokerProcess, client: Client, request: list[Any]) -> int:
-        """One round; how often it was done."""
+        """Adds one round; returns the number of operations."""
         before = broker.cpu_seconds()
         answer = client.ask(request)
         self._broker_cpu += broker.cpu_seconds() - before
@@ -92,11 +92,11 @@ class _Measured:
 
     @property
     def per_second(self) -> float:
-        """How often a second."""
+        """Operations per second."""
         return self._done / self._seconds
 
     def figures(self) -> dict[str, float]:
-        """All of it."""
+        """All figures."""
         return {
             "per_s": round(self.per_second, 1),
             "p50_ms": round(percentile(self._times, 50), 3),

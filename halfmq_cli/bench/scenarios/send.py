@@ -57,7 +57,7 @@ def send(
 
 
 class _Sent:
-    """What was sent in all rounds, and what it took."""
+    """Messages sent in all rounds, and their cost."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -76,7 +76,7 @@ class _Sent:
         self._times += answer["send_ms"]
 
     def figures(self) -> dict[str, Any]:
-        """All but the rate."""
+        """All figures except the rate."""
         return {
             "send_p50_ms": round(percentile(self._times, 50), 3),
             "send_p99_ms": round(percentile(self._times, 99), 3),

@@ -56,7 +56,7 @@ def spark(
             opened = stack.enter_context(with_tables(url))
             stack.enter_context(with_tables(floor_url))
             broker = stack.enter_context(BrokerProcess(url))
-            # Before the first call: gRPC was loaded before the SDK could make it leave forks alone.
+            # Before the first call: gRPC was imported before the SDK could disable its fork support.
             session = _session(cores)
             stack.callback(session.stop)
             with Admin(broker.endpoint) as admin:
@@ -68,7 +68,7 @@ def spark(
             writing = stack.enter_context(closing(InsertFloor(floor_url, os.urandom(size))))
             measured = _Measured(broker)
             table = _table(session, messages, size, cores)
-            # Python workers start, and code is compiled.
+            # Warm-up: Python workers start, and code is compiled.
             _read(session, broker.endpoint).limit(WARM_UP).count()
             _write(table.limit(WARM_UP), broker.endpoint)
             reads, writes, read_floors, write_floors = [], [], [], []
@@ -98,7 +98,7 @@ def spark(
 
 
 class _Measured:
-    """How fast something was, and what it cost the broker."""
+    """Rate and broker's cost of an operation."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -142,7 +142,7 @@ def _write(frame: DataFrame, endpoint: str) -> None:
 
 
 def _without_rows(session: SparkSession, endpoint: str) -> tuple[list[int], list[int]]:
-    """Milliseconds of micro-batches from topic to topic that have no rows, and of triggers that find nothing new."""
+    """Milliseconds of micro-batches without rows from topic to topic, and of triggers without new messages."""
     with Admin(endpoint) as admin:
         admin.create_topic(FILTERED)
     # Triggers without a micro-batch are reported as well, and no progress is dropped.

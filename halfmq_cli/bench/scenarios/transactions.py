@@ -41,7 +41,7 @@ def transactions(
 
 
 def run(database: str | None, *, in_flight: int, size: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """Runs the benchmark; its figures by name."""
+    """Runs the benchmark; returns its figures by name."""
     load = _Figures()
     with ExitStack() as stack:
         (url, floor_url), shown = stack.enter_context(side_by_side(database, 2))
@@ -51,7 +51,7 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
         consumer = stack.enter_context(Client("consumer", endpoint))
         producer = stack.enter_context(Client("transaction producer", endpoint, in_flight=in_flight, size=size))
         load.take(producer, consumer, min(1.0, seconds))
-        load.forget()  # That was to warm up.
+        load.forget()  # That was the warm-up.
         part = seconds / rounds
         floors = FloorRates(floor, in_flight)
         floors.measure(part / 4)
@@ -81,14 +81,14 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
 
 
 class _Figures:
-    """What the clients measured, over all rounds.
+    """The clients' measurements, over all rounds.
 
     Attributes:
-        transactions: how many were committed, and their messages consumed and acknowledged.
+        transactions: number committed, with their messages consumed and acknowledged.
         seconds: from the first prepare of a round to its last acknowledgement, added up.
         commit_ms: from prepare to commit, of each.
         latency_ms: from prepare to the acknowledgement, of each.
-        two_calls_ms: of two calls of the broker that do nothing, one after the other.
+        two_calls_ms: of two sequential no-op calls of the broker.
     """
 
     def __init__(self) -> None:

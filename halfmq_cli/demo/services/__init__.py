@@ -1,1 +1,1 @@
-"""The programs that the demo runs, kills and starts again: each a process of its own."""
+"""The programs that the demo runs, kills and restarts: each a separate process."""

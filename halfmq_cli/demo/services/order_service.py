@@ -1,7 +1,7 @@
 """The order service: a process that writes orders and sends them as half messages.
 
-Its part in the story comes with its settings: orders to place, orders to leave in doubt and then be killed, orders
-whose outcome it never learns. Afterwards it stays, and answers the broker's checks from its tables.
+Its role comes with its settings: orders to place, orders to leave in doubt before being killed, orders whose outcome it
+never learns. Afterwards it keeps running, and answers the broker's checks from its tables.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ THREADS = 8
 
 
 class PaymentRefused(Exception):
-    """The customer cannot pay: the order must not be."""
+    """The customer cannot pay: the order must not be stored."""
 
 
 class AnswersFromTables(TransactionListener):
-    """Answers checks from the business tables, whoever wrote them.
+    """Answers checks from the business tables, whichever process wrote them.
 
     Attributes:
-        at_work: transactions that this process has begun and not ended; of those it is too early to tell.
+        at_work: running transactions of this process, whose outcome is not known yet.
     """
 
     def __init__(self, book: Book) -> None:
@@ -44,7 +44,7 @@ class AnswersFromTables(TransactionListener):
         self.at_work: set[str] = set()
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Is not used: orders are placed in `with producer.transaction()`."""
+        """Not used: orders are placed in `with producer.transaction()`."""
         raise NotImplementedError
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
@@ -63,13 +63,13 @@ class NeverKnows(TransactionListener):
         return LocalTransactionState.UNKNOWN
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Still does not know."""
+        """Returns UNKNOWN."""
         return LocalTransactionState.UNKNOWN
 
 
 @dataclass
 class OrderService:
-    """Places orders: each in a local transaction, and as a message that shares its fate."""
+    """Places orders: each in a local transaction, and as a message that commits with it."""
 
     producer: TransactionProducer
     book: Book
@@ -84,7 +84,7 @@ class OrderService:
                 self.begin(tx, order)
                 self._write(tx, order)
             finally:
-                # Before the end of the block: where an exception leaves it, the listener is asked there.
+                # Before the end of the block: after an exception the listener is called there.
                 self.at_work.discard(tx.transaction_id)
 
     def _write(self, tx: Transaction, order: Order) -> None:
@@ -100,7 +100,7 @@ class OrderService:
         stage.say("prepared", order=order.number, transaction_id=tx.transaction_id)
 
     def leave_in_doubt(self, order: Order) -> None:
-        """Does the same up to a point, and gives no verdict."""
+        """Does the same up to a point, and sends no verdict."""
         tx = self.producer.transaction()
         self.begin(tx, order)
         if order.fate is not Fate.CRASH_BEFORE:
@@ -126,7 +126,7 @@ def body_of(order: Order) -> str:
 
 
 def main() -> None:
-    """Plays one process of the service."""
+    """Runs one process of the service."""
     settings = stage.settings()
     orders = [order_of(row, fate) for row, fate in settings["orders"]]
     book = Book(settings["database"], settings["prefix"], ORDERS)
@@ -140,7 +140,7 @@ def main() -> None:
     ):
         service = OrderService(producer, book, from_tables.at_work, settings["topic"], settings["tag"])
         parts = {Fate.COMMIT: service.place, Fate.ROLLBACK: service.place, Fate.UNKNOWN: service.ask_payment_provider}
-        # First what ends well, so that being killed leaves in doubt what it is meant to leave in doubt.
+        # First the successful ones, so that the kill leaves only the intended ones in doubt.
         doubtful = [order for order in orders if order.fate not in parts]
         for _ in threads.map(lambda order: parts[order.fate](order), [o for o in orders if o.fate in parts]):
             pass

@@ -1,7 +1,7 @@
 """The service that sends the user's rows: each group of rows is one local transaction and one halfmq transaction.
 
-A new process goes on where the one before stopped: whatever rows the table lacks are sent, in as many passes as that
-takes. A row cannot be written twice, its number is the table's key.
+A new process continues where the previous one stopped: it sends the rows missing in the table, in as many passes as
+needed. A row cannot be written twice, its number is the table's key.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ FEWEST_IN_FLIGHT = 16
 
 
 class RowListener(TransactionListener):
-    """Writes rows, and answers for rows that it or its predecessor wrote."""
+    """Writes rows, and answers checks for rows that it or its predecessor wrote."""
 
     def __init__(self, book: Book, rows_to_live: int | None) -> None:
-        """Takes the tables, and after how many rows this process dies; None: it lives."""
+        """Takes the tables, and the number of rows after which this process dies; None: it does not."""
         self._book = book
         self._rows_to_live = rows_to_live
         self._written = 0
@@ -54,7 +54,7 @@ class RowListener(TransactionListener):
                 self._book.write(session, messages.transaction_id, [(row.number, row.body) for row in rows])
         except Exception as error:
             if failure_of(error) is Failure.DUPLICATE:
-                # A row is there already: the process before this one committed it after we looked.
+                # A row exists already: the previous process committed it after the query.
                 return LocalTransactionState.ROLLBACK
             raise
         with self._lock:
@@ -74,7 +74,7 @@ class RowSender:
     """Sends the rows of a file, many transactions at a time."""
 
     def __init__(self, producer: AsyncTransactionProducer, book: Book, settings: dict[str, Any]) -> None:
-        """Takes the way to the broker, the tables, and what to send."""
+        """Takes the producer, the tables, and the rows."""
         self._producer = producer
         self._book = book
         self._path = Path(settings["input"])
@@ -101,12 +101,12 @@ class RowSender:
         try:
             await self._producer.send_in_transaction(messages, rows)
         except (VerdictUnconfirmed, TransactionRefused) as error:
-            # A check settles the transaction; if the rows were not written, the next pass finds that out.
+            # A check settles the transaction; if the rows were not written, the next pass sends them.
             stage.say("left to a check", error=str(error))
 
 
 async def run(settings: dict[str, Any]) -> None:
-    """Plays one process of the service."""
+    """Runs one process of the service."""
     book = Book(settings["database"], settings["prefix"], SENT_ROWS)
     listener = RowListener(book, settings["rows_to_live"])
     threads = 1 if book.database.dialect.one_writer else 8

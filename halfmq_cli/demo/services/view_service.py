@@ -1,4 +1,4 @@
-"""The consuming service: a process that makes a table of its own from the messages it receives."""
+"""The consuming service: a process that builds its own table from the messages it receives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[Shape, Callable[[AsyncReceivedMessage], Row]]] = {
 
 
 async def consume(settings: dict[str, Any]) -> None:
-    """Receives until told to end; acknowledges what its own transaction has committed, never earlier."""
+    """Receives until the parent ends it; acknowledges messages only after its own transaction has committed."""
     shape, row_of = KINDS[settings["kind"]]
     view = View(settings["database"], settings["prefix"], shape)
     loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ async def consume(settings: dict[str, Any]) -> None:
                 if ending.done():
                     break
                 continue
-            # A topic that the user named may hold messages that are not of this run.
+            # A topic that the user named may contain messages of other runs.
             rows = {message.message_id: row_of(message) for message in messages if message.tag == tag}
             new = await loop.run_in_executor(None, view.apply, rows) if rows else 0
             applied += new
@@ -70,7 +70,7 @@ async def consume(settings: dict[str, Any]) -> None:
             try:
                 await consumer.ack(messages)
             except ConsumerError as error:
-                # They come again, and are known then.
+                # They are redelivered, and recognised then.
                 stage.say("ack refused", error=str(error))
     view.close()
 
