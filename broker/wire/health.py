@@ -1,4 +1,4 @@
-"""grpc.health.v1, whose watchers do not hold up a drain."""
+"""grpc.health.v1, whose watchers do not delay a drain."""
 
 from __future__ import annotations
 

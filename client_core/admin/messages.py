@@ -167,12 +167,12 @@ class RedriveProgress:
     """Progress of a redrive.
 
     Attributes:
-        examined: Dead letters looked at so far.
+        examined: Dead letters examined so far.
         redriven: Of those, delivered again at their original offsets.
         republished: Of those, appended to their topic again.
         left: Of those, matched but skipped: redriven before, or their original is past retention.
-        total: Dead letters to look at in all.
-        done: Nothing more follows.
+        total: Dead letters to examine in total.
+        done: Whether this is the last one.
     """
 
     examined: int

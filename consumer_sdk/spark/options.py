@@ -111,7 +111,7 @@ class ReadOptions:
         max_offsets_per_trigger: Messages of a micro-batch, at most.
         max_bytes_per_trigger: Maximum bytes of the bodies of a micro-batch, but at least one message of every queue;
             None: no limit.
-        min_partitions: Ranges are split until there are so many, as far as there are messages.
+        min_partitions: Ranges are split until there are this many, as far as there are messages.
         fail_on_data_loss: Whether messages that were deleted before they were read are an error.
         group: Consumer group whose progress a streaming query reports.
         wanted: Filter; None: all messages.

@@ -1,4 +1,4 @@
-"""An order that is sent twice becomes one message, whoever sends it again."""
+"""An order that is sent twice becomes one message, whichever producer sends it again."""
 
 import os
 

@@ -29,8 +29,8 @@ class Mode(StrEnum):
 def aggregate(
     topic: Annotated[str, typer.Option(help="The topic to read; its messages hold JSON objects.")],
     into: Annotated[str, typer.Option(help="The topic to write to.")],
-    name: Annotated[str, typer.Option(help="Name of the sink: it stays, and no other job has it.")],
-    checkpoint: Annotated[str, typer.Option(help="Folder where Spark keeps how far it is.", metavar="PATH")],
+    name: Annotated[str, typer.Option(help="Name of the sink: unique, the same in every run.")],
+    checkpoint: Annotated[str, typer.Option(help="Folder for Spark's progress.", metavar="PATH")],
     columns: Annotated[str, typer.Option(help="Fields of the messages: 'carrier string, delay double, at timestamp'.")],
     time: Annotated[str, typer.Option(help="Expression of the event's time, such as a field.")],
     figure: Annotated[list[str], typer.Option(help="An aggregate: 'count(*) AS flights'; repeatable.")],
@@ -44,15 +44,15 @@ def aggregate(
     ] = Mode.APPEND,
     group: Annotated[str | None, typer.Option(help="A consumer group to report progress to.")] = None,
     messages_per_batch: Annotated[int, typer.Option(min=1, help="Messages of a micro-batch.")] = 50_000,
-    skip_malformed: Annotated[bool, typer.Option(help="Pass over messages that cannot be read.")] = False,
+    skip_malformed: Annotated[bool, typer.Option(help="Skip messages that cannot be read.")] = False,
     follow: Annotated[
-        float | None, typer.Option(min=0.1, help="Go on, with a micro-batch every so many seconds; otherwise once.")
+        float | None, typer.Option(min=0.1, help="Keep running: seconds between micro-batches; otherwise once.")
     ] = None,
     tls_root_certificates: RootCertificates = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Condense a topic into figures of windows of time, each written exactly once to another topic."""
+    """Aggregate a topic over time windows, and write each figure exactly once to another topic."""
     job = Aggregate(
         options=connection_options(endpoint, tls_root_certificates),
         topic=topic,

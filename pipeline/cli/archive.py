@@ -34,16 +34,16 @@ def archive(
     ] = None,
     messages_per_file: Annotated[int, typer.Option(min=1, help="The most that a file holds.")] = 250_000,
     follow: Annotated[
-        float | None, typer.Option(min=0.1, help="Go on, and look every so many seconds; otherwise once.")
+        float | None, typer.Option(min=0.1, help="Keep running: seconds between polls; otherwise once.")
     ] = None,
-    allow_data_loss: Annotated[bool, typer.Option(help="Go on where retention took what was not archived.")] = False,
+    allow_data_loss: Annotated[bool, typer.Option(help="Continue after messages were lost to retention.")] = False,
     tls_root_certificates: RootCertificates = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
     """Add what is new in topics to an archive of Parquet files, each message once.
 
-    The archive is its own checkpoint: run it again, after whatever happened, and it goes on with what is missing.
+    The archive is its own checkpoint: run it again after any failure, and it continues with what is missing.
     """
     options = connection_options(endpoint, tls_root_certificates)
     options |= {"topicPattern": topic_pattern} if topic_pattern else {}

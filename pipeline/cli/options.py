@@ -30,7 +30,7 @@ Master: TypeAlias = Annotated[
     str | None, typer.Option(help="Where Spark runs; otherwise as spark-submit says, or on this machine.")
 ]
 Folder: TypeAlias = Annotated[
-    str, typer.Option(help="Where the archive lies: a path, or a URI such as s3://bucket/archive.", metavar="PATH")
+    str, typer.Option(help="Folder of the archive: a path, or a URI such as s3://bucket/archive.", metavar="PATH")
 ]
 Conf: TypeAlias = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")]
 

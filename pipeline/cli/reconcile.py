@@ -77,9 +77,9 @@ def reconcile(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Hold a table against the messages about it: what is missing, what differs, what is there twice.
+    """Compare a table with the messages about it: missing, differing and duplicate ones.
 
-    Ends with status 0 when nothing is wrong, 3 when something is, and 1 when it could not be found out.
+    Ends with status 0 without findings, 3 with findings, and 1 when the comparison failed.
     """
     with running("reconcile", master, conf) as spark:
         missing = Repair(

@@ -24,7 +24,7 @@ def replay(
     folder: Folder,
     topic: Annotated[str, typer.Option(help="The topic that was archived.")],
     into: Annotated[str, typer.Option(help="The topic to write to.")],
-    name: Annotated[str, typer.Option(help="Name of this replay; run again under it, it goes on.")],
+    name: Annotated[str, typer.Option(help="Name of this replay; the same name resumes it.")],
     endpoint: Endpoint = "localhost:8085",
     since: Annotated[
         str | None, typer.Option(help="Messages that became visible at this time (ISO 8601) or later.")
@@ -32,7 +32,7 @@ def replay(
     until: Annotated[str | None, typer.Option(help="Messages that became visible before this time.")] = None,
     messages_per_part: Annotated[int, typer.Option(min=1, help="Messages that are released at once.")] = 100_000,
     origin_property: Annotated[
-        str | None, typer.Option(help="Property that tells where a message lay: topic/queue/offset.")
+        str | None, typer.Option(help="Property for a message's origin: topic/queue/offset.")
     ] = None,
     tls_root_certificates: RootCertificates = None,
     master: Master = None,

@@ -14,8 +14,9 @@ class DeliveryConfig:
     """Bounds of delivery; times in microseconds.
 
     Attributes:
-        lease_time: duration of a lease, if the consumer names none. shortest_lease, longest_lease: bounds of the
-        duration that it may name. batch_messages, batch_bytes: limits of one read from the database.
+        lease_time: duration of a lease, if the consumer names none.
+        shortest_lease, longest_lease: bounds of the duration that it may name.
+        batch_messages, batch_bytes: limits of one read from the database.
         batch_rows: the same by columns, if messages are small.
         longest_wait: how long a pull may wait for its first message.
     """

@@ -121,7 +121,7 @@ def ranges_between(
 
 
 def split(ranges: Iterable[QueueRange], at_least: int | None) -> list[QueueRange]:
-    """Cuts ranges until there are at least so many, as far as there are messages; the longest ones first."""
+    """Splits ranges until there are at least this many, as far as there are messages; the longest ones first."""
     result = list(ranges)
     if at_least is None or not result or len(result) >= at_least:
         return result

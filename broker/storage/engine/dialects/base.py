@@ -136,7 +136,7 @@ class Dialect(ABC):
         """Statements `head rows tail`, as few as possible; `head` has the final table names."""
 
     def insertion_with(self, head: str, table: str, given: Sequence[Row], select: str, most: int) -> list[Statement]:
-        """Statements `head SELECT ...` from a table joined with given rows, of which each takes so many at most."""
+        """Statements `head SELECT ...` from a table joined with given rows, in chunks of at most this size."""
         from_rows = []
         one = f"{self.row}({marks(given[0])})" if given else ""
         for chunk in chunks(given, most):

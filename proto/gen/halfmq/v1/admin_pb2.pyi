@@ -1186,7 +1186,7 @@ class RedriveDeadLettersResponse(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     examined: _builtins.int
-    """Dead letters looked at so far."""
+    """Dead letters examined so far."""
     redriven: _builtins.int
     """Of those, delivered again at their original offsets."""
     republished: _builtins.int
@@ -1194,9 +1194,9 @@ class RedriveDeadLettersResponse(_message.Message):
     left: _builtins.int
     """Of those, matched but skipped: redriven before, or their original is past retention."""
     total: _builtins.int
-    """Dead letters to look at in all."""
+    """Dead letters to examine in total."""
     done: _builtins.bool
-    """Nothing more follows."""
+    """Set in the last one."""
     def __init__(
         self,
         *,
