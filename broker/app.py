@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker.assembly import assemble, make_gateway
 from broker.config_sources import seen_by_all
 from broker.errors import ConfigurationError
-from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.observer import NO_OBSERVER, Observer, guarded
 from broker.server import Server
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
@@ -30,7 +30,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER) -> None:
         """Takes the settings and the observer; nothing is opened yet."""
         self.config = config
-        self._observer = observer
+        self._observer = guarded(observer)
         self._server: Server | None = None
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
-from broker.maintenance.head_watcher import HeadWatcher
+from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
@@ -26,9 +26,9 @@ from broker.services.positions import Positions
 from broker.services.producing.check_sessions import CheckSessions
 from broker.services.producing.checks import CheckAnswers
 from broker.services.producing.epochs import EpochService
-from broker.services.producing.intake import Intake
 from broker.services.producing.sending import SendService
 from broker.services.producing.transactions import TransactionService
+from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from broker.storage.adapters.store import Store
 from broker.storage.engine.group_commit import LaneConfig
@@ -77,8 +77,8 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
     )
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
-    intake = Intake(catalog, store.clock, config.limits())
-    transactions = TransactionService(store, catalog, intake, positions, wakeups)
+    validator = MessageValidator(catalog, store.clock, config.limits())
+    transactions = TransactionService(store, catalog, validator, positions, wakeups)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     return Parts(
         store=store,
@@ -87,9 +87,9 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
         sessions=sessions,
         delivery_config=delivery_config,
         transactions=transactions,
-        sending=SendService(store, intake, positions, wakeups),
+        sending=SendService(store, validator, positions, wakeups),
         answers=CheckAnswers(store, store, transactions, observer),
-        epochs=EpochService(store, catalog, intake, wakeups),
+        epochs=EpochService(store, catalog, validator, wakeups),
         delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
         receipts=ReceiptService(store, positions, wakeups, delivery_config),
         reader=QueueReader(store, catalog, wakeups, delivery_config),
@@ -100,7 +100,7 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
         queries=MessageQueries(store, store, catalog, positions),
         loops=[
             TransactionChecker(store, sessions, policy, store.clock),
-            HeadWatcher(store, wakeups),
+            EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
             ClockSynchroniser(store),
             DelayScheduler(store, wakeups, store.clock),

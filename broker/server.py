@@ -17,9 +17,9 @@ from broker.api.query_servicer import QueryServicer
 from broker.api.sink_servicer import SinkServicer
 from broker.api.transaction_servicer import TransactionServicer
 from broker.errors import ConfigurationError
-from broker.wire.front import Front, Ports
 from broker.wire.health import HealthServicer
 from broker.wire.interceptor import LARGEST_REQUEST, CallInterceptor
+from broker.wire.port_sharing import Ports, SharedPort
 from broker.wire.tls import CertificateFiles
 from halfmq.v1 import (
     admin_pb2,
@@ -97,7 +97,7 @@ class Server:
             parts.store.clock,
             config.name,
         )
-        self._front: Front | None = None
+        self._shared_port: SharedPort | None = None
         self.port = 0
 
     async def listen(self) -> None:
@@ -117,8 +117,8 @@ class Server:
         try:
             self.port = self._bind()
             await self._server.start()
-            if self._front is not None:
-                self.port = self._front.start()
+            if self._shared_port is not None:
+                self.port = self._shared_port.start()
         except (RuntimeError, OSError) as error:
             raise _unusable(self._config) from error
 
@@ -136,11 +136,11 @@ class Server:
 
     async def stop(self) -> None:
         """Ends the calls in flight, within the drain time of the settings."""
-        if self._front is not None:
-            self._front.close()
+        if self._shared_port is not None:
+            self._shared_port.close()
         await self._server.stop(self._config.drain)
-        if self._front is not None:
-            await asyncio.to_thread(self._front.stop)
+        if self._shared_port is not None:
+            await asyncio.to_thread(self._shared_port.stop)
 
     def _add_services(self) -> list[str]:
         parts, server = self._parts, self._server
@@ -170,7 +170,7 @@ class Server:
             tls=self._server.add_secure_port(_BEHIND, credentials), plain=self._server.add_insecure_port(_BEHIND)
         )
         host, _, port = config.listen.rpartition(":")
-        self._front = Front(host.strip("[]"), int(port), ports)
+        self._shared_port = SharedPort(host.strip("[]"), int(port), ports)
         return int(port)
 
 

@@ -37,6 +37,8 @@ def embedded_broker(
 ) -> Iterator[EmbeddedBroker]:
     """Runs a broker in this process, on SQLite in memory: it starts within tens of milliseconds.
 
+    SQLite keeps at most 1 GiB in memory; a test with more messages gives a ``data_dir``.
+
     Other topics and groups are created when first named; with ``auto_create=False`` they are refused, as by a broker
     with default settings.
 

@@ -14,7 +14,7 @@ from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.consuming.subscription import SubscribeRequest
 from broker.wire import times
-from broker.wire.outbox import Outbox
+from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.services.operating.topics import TopicService
     from broker.services.wakeups import Wakeups
 
-    _ConsumeOutbox = Outbox[consumer_pb2.ConsumeResponse | bytes]
+    _ConsumeWriter = StreamWriter[consumer_pb2.ConsumeResponse | bytes]
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -60,13 +60,13 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self._wakeups = wakeups
         self._clock = clock
         self._broker_id = broker_id
-        self._streams: set[_ConsumeOutbox] = set()
+        self._streams: set[_ConsumeWriter] = set()
 
     def drain(self) -> None:
         """Ends all consume streams and all waits, so that consumers switch to another broker."""
         self._wakeups.drain()
-        for outbox in self._streams:
-            outbox.close()
+        for writer in self._streams:
+            writer.close()
 
     async def Consume(
         self, request_iterator: AsyncIterator[consumer_pb2.ConsumeRequest], context: _ConsumeContext
@@ -81,22 +81,22 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscribed.client_id = subscription.client_id
         times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
-        outbox: _ConsumeOutbox = Outbox()
-        self._streams.add(outbox)
+        writer: _ConsumeWriter = StreamWriter()
+        self._streams.add(writer)
         if self._wakeups.draining:
             # It was opened after the others were ended, so it would not be ended.
-            outbox.close()
+            writer.close()
         try:
             yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
-            async for response in outbox.run(
-                self._deliver(subscription, outbox),
-                self._take_requests(request_iterator, subscription, outbox),
+            async for response in writer.run(
+                self._deliver(subscription, writer),
+                self._take_requests(request_iterator, subscription, writer),
                 heartbeat=heartbeat,
             ):
                 # Serialized messages are passed through: see CallInterceptor.
                 yield cast("consumer_pb2.ConsumeResponse", response)
         finally:
-            self._streams.discard(outbox)
+            self._streams.discard(writer)
 
     async def _wanted(self, requests: AsyncIterator[consumer_pb2.ConsumeRequest]) -> consumer_pb2.Subscribe:
         first = await anext(aiter(requests), None)
@@ -104,7 +104,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
         return first.subscribe
 
-    async def _deliver(self, subscription: Subscription, outbox: _ConsumeOutbox) -> None:
+    async def _deliver(self, subscription: Subscription, writer: _ConsumeWriter) -> None:
         async with aclosing(subscription.batches()) as batches:
             async for parts in batches:
                 response = consumer_pb2.ConsumeResponse()
@@ -114,13 +114,13 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 # While waiting for a slow consumer, the bodies are kept only once.
                 del parts, response
                 # Messages that were not sent go to the next consumer at once.
-                await outbox.write(ready, partial(subscription.give_back, handed_out))
+                await writer.write(ready, partial(subscription.give_back, handed_out))
 
     async def _take_requests(
         self,
         requests: AsyncIterator[consumer_pb2.ConsumeRequest],
         subscription: Subscription,
-        outbox: _ConsumeOutbox,
+        writer: _ConsumeWriter,
     ) -> None:
         async for request in requests:
             subscription.spoke()
@@ -142,7 +142,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             if results:
                 with_result = [handle for handle in getattr(request, kind).receipt_handles if handle in results]
                 deliveries.add_receipt_results(response.outcome.results, with_result, results)
-            await outbox.write(response)
+            await writer.write(response)
 
     async def _answered(self, settling: Coroutine[object, object, ReceiptResults], request: Request) -> ReceiptResults:
         # A request that is refused as a whole is refused handle by handle here, so that the stream continues.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker.errors import InvalidArgument
 from broker.wire import times
-from broker.wire.outbox import Heartbeat
+from broker.wire.stream_writer import Heartbeat
 
 if TYPE_CHECKING:
     from halfmq.v1.consumer_pb2 import Subscribe, Subscribed

@@ -14,7 +14,7 @@ from broker.errors import BrokerError, InvalidArgument
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
 from broker.services.producing.check_sessions import CheckSession
-from broker.wire.outbox import Outbox
+from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         heartbeat = heartbeats.agreed(producer, "register.heartbeat", registered, beat)
         group_id = await self._catalog.producer_group_id(producer.producer_group)
         session = CheckSession(producer.client_id or "producer")
-        outbox: Outbox[_CheckResponse] = Outbox()
+        writer: StreamWriter[_CheckResponse] = StreamWriter()
         try:
             yield transaction_pb2.CheckTransactionsResponse(registered=registered)
             self._sessions.admit(session, group_id)
-            async for response in outbox.run(
-                _send_checks(session, outbox),
-                self._take_answers(request_iterator, session, outbox),
+            async for response in writer.run(
+                _send_checks(session, writer),
+                self._take_answers(request_iterator, session, writer),
                 heartbeat=heartbeat,
             ):
                 yield response
@@ -147,7 +147,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self,
         requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest],
         session: CheckSession,
-        outbox: Outbox[_CheckResponse],
+        writer: StreamWriter[_CheckResponse],
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
         refused: BrokerError | None = None
@@ -158,7 +158,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                         refused = InvalidArgument("Only answers may follow the registration.", field="event")
                         break
                     await room.acquire()
-                    task = answers.create_task(self._take_answer(request.answer, session, outbox))
+                    task = answers.create_task(self._take_answer(request.answer, session, writer))
                     task.add_done_callback(lambda _: room.release())
             except BrokerError as error:  # It cannot be decoded, or exceeds the budget.
                 refused = error.as_outcome()
@@ -167,7 +167,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             raise refused
 
     async def _take_answer(
-        self, answer: transaction_pb2.CheckAnswer, session: CheckSession, outbox: Outbox[_CheckResponse]
+        self, answer: transaction_pb2.CheckAnswer, session: CheckSession, writer: StreamWriter[_CheckResponse]
     ) -> None:
         outcome: PlacedOutcome | BrokerError
         try:
@@ -186,11 +186,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")
         result = transactions.transaction_result(outcome, answer.transaction_id)
-        await outbox.write(
+        await writer.write(
             transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
         )
 
 
-async def _send_checks(session: CheckSession, outbox: Outbox[_CheckResponse]) -> None:
+async def _send_checks(session: CheckSession, writer: StreamWriter[_CheckResponse]) -> None:
     async for claimed in session.outgoing():
-        await outbox.write(transaction_pb2.CheckTransactionsResponse(check=transactions.check(claimed)))
+        await writer.write(transaction_pb2.CheckTransactionsResponse(check=transactions.check(claimed)))

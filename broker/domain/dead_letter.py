@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DEAD_LETTER_PREFIX = "%DLQ%"
 _TOPIC, _QUEUE, _OFFSET = "halfmq.origin-topic", "halfmq.origin-queue", "halfmq.origin-offset"
 _ATTEMPTS, _REASON, _CLIENT = "halfmq.attempts", "halfmq.reason", "halfmq.client-id"
+
+
+def dead_letter_topic(group: str) -> str:
+    """Name of a group's dead letter topic."""
+    return DEAD_LETTER_PREFIX + group
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class Lease:
         )
 
     @property
-    def head(self) -> int:
+    def first_unsettled(self) -> int:
         """The first offset that is not settled."""
         return self.open_offsets()[0]
 
@@ -192,7 +192,7 @@ class Lease:
     def acked(self, bits: int) -> Lease:
         """The lease with the messages of a bitmap handled."""
         after = replace(self, settled=self.settled | bits)
-        if self.message_group is None or after.done or after.head == self.head:
+        if self.message_group is None or after.done or after.first_unsettled == self.first_unsettled:
             return after
         # Another message is the head now: this delivery is its first attempt.
         return replace(after, attempt=1, last_error=None)

@@ -21,13 +21,6 @@ ROCKETMQ_DELAYS: tuple[int, ...] = (
 
 DEFAULT_MAX_ATTEMPTS = 17
 
-DEAD_LETTER_PREFIX = "%DLQ%"
-
-
-def dead_letter_topic(group: str) -> str:
-    """Name of a group's dead letter topic."""
-    return DEAD_LETTER_PREFIX + group
-
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -41,6 +34,8 @@ class RetryPolicy:
         """Whether the given delivery (from 1) was the last one."""
         return not self.for_ever and attempt >= self.max_attempts
 
-    def delay_after(self, attempt: int) -> int:
-        """Microseconds to wait after the given delivery (from 1) failed."""
+    def delay_after(self, attempt: int, requested: int | None = None) -> int:
+        """Microseconds to wait after the given delivery (from 1) failed, unless its consumer requested others."""
+        if requested is not None:
+            return requested
         return self.delays[min(max(attempt, 1), len(self.delays)) - 1]

@@ -55,7 +55,7 @@ class DelayScheduler(Loop):
         while True:
             moved = await self._store.move_due(known=known)
             known = True
-            self._wakeups.released(moved.heads)
+            self._wakeups.released(moved.end_offsets)
             if moved.dropped:
                 logger.warning("%d scheduled messages were dropped: their topic was deleted", moved.dropped)
             if moved.busy or moved.next_due is None or moved.next_due > self._clock.now():

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError, RowsHeld, StorageUnavailable
+from broker.errors import BrokerError, RowsLocked, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ class Loop(ABC):
         try:
             await piece()
         except Exception as error:
-            if isinstance(error, StorageUnavailable) and not isinstance(error, RowsHeld):
+            if isinstance(error, StorageUnavailable) and not isinstance(error, RowsLocked):
                 raise
             self._report(f"{self.name}, {what}", error)
 
     def _report(self, what: str, error: Exception) -> None:
-        if isinstance(error, RowsHeld) or (
+        if isinstance(error, RowsLocked) or (
             isinstance(error, BrokerError) and not isinstance(error, StorageUnavailable)
         ):
             logger.warning("%s: %s", what, error.message)

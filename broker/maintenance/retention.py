@@ -46,7 +46,7 @@ class RetentionSweeper(Loop):
 
         A failure in one place is logged and retried in the next round; the others proceed.
         """
-        if not await self._store.take_turn(TASK, int(3 * self.interval * 1_000_000)):
+        if not await self._store.take_maintenance_lock(TASK, int(3 * self.interval * 1_000_000)):
             return
         await self.run_piece("the topics", self._trim_topics)
         await self.run_piece("deleted topics", self._sweep_deleted_topics)

@@ -43,12 +43,12 @@ class EpochCommitted:
     Attributes:
         already: it was committed before, so nothing was done.
         messages: number of released messages.
-        heads: the new ends of their queues.
+        end_offsets: where the queues end now that they went to.
     """
 
     already: bool
     messages: int = 0
-    heads: dict[Queue, int] = field(default_factory=dict)
+    end_offsets: dict[Queue, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ class QueueStore(Protocol):
         ...
 
 
-class QueueHeads(Protocol):
+class EndOffsetStore(Protocol):
     """The ends of all queues."""
 
-    async def queue_heads(self) -> dict[Queue, int]:
+    async def end_offsets(self) -> dict[Queue, int]:
         """The end of each queue: its next offset. It grows with each release."""
         ...

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
+logger = logging.getLogger("halfmq.observer")
+
+LOG_EVERY = 60.0
+"""Seconds between log lines about an observer that fails."""
+
 
 class Observer:
     """Called on every event loop and thread of the broker; methods that are not overridden do nothing.
 
-    A method must not wait and must not raise. Times are seconds.
+    A method must not wait. What it raises is logged and has no further effect. Times are seconds.
     """
 
     __slots__ = ()
@@ -42,3 +50,60 @@ class Observer:
 
 NO_OBSERVER = Observer()
 """Does nothing."""
+
+
+class GuardedObserver(Observer):
+    """Calls an observer and logs what it raises: a faulty metric must not undo a batch or end a loop."""
+
+    __slots__ = ("_inner", "_logged_at")
+
+    def __init__(self, inner: Observer) -> None:
+        """Takes the observer to call."""
+        self._inner = inner
+        self._logged_at = float("-inf")
+
+    def call_ended(self, method: str, code: str, seconds: float) -> None:
+        """Calls the observer."""
+        try:
+            self._inner.call_ended(method, code, seconds)
+        except Exception:
+            self._failed()
+
+    def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
+        """Calls the observer."""
+        try:
+            self._inner.batch_ended(lane, items, seconds, error)
+        except Exception:
+            self._failed()
+
+    def round_ended(self, loop: str, seconds: float, error: Exception | None) -> None:
+        """Calls the observer."""
+        try:
+            self._inner.round_ended(loop, seconds, error)
+        except Exception:
+            self._failed()
+
+    def check_sent(self, group_id: int, client_id: str | None) -> None:
+        """Calls the observer."""
+        try:
+            self._inner.check_sent(group_id, client_id)
+        except Exception:
+            self._failed()
+
+    def check_answered(self, verdict: str) -> None:
+        """Calls the observer."""
+        try:
+            self._inner.check_answered(verdict)
+        except Exception:
+            self._failed()
+
+    def _failed(self) -> None:
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_EVERY:
+            self._logged_at = now
+            logger.exception("an observer of the broker failed; the broker goes on, its figures may be incomplete")
+
+
+def guarded(observer: Observer) -> Observer:
+    """An observer whose exceptions have no effect on the broker."""
+    return observer if observer is NO_OBSERVER else GuardedObserver(observer)

@@ -17,14 +17,14 @@ class Moved:
     Attributes:
         count: number of messages.
         dropped: number of messages dropped because their topic was deleted.
-        heads: the new ends of their queues.
+        end_offsets: where the queues end now that they went to.
         next_due: when the next one is due; None: none is scheduled.
         busy: another broker is moving messages.
     """
 
     count: int = 0
     dropped: int = 0
-    heads: dict[Queue, int] = field(default_factory=dict)
+    end_offsets: dict[Queue, int] = field(default_factory=dict)
     next_due: int | None = None
     busy: bool = False
 
@@ -40,7 +40,7 @@ class ScheduleStore(Protocol):
 class RetentionStore(Protocol):
     """The port of retention."""
 
-    async def take_turn(self, task: str, hold: int) -> bool:
+    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
         """Whether it is this broker's turn for a task."""
         ...
 

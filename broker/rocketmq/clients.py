@@ -24,7 +24,7 @@ from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.producing.check_sessions import CheckSession
-from broker.wire.outbox import Outbox
+from broker.wire.stream_writer import StreamWriter
 from broker.wire.times import micros
 
 if TYPE_CHECKING:
@@ -101,15 +101,15 @@ class Clients:
         self._max_body = max_body
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._checks: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
-        self._outboxes: set[Outbox[Any]] = set()
+        self._writers: set[StreamWriter[Any]] = set()
         self._draining = False
         self.on_leave: Callable[[str], None] = lambda _: None
 
     def drain(self) -> None:
         """Ends all streams."""
         self._draining = True
-        for outbox in self._outboxes:
-            outbox.close()
+        for writer in self._writers:
+            writer.close()
 
     def heard(self, caller: Caller, kind: int = 0) -> Client:
         """Records a call of a client; `kind`: its type, if the call implies it."""
@@ -198,25 +198,27 @@ class Clients:
         """Serves a client's stream."""
         client = self.heard(caller.named())
         session = CheckSession(caller.client_id)
-        outbox: Outbox[Any] = Outbox()
-        self._outboxes.add(outbox)
+        writer: StreamWriter[Any] = StreamWriter()
+        self._writers.add(writer)
         if self._draining:
-            outbox.close()
+            writer.close()
         client.streams.add(session)
         try:
             for topic, surely in list(client.topics.items()):
                 self._sessions.admit(session, await self._group_id(topic), surely=surely)
-            async for command in outbox.run(
-                self._take(requests, client, caller, outbox), self._send_checks(session, caller, outbox)
+            async for command in writer.run(
+                self._take(requests, client, caller, writer), self._send_checks(session, caller, writer)
             ):
                 yield command
         finally:
-            self._outboxes.discard(outbox)
+            self._writers.discard(writer)
             client.streams.discard(session)
             client.heard_at = time.monotonic() - SILENCE + AFTER_STREAM
             self._sessions.end(session)
 
-    async def _take(self, requests: AsyncIterator[Any], client: Client, caller: Caller, outbox: Outbox[Any]) -> None:
+    async def _take(
+        self, requests: AsyncIterator[Any], client: Client, caller: Caller, writer: StreamWriter[Any]
+    ) -> None:
         first = True
         async for request in requests:
             self.heard(caller)
@@ -227,14 +229,14 @@ class Clients:
             except StorageUnavailable as error:
                 # Other errors in settings end the stream. This one is transient, and clients that lose their streams
                 # may be without one for minutes.
-                await outbox.write(service_pb2.TelemetryCommand(status=status_of(error)))
+                await writer.write(service_pb2.TelemetryCommand(status=status_of(error)))
                 continue
             command = service_pb2.TelemetryCommand(status=OK, settings=agreed)
-            await outbox.write(command)
+            await writer.write(command)
             if first and client.language == _Language.NODE_JS:
                 # It waits for settings after all routes are known, and may have received these too early.
                 await asyncio.sleep(_SAID_AGAIN_AFTER)
-                await outbox.write(command)
+                await writer.write(command)
             first = False
 
     async def _agree(self, told: Any, client: Client, caller: Caller) -> Any:
@@ -280,10 +282,10 @@ class Clients:
                 raise
             return ConsumerGroup(0, name, 0)
 
-    async def _send_checks(self, session: CheckSession, caller: Caller, outbox: Outbox[Any]) -> None:
+    async def _send_checks(self, session: CheckSession, caller: Caller, writer: StreamWriter[Any]) -> None:
         async for check in session.outgoing():
             self.asked(check.transaction_id, check.check_number, caller)
             command = service_pb2.RecoverOrphanedTransactionCommand(
                 message=half_message(check, caller.namespace), transaction_id=format_id(check.transaction_id)
             )
-            await outbox.write(service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command))
+            await writer.write(service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command))

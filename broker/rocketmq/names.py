@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.limits import MAX_GROUP_NAME
-from broker.domain.retry import DEAD_LETTER_PREFIX
 from broker.rocketmq.protocol import definition_pb2
 
 _SEPARATOR = "%"

@@ -16,9 +16,9 @@ from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
-from broker.services.producing.intake import HalfTransaction
 from broker.services.producing.sending import OrdinaryMessage, Sent
 from broker.services.producing.transactions import PlacedOutcome
+from broker.services.producing.validation import HalfTransaction
 from broker.wire.budget import Share
 from broker.wire.throttled_log import ThrottledLog
 

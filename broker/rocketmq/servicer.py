@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.rocketmq.offsets import Offsets
     from broker.rocketmq.producing import Producing
     from broker.rocketmq.routes import Routes
-    from broker.wire.load import Load
+    from broker.wire.concurrency_limit import ConcurrencyLimit
 
     _Work = Callable[[Any, Caller], Awaitable[Any]]
     _Stream = Callable[[Any, Caller], AsyncIterator[Any]]
@@ -42,8 +42,8 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         consuming: Consuming,
         offsets: Offsets,
         *,
-        calls: Load,
-        streams: Load,
+        calls: ConcurrencyLimit,
+        streams: ConcurrencyLimit,
     ) -> None:
         """Takes the authentication, the calls' parts, and the load limits."""
         self._callers = callers

@@ -1,10 +1,12 @@
-"""Pages of lists."""
+"""Pages of lists: their size, and the tokens of the next page."""
 
 from __future__ import annotations
 
 from broker.errors import InvalidArgument
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
+_ID_BYTES = 16
+_LONGEST_TOKEN = 64
 
 
 def page_limit(page_size: int) -> int:
@@ -18,6 +20,78 @@ def page_limit(page_size: int) -> int:
     return page_size or DEFAULT_PAGE
 
 
-def invalid_page_token() -> InvalidArgument:
-    """The error for a page token that did not come from this broker."""
+def message_token(following: tuple[int, int] | None) -> str:
+    """The token of a page of messages: number of the queue, and offset; empty if there is no further page."""
+    return "" if following is None else f"{following[0]:x}.{following[1]:x}"
+
+
+def parse_message_token(token: str) -> tuple[int, int]:
+    """Number of the queue and offset at which a page of messages begins.
+
+    Raises:
+        InvalidArgument: it is no such token.
+    """
+    if not token:
+        return 0, 0
+    try:
+        queue_no, offset = (int(part, 16) for part in _bounded(token).split("."))
+        if not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
+            raise ValueError(token)
+    except ValueError:
+        raise _invalid() from None
+    return queue_no, offset
+
+
+def transaction_token(prepared_at: int, transaction_id: bytes) -> str:
+    """The token of a page of transactions: the last one that was listed."""
+    return f"{prepared_at:x}.{transaction_id.hex()}"
+
+
+def parse_transaction_token(token: str) -> tuple[int, bytes] | None:
+    """Time (microseconds) and id of the transaction after which a page begins; None: the first page.
+
+    Raises:
+        InvalidArgument: it is no such token.
+    """
+    if not token:
+        return None
+    try:
+        time, text = _bounded(token).split(".")
+        prepared_at, raw = int(time, 16), bytes.fromhex(text)
+        if not 0 <= prepared_at < 1 << 63 or len(raw) != _ID_BYTES:
+            raise ValueError(token)
+    except ValueError:
+        raise _invalid() from None
+    return prepared_at, raw
+
+
+def number_token(following: int | None) -> str:
+    """The token of a page that begins at a number; empty if there is no further page."""
+    return "" if following is None else str(following)
+
+
+def parse_number_token(token: str) -> int:
+    """The number at which a page begins.
+
+    Raises:
+        InvalidArgument: it is no such token.
+    """
+    if not token:
+        return 0
+    try:
+        if not (_bounded(token).isascii() and token.isdigit() and int(token) < 1 << 63):
+            raise ValueError(token)
+    except ValueError:
+        raise _invalid() from None
+    return int(token)
+
+
+def _bounded(token: str) -> str:
+    # Before it is parsed: a token of megabytes costs more than a page.
+    if len(token) > _LONGEST_TOKEN:
+        raise ValueError("too long")
+    return token
+
+
+def _invalid() -> InvalidArgument:
     return InvalidArgument("This is no page token; use next_page_token of the page before.", field="page_token")

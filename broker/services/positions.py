@@ -22,17 +22,17 @@ class Released:
     """Messages that one call released or scheduled.
 
     Attributes:
-        heads: the next offset of each affected queue.
+        end_offsets: the next offset of each affected queue.
         next_due: the earliest delivery time (microseconds) of scheduled ones.
     """
 
-    heads: dict[Queue, int] = field(default_factory=dict)
+    end_offsets: dict[Queue, int] = field(default_factory=dict)
     next_due: int | None = None
 
     def add(self, topic_id: int, queue_id: int, offset: int) -> None:
         """Adds a message in a queue."""
         queue = (topic_id, queue_id)
-        self.heads[queue] = max(offset + 1, self.heads.get(queue, 0))
+        self.end_offsets[queue] = max(offset + 1, self.end_offsets.get(queue, 0))
 
     def schedule(self, due: int) -> None:
         """Adds a scheduled message."""

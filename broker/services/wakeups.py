@@ -67,17 +67,17 @@ class Wakeups:
 
     def arrived(self, released: Released) -> None:
         """Called when this broker has released or scheduled messages."""
-        self.released(released.heads)
+        self.released(released.end_offsets)
         if released.next_due is not None:
             self.on_scheduled(released.next_due)
 
-    def released(self, heads: Mapping[Queue, int]) -> None:
+    def released(self, end_offsets: Mapping[Queue, int]) -> None:
         """Called when this broker has released messages to queues, below these offsets."""
-        for queue, head in heads.items():
-            self._announced[queue] = max(head, self._announced.get(queue, 0))
-        self._wake({topic_id for topic_id, _ in heads})
+        for queue, end in end_offsets.items():
+            self._announced[queue] = max(end, self._announced.get(queue, 0))
+        self._wake({topic_id for topic_id, _ in end_offsets})
 
-    def grown_to(self, heads: Mapping[Queue, int]) -> bool:
+    def grown_to(self, end_offsets: Mapping[Queue, int]) -> bool:
         """Updates the ends of all queues. Releases of this broker do not wake waiters again.
 
         Returns:
@@ -86,11 +86,11 @@ class Wakeups:
         A queue's offsets become visible in order: a wake-up for one covers all before it.
         """
         announced, self._announced = self._announced, {}
-        for queue, head in heads.items():
-            self._announced[queue] = max(head, announced.get(queue, 0))
-        grown = {queue[0] for queue, head in heads.items() if head > announced.get(queue, 0)}
+        for queue, end in end_offsets.items():
+            self._announced[queue] = max(end, announced.get(queue, 0))
+        grown = {queue[0] for queue, end in end_offsets.items() if end > announced.get(queue, 0)}
         # Waiters of a deleted topic are woken, too.
-        self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in heads})
+        self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in end_offsets})
         return bool(grown)
 
     def _wake(self, topic_ids: Iterable[int]) -> None:

@@ -11,13 +11,13 @@ from google.protobuf.message import DecodeError
 
 from broker.errors import InvalidArgument
 from broker.wire.budget import SMALL, Share
-from broker.wire.weight import NOT_WEIGHED, weight
+from broker.wire.decoded_size import NOT_WEIGHED, decoded_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from broker.wire.arrivals import Arrivals
     from broker.wire.budget import Budget
+    from broker.wire.request_receiver import RequestReceiver
 
 _FIELD = "request"
 _AT_ONCE = 1024 * 1024
@@ -50,7 +50,7 @@ async def decoded(raw: bytes, deserialize: Callable[[bytes], Any], share: Share,
 async def _weighed(raw: bytes, deserialize: Any) -> int:
     """Memory that the fields of a request will take; `deserialize` is a method of the request's class."""
     kind = deserialize.__self__.DESCRIPTOR
-    return await asyncio.to_thread(weight, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else weight(raw, kind)
+    return await asyncio.to_thread(decoded_size, raw, kind) if len(raw) > _WEIGHED_AT_ONCE else decoded_size(raw, kind)
 
 
 async def _unpacked(raw: bytes, share: Share, largest: int) -> bytes:
@@ -93,14 +93,14 @@ def _refuse_size(largest: int) -> NoReturn:
 
 
 async def requests(
-    context: Any, arrivals: Arrivals | None, deserialize: Callable[[bytes], Any], budget: Budget, largest: int
+    context: Any, receiver: RequestReceiver | None, deserialize: Callable[[bytes], Any], budget: Budget, largest: int
 ) -> AsyncIterator[Any]:
     """The requests of a stream; each uses its share of the budget while its reader processes it.
 
-    With `arrivals`, the first one has to arrive within their time limits. For later ones it is not known whether they
+    With a `receiver`, the first one has to arrive within its time limits. For later ones it is not known whether they
     are arriving, or whether the client is idle.
     """
-    raw = await (context.read() if arrivals is None else arrivals.next(context, counted=False))
+    raw = await (context.read() if receiver is None else receiver.next(context, counted=False))
     while raw is not None and raw is not grpc.aio.EOF:
         with Share(budget) as share:
             request = await decoded(raw, deserialize, share, largest)

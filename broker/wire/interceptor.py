@@ -16,11 +16,11 @@ import grpc
 
 from broker.errors import BrokerError, InvalidArgument, release
 from broker.ports.observer import NO_OBSERVER, Observer
-from broker.wire.answers import Answers
-from broker.wire.arrivals import Arrivals
 from broker.wire.budget import Budget, Share
+from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.decoding import decoded, requests
-from broker.wire.load import Load
+from broker.wire.request_receiver import RequestReceiver
+from broker.wire.response_budget import ResponseBudget
 from broker.wire.status import Refusal, refusal_of
 from broker.wire.throttled_log import ThrottledLog
 
@@ -32,7 +32,12 @@ _of_clients = ThrottledLog(logger)
 
 # Health checks and admin calls are accepted under overload, too. The answers of look-ups may be large: they have a
 # separate limit.
-BOUNDED = ("/halfmq.v1.TransactionService/", "/halfmq.v1.ProducerService/", "/halfmq.v1.ConsumerService/")
+BOUNDED = (
+    "/halfmq.v1.TransactionService/",
+    "/halfmq.v1.ProducerService/",
+    "/halfmq.v1.ConsumerService/",
+    "/halfmq.v1.SinkService/",
+)
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
@@ -43,7 +48,7 @@ LARGEST_REQUEST = 32 * 1024 * 1024
 MOST_REQUEST_BYTES = 512 * 1024 * 1024
 
 
-_UNBOUNDED = Load("calls", sys.maxsize)
+_UNBOUNDED = ConcurrencyLimit("calls", sys.maxsize)
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -69,14 +74,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> None:
         """Takes the limits of concurrent calls, streams and bytes of requests, and the observer."""
         self._observer = observer
-        self.calls = Load("calls", max_calls)
-        self.streams = Load("streams", max_streams)
+        self.calls = ConcurrencyLimit("calls", max_calls)
+        self.streams = ConcurrencyLimit("streams", max_streams)
         self.budget = Budget(max_request_bytes)
-        self.answers = Answers(max_request_bytes)
-        self._arrivals = Arrivals(self.budget, LARGEST_REQUEST)
-        self._look_ups = Load("look-ups", MOST_LOOK_UPS)
+        self.responses = ResponseBudget(max_request_bytes)
+        self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
+        self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
         # Health.Watch, reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
-        self._others = Load("streams of other services", 2 * max_streams + MORE_STREAMS)
+        self._others = ConcurrencyLimit("streams of other services", 2 * max_streams + MORE_STREAMS)
 
     async def intercept_service(
         self,
@@ -117,17 +122,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             )
         return handler
 
-    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, load: Load) -> Any:
+    def _unary(
+        self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, limit: ConcurrencyLimit
+    ) -> Any:
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._observe(method, context)
             with Share(self.budget) as share:
                 try:
                     # Excess calls are refused before their request is read.
-                    load.check()
+                    limit.check()
                     request = await self._one(context, deserialize, share)
-                    with load:
+                    with limit:
                         response = await inner(request, context)
-                    if response is not None and (give_back := self.answers.take(context, response)):
+                    if response is not None and (give_back := self.responses.take(context, response)):
                         context.add_done_callback(give_back)  # type: ignore[arg-type]
                     return response
                 except (BrokerError, Exception) as error:
@@ -139,27 +146,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _stream(
-        self, inner: Callable[[Any, Any], Any], deserialize: Any, method: str, load: Load, *, many: bool = False
+        self,
+        inner: Callable[[Any, Any], Any],
+        deserialize: Any,
+        method: str,
+        limit: ConcurrencyLimit,
+        *,
+        many: bool = False,
     ) -> Any:
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
             with Share(self.budget) as share:
                 try:
                     request: Any
-                    if many and load.full:
+                    if many and limit.full:
                         # Clients whose write fails because of the refusal may never get the reason.
-                        await self._arrivals.next(context, counted=False)
+                        await self._receiver.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
                     if many:
-                        arrivals = None if load in {_UNBOUNDED, self._others} else self._arrivals
-                        request = requests(context, arrivals, deserialize, self.budget, LARGEST_REQUEST)
+                        receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
+                        request = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
                     else:
-                        load.check()
+                        limit.check()
                         request = await self._one(context, deserialize, share)
-                    with load:
+                    with limit:
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
-                                give_back = self.answers.take(context, response)
+                                give_back = self.responses.take(context, response)
                                 try:
                                     yield response
                                 finally:
@@ -182,7 +195,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._observer.call_ended(method, code, time.monotonic() - began)
 
     async def _one(self, context: Any, deserialize: Any, share: Share) -> Any:
-        raw = await self._arrivals.next(context)
+        raw = await self._receiver.next(context)
         if raw is None:
             raise InvalidArgument("The call ended without a request.", field="request")
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)

@@ -7,10 +7,8 @@ one of the servers, in turns; HALFMQ_ACCEPTANCE_EVERYWHERE=1 has each test run o
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import pytest
 
@@ -18,6 +16,7 @@ from acceptance.client import Client
 from support.brokers import BrokerProcess
 from support.databases import ALL_KINDS, KINDS
 from support.shared_brokers import Brokers
+from support.slices import one_server_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,18 +29,8 @@ SHARED = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15, "broker_i
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
-    if os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE"):
-        return
-    alike: defaultdict[str, dict[str, pytest.Item]] = defaultdict(dict)
-    for item in items:
-        call = getattr(item, "callspec", None)
-        servers = [value for value in call.params.values() if value in KINDS] if call else []
-        if len(servers) == 1 and item.path.is_relative_to(Path(__file__).parent):
-            alike[item.nodeid.replace(servers[0], "*")][servers[0]] = item
-    pairs = [(name, on) for name, on in alike.items() if len(on) == len(KINDS)]
-    left_out = {on[KINDS[crc32(name.encode()) % len(KINDS)]] for name, on in pairs}
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    if not os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE"):
+        one_server_each(config, items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import SECOND
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import ExhaustedPolicy, GroupSettings
-from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import JoinWork
 from broker.storage.adapters.store import Store

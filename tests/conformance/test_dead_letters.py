@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.domain.message import Message
-from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import Topic, TopicSettings
 from broker.ports.delivery import JoinWork, NackWork, ReceiptOutcome
 from broker.ports.log import SendWork

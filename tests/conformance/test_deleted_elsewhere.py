@@ -21,9 +21,9 @@ from broker.ports.transactions import PrepareWork
 from broker.services.catalog import Catalog
 from broker.services.positions import Positions
 from broker.services.producing.epochs import EpochService
-from broker.services.producing.intake import HalfTransaction, Intake
 from broker.services.producing.sending import OrdinaryMessage, SendService
 from broker.services.producing.transactions import TransactionService
+from broker.services.producing.validation import HalfTransaction, MessageValidator
 from broker.services.wakeups import Wakeups
 from broker.storage.catalog.directory import Directory
 from broker.storage.log import log
@@ -70,14 +70,14 @@ async def other(world: World, topic: Topic) -> Store:
 
 @pytest.fixture
 def sender(world: World, other: Store) -> SendService:
-    return SendService(other, Intake(Catalog(other, other, other), world.clock), Positions(other), Wakeups())
+    return SendService(other, MessageValidator(Catalog(other, other, other), world.clock), Positions(other), Wakeups())
 
 
 @pytest.fixture
 def service(world: World, other: Store) -> TransactionService:
     """What takes in messages at that broker."""
     catalog = Catalog(other, other, other)
-    return TransactionService(other, catalog, Intake(catalog, world.clock), Positions(other), Wakeups())
+    return TransactionService(other, catalog, MessageValidator(catalog, world.clock), Positions(other), Wakeups())
 
 
 def later(world: World, topic: Topic) -> SendWork:
@@ -279,7 +279,7 @@ class TestMadeAnew:
         await store.delete_topic(topic)
         anew = await store.create_topic(topic.name, ONE_QUEUE)
         catalog = Catalog(other, other, other)
-        sinks = EpochService(other, catalog, Intake(catalog, world.clock), Wakeups())
+        sinks = EpochService(other, catalog, MessageValidator(catalog, world.clock), Wakeups())
         epoch, attempt = Epoch("sink", "query", 1), new_id()
         assert not await sinks.prepare(epoch, attempt, new_id(), [Message(topic.name, b"row")])
         assert (await sinks.commit(epoch, {attempt: 1})).messages == 1

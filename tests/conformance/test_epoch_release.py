@@ -66,7 +66,7 @@ async def test_every_kind_of_message(world: World, store: Store, whole: bool, mo
     assert (first.tag, first.properties, first.transaction_id, first.position) == ("t", {"n": "0"}, ids[0], 0)
     assert [m.body for m in await log_of(store, ranked)] == [b"both", b"low", b"plain"]
     assert [m.body for m in await log_of(store, ranked, 1)] == [b"high"]
-    assert done.heads[one.topic_id, one.queue_ids[0]] == 11
+    assert done.end_offsets[one.topic_id, one.queue_ids[0]] == 11
     for own, halves in zip(ids, transactions, strict=True):
         detail = await store.transaction(own)
         assert detail is not None
@@ -181,10 +181,10 @@ async def test_no_lane_waits_for_a_large_epoch_unawares(
     real = bulk_release.release
 
     def looked_at(*given: Any) -> bool:
-        seen.extend(lane._runner.is_wary for lane in (store._sends, store._verdicts, store._moves))
+        seen.extend(lane._runner.skips_locked for lane in (store._sends, store._verdicts, store._moves))
         return real(*given)
 
     monkeypatch.setattr(bulk_release, "release", looked_at)
     assert (await store.commit_epoch(EPOCH, {attempt: 40})).messages == 40
     assert seen == [True] * 3
-    assert not any(lane._runner.is_wary for lane in (store._sends, store._verdicts, store._moves))
+    assert not any(lane._runner.skips_locked for lane in (store._sends, store._verdicts, store._moves))

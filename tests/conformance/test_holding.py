@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.lease import Receipt
-from broker.domain.retry import dead_letter_topic
 from broker.errors import StaleReceipt
 from broker.ports.delivery import AckWork, ClaimWork, Delivered, HoldWork, NackWork, ReceiptOutcome
 from broker.ports.log import SendWork

@@ -192,8 +192,8 @@ async def test_an_epoch_is_committed_now_and_not_before(store: Store, topic: Top
     work = await written(store, topic, "a", "b")
     lost.arm()
     done = await store.commit_epoch(EPOCH, {work.attempt_id: 2})
-    # Consumers are woken by the heads.
-    assert (done.already, done.messages, done.heads) == (False, 2, {(topic.topic_id, topic.queue_ids[0]): 2})
+    # Consumers are woken by the end_offsets.
+    assert (done.already, done.messages, done.end_offsets) == (False, 2, {(topic.topic_id, topic.queue_ids[0]): 2})
     assert [message.body for message in await everywhere(store, topic)] == [b"a", b"b"]
     assert (await store.commit_epoch(EPOCH, {work.attempt_id: 2})).already
 

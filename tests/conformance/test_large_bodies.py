@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import GroupSettings
-from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.groups import DeadLetterSearch

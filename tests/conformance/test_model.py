@@ -25,7 +25,7 @@ from broker.domain.retry import RetryPolicy
 from broker.domain.transaction import TransactionState
 from broker.ports.delivery import Claimed, ClaimWork
 from broker.ports.transactions import TransactionOutcome, VerdictWork
-from broker.storage.delivery import claims, group_views, leases, receipts, redrive, settlement
+from broker.storage.delivery import claims, fencing, group_views, leases, message_groups, receipts, redrive, settlement
 from broker.storage.groups import groups, progress
 from broker.storage.log import release
 from broker.storage.transactions import verdicts
@@ -74,8 +74,8 @@ def test_the_storage_behaves_as_its_model(kind: AnyKind, rig: Rig) -> None:
 
 
 def _never_refuses(patch: pytest.MonkeyPatch) -> None:
-    real = settlement.refusal_of
-    for module in (receipts, settlement):
+    real = fencing.refusal_of
+    for module in (fencing, receipts, settlement):
         patch.setattr(module, "refusal_of", lambda lease, receipt: real(lease, receipt) if lease is None else None)
 
 
@@ -125,11 +125,11 @@ def _forgets_acks(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gives_a_group_to_two(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "groups_with_leases", lambda *_: set())
+    patch.setattr(message_groups, "groups_with_leases", lambda *_: set())
 
 
 def _forgets_whose_turn_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_next_turn", lambda *_: False)
+    patch.setattr(message_groups, "_free_next", lambda *_: False)
 
 
 def _gives_back_one_of_a_group(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,10 @@ def _gives_up_what_is_tried_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def _mixes_up_retry_delays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RetryPolicy, "delay_after", lambda policy, attempt: policy.delays[0])
+    def first(policy: RetryPolicy, attempt: int, requested: int | None = None) -> int:
+        return policy.delays[0] if requested is None else requested
+
+    patch.setattr(RetryPolicy, "delay_after", first)
 
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -11,8 +11,8 @@ from broker.domain.topic import TopicSettings
 from broker.errors import StorageUnavailable
 from broker.services.catalog import Catalog
 from broker.services.positions import Positions
-from broker.services.producing.intake import Intake
 from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
+from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from conformance.world import HOUR, of
 
@@ -34,7 +34,9 @@ async def test_successors_wait_for_a_message_whose_topic_is_not_found_for_a_mome
         return await find(name)
 
     monkeypatch.setattr(store, "find_topic", find_topic)
-    service = SendService(store, Intake(Catalog(store, store, store), world.clock), Positions(store), Wakeups())
+    service = SendService(
+        store, MessageValidator(Catalog(store, store, store), world.clock), Positions(store), Wakeups()
+    )
     listed = [("a", "a1"), ("b", "b1"), ("a", "a2"), (None, "c1")]
     outcomes = await service.send(
         [OrdinaryMessage(None, Message("orders", body.encode(), message_group=group)) for group, body in listed]

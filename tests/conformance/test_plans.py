@@ -23,7 +23,7 @@ from broker.ports.transactions import Half, PrepareWork, TransactionFilter, Verd
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.group_views import GroupMemory
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
@@ -336,8 +336,8 @@ SCANS = {
         ["shop0", "shop1", "shop2", "shop3"],
         bulk.PENDING_GROUPS,
     ),
-    "queue heads": (
-        lambda session: sorted(reading.queue_heads(session).values()),
+    "queue end_offsets": (
+        lambda session: sorted(reading.end_offsets(session).values()),
         [bulk.PER_QUEUE] * bulk.QUEUES,
         bulk.QUEUES,
     ),

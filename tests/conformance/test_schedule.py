@@ -69,7 +69,7 @@ async def test_a_message_waits_for_its_time(world: World, store: Store, topic: T
     assert await store.move_due() == Moved(next_due=SOON)
     assert await places(store, later.message_id) == [Scheduled(SOON, topic.topic_id)]
     world.clock.pass_time(1)
-    assert await store.move_due() == Moved(1, heads={(topic.topic_id, queue_id): 3})
+    assert await store.move_due() == Moved(1, end_offsets={(topic.topic_id, queue_id): 3})
     message = (await log_of(store, topic))[-1]
     assert (message.body, message.tag, message.keys) == (b"later", "t", ["k"])
     assert message.properties == {"a": "ä", "halfmq.deliver-at": str(SOON)}
@@ -106,7 +106,7 @@ async def test_a_commit_releases_what_is_due_and_schedules_the_rest(world: World
     assert await texts(store, topic) == ["now", "past"]
     assert world.count("half_message") == 0
     world.clock.pass_time(10 * SECOND)
-    assert await store.move_due() == Moved(1, heads={(topic.topic_id, queue_id): 3}, next_due=LATER)
+    assert await store.move_due() == Moved(1, end_offsets={(topic.topic_id, queue_id): 3}, next_due=LATER)
     waiting = Scheduled(LATER, topic.topic_id)
     assert await places(store, transaction_id) == [(queue_id, 0), waiting, (queue_id, 2), (queue_id, 1)]
     world.clock.pass_time(10 * SECOND)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.storage.engine.connection import Database
-from broker.storage.engine.worker import Worker
+from broker.storage.engine.transaction_runner import TransactionRunner
 from support.sessions import processlist
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ async def test_nobody_notices_that_a_session_was_idle(
     world: World, limited: Database, caplog: pytest.LogCaptureFixture, reading: bool
 ) -> None:
     caplog.set_level(logging.INFO)
-    worker = Worker(limited, reconnect_timeout=ENOUGH, reading=reading)
-    first = worker.transact(own_id, write=not reading)
+    runner = TransactionRunner(limited, reconnect_timeout=ENOUGH, reading=reading)
+    first = runner.transact(own_id, write=not reading)
     other = world.session()
     if limited.idle_limit(reading=reading) < ENOUGH:
         await gone(other, first)
-        assert worker.transact(own_id, write=not reading) != first
+        assert runner.transact(own_id, write=not reading) != first
     else:
         await asyncio.to_thread(other.fetch, "SELECT SLEEP(2)")  # The server would have ended it by now.
-        assert worker.transact(own_id, write=not reading) == first
-    worker.close()
+        assert runner.transact(own_id, write=not reading) == first
+    runner.close()
     assert not caplog.records
 
 

@@ -73,7 +73,7 @@ async def test_an_epoch_is_released_whole(world: World, store: Store, topic: Top
     assert (state.query_id, state.committed_epoch, state.waiting) == ("query", None, 4)
     done = await store.commit_epoch(epoch(), {one: 3, two: 1})
     assert (done.already, done.messages) == (False, 4)
-    assert done.heads == {(topic.topic_id, topic.queue_ids[0]): 4}
+    assert done.end_offsets == {(topic.topic_id, topic.queue_ids[0]): 4}
     assert await contents(store, topic) == ["a", "b", "c", "d"]
     state = await store.find_sink("archive")
     assert (state.committed_epoch, state.committed_at, state.waiting) == (0, world.clock.now(), 0)
@@ -88,7 +88,7 @@ async def test_an_epoch_goes_to_all_queues(store: Store) -> None:
     for name in names:
         await write(store, topic, name, attempt=attempt)
     done = await store.commit_epoch(epoch(), {attempt: len(names)})
-    assert set(done.heads) == {(topic.topic_id, queue_id) for queue_id in topic.queue_ids}
+    assert set(done.end_offsets) == {(topic.topic_id, queue_id) for queue_id in topic.queue_ids}
     share = len(names) // len(topic.queue_ids)
     for number in range(len(topic.queue_ids)):
         found = [message.body.decode() for message in await log_of(store, topic, number)]

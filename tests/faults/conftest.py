@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,17 +11,20 @@ import pytest
 from faults.sites import Site
 from faults.slices import left_out
 from support.databases import KINDS, Kind
+from support.slices import one_server_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is not in the slice of the kills that is wanted."""
+    """Leaves out what is not in the slice that is wanted: kills of further operations, and the other server."""
     unwanted = [each for each in items if left_out(getattr(getattr(each, "callspec", None), "params", {}))]
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
         items[:] = [each for each in items if each not in unwanted]
+    if not os.environ.get("HALFMQ_FAULT_ALL"):
+        one_server_each(config, items, Path(__file__).parent)
 
 
 @pytest.fixture(params=KINDS, scope="module")

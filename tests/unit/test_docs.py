@@ -18,7 +18,7 @@ from broker.domain.filters.tags import MAX_COUNT
 from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.services.consuming.config import SECOND, DeliveryConfig
-from broker.services.producing.intake import LONGEST_CHECK_DELAY
+from broker.services.producing.validation import LONGEST_CHECK_DELAY
 from broker.storage.tables.schema import metadata
 from broker.wire.interceptor import LARGEST_REQUEST
 from broker.wire.status import CODES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from broker.api.converters.messages import fill_position, halves_out, message_in, position
 from broker.domain.ids import format_id, parse_id
 from broker.errors import BrokerError, InvalidArgument, VerdictConflict
-from broker.services.producing.intake import HalfTransaction
+from broker.services.producing.validation import HalfTransaction
 from broker.wire.status import item_error
 from broker.wire.times import micros, timestamp
 from halfmq.v1 import admin_pb2, message_pb2, transaction_pb2

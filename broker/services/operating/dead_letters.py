@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.limits import MAX_RECEIPTS, check_count
 from broker.errors import InvalidArgument
 from broker.ports.groups import DeadLetterSearch, Redriven
-from broker.services.paging import invalid_page_token, page_limit
+from broker.services.paging import number_token, page_limit, parse_number_token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from broker.ports.groups import DeadLetterStore, FoundDeadLetter
     from broker.services.catalog import Catalog
     from broker.services.wakeups import Wakeups
-
-_LONGEST_TOKEN = 64
 
 
 class DeadLetterService:
@@ -39,12 +37,9 @@ class DeadLetterService:
             NotFound: there is no such group, or its dead letter topic was deleted.
         """
         group = await self._catalog.current_group(name)
-        number = page_token[:_LONGEST_TOKEN].isdigit() and page_token.isascii() and len(page_token) < _LONGEST_TOKEN
-        if page_token and not (number and int(page_token) < 1 << 63):
-            raise invalid_page_token()
-        search = DeadLetterSearch(group, int(page_token or 0), wanted, limit=page_limit(page_size))
+        search = DeadLetterSearch(group, parse_number_token(page_token), wanted, limit=page_limit(page_size))
         page = await self._store.find_dead_letters(search)
-        return page.entries, "" if page.following is None else str(page.following)
+        return page.entries, number_token(page.following)
 
     async def redrive(
         self, name: str, wanted: Filter | None, offsets: Sequence[int], *, republish: bool

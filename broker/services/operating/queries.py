@@ -10,7 +10,7 @@ from broker.domain.place import InLog
 from broker.errors import NotFound
 from broker.ports.queries import MessageSearch
 from broker.services.operating.timeline import transaction_events
-from broker.services.paging import invalid_page_token, page_limit
+from broker.services.paging import message_token, page_limit, parse_message_token
 
 if TYPE_CHECKING:
     from broker.domain.message import LogMessage, LogPosition
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.ports.transactions import TransactionDetails
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
-
-_LONGEST_TOKEN = 64
 
 
 class MessageQueries:
@@ -58,12 +56,10 @@ class MessageQueries:
         size = page_limit(page_size)
         if key:
             check_search_key(key)
-        search = MessageSearch(await self._catalog.topic(topic), key, since, until, _parse_page(page_token), size)
+        found = await self._catalog.topic(topic)
+        search = MessageSearch(found, key, since, until, parse_message_token(page_token), size)
         page = await self._store.find_messages(search)
-        if page.following is None:
-            return page.messages, ""
-        queue_no, offset = page.following
-        return page.messages, f"{queue_no:x}.{offset:x}"
+        return page.messages, message_token(page.following)
 
     async def position(self, place: Place, own_id: str) -> LogPosition:
         """Converts a place to a position."""
@@ -82,15 +78,3 @@ class MessageQueries:
         if position < len(places) and isinstance(place := places[position], InLog):
             events += await self._store.deliveries_of(place.queue_id, place.offset)
         return events
-
-
-def _parse_page(token: str) -> tuple[int, int]:
-    if not token:
-        return 0, 0
-    try:
-        queue_no, offset = (int(part, 16) for part in token[:_LONGEST_TOKEN].split("."))
-        if len(token) > _LONGEST_TOKEN or not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
-            raise ValueError(token)
-    except ValueError:
-        raise invalid_page_token() from None
-    return queue_no, offset

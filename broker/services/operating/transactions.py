@@ -8,7 +8,7 @@ from broker.domain.limits import check_operator, check_reason
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.ports.transactions import TransactionFilter, VerdictWork
-from broker.services.paging import invalid_page_token, page_limit
+from broker.services.paging import page_limit, parse_transaction_token, transaction_token
 from broker.services.producing.transactions import PlacedOutcome
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
     from broker.services.producing.checks import Decisions
-
-ID_BYTES = 16
 
 
 class TransactionOperations:
@@ -75,14 +73,14 @@ class TransactionOperations:
                 producer_group=producer_group or None,
                 topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
                 prepared_before=prepared_before,
-                after=_parse_page(page_token),
+                after=parse_transaction_token(page_token),
                 limit=size + 1,
             )
         )
         if len(found) <= size:
             return found, ""
         last = found[size - 1]
-        return found[:size], f"{last.prepared_at:x}.{last.transaction_id.hex()}"
+        return found[:size], transaction_token(last.prepared_at, last.transaction_id)
 
     async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
         """Decides for the producer; None as verdict has the transaction checked again.
@@ -105,16 +103,3 @@ class TransactionOperations:
         if isinstance(result, BrokerError):
             raise result
         return result
-
-
-def _parse_page(token: str) -> tuple[int, bytes] | None:
-    if not token:
-        return None
-    try:
-        time, text = token.split(".", 2)
-        born_at, raw = int(time, 16), bytes.fromhex(text)
-        if not 0 <= born_at < 1 << 63 or len(raw) != ID_BYTES:
-            raise ValueError(token)
-    except ValueError:
-        raise invalid_page_token() from None
-    return born_at, raw

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument
 from broker.ports.epochs import SINK_GROUP, SinkWork
-from broker.services.producing.intake import HalfTransaction, names_deleted_topic
+from broker.services.producing.validation import HalfTransaction, names_deleted_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.message import Message
     from broker.ports.epochs import Epoch, EpochCommitted, EpochStore, SinkState
     from broker.services.catalog import Catalog
-    from broker.services.producing.intake import Intake
+    from broker.services.producing.validation import MessageValidator
     from broker.services.wakeups import Wakeups
 
 MAX_QUERY_ID = 100
@@ -28,17 +28,17 @@ LAST_EPOCH = 2**63 - 1
 class EpochService:
     """Stores half messages of epochs, and commits each epoch as a whole."""
 
-    def __init__(self, store: EpochStore, catalog: Catalog, intake: Intake, wakeups: Wakeups) -> None:
-        """Takes the port of epochs, the intake, and the wake-ups."""
+    def __init__(self, store: EpochStore, catalog: Catalog, validator: MessageValidator, wakeups: Wakeups) -> None:
+        """Takes the port of epochs, the validator, and the wake-ups."""
         self._store = store
         self._catalog = catalog
-        self._intake = intake
+        self._validator = validator
         self._wakeups = wakeups
 
     @property
     def limits(self) -> Limits:
         """Limits of messages and requests."""
-        return self._intake.limits
+        return self._validator.limits
 
     async def prepare(
         self, epoch: Epoch, attempt_id: bytes, transaction_id: bytes, messages: Sequence[Message]
@@ -59,11 +59,11 @@ class EpochService:
                     field=f"messages[{index}].dedup_key",
                 )
         group_id = await self._catalog.producer_group_id(SINK_GROUP)
-        halves = await self._intake.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
+        halves = await self._validator.half_work(group_id, HalfTransaction(transaction_id, list(messages)))
         halves.checked = False
         outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
         if names_deleted_topic(outcome):
-            halves = await self._intake.half_work_again(halves)
+            halves = await self._validator.half_work_again(halves)
             outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
         if isinstance(outcome, BrokerError):
             raise outcome
@@ -80,7 +80,7 @@ class EpochService:
         if len(attempts) > MAX_ATTEMPTS:
             raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
         done = await self._store.commit_epoch(epoch, attempts)
-        self._wakeups.released(done.heads)
+        self._wakeups.released(done.end_offsets)
         return done
 
     async def abort(self, epoch: Epoch) -> bool:

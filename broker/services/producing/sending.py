@@ -11,7 +11,7 @@ from broker.errors import BrokerError, InvalidArgument, Overloaded, StorageUnava
 from broker.ports.log import Duplicate, RecallWork, SendWork
 from broker.services.ids import new_id
 from broker.services.positions import Released
-from broker.services.producing.intake import names_deleted_topic
+from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.domain.place import Place
     from broker.ports.log import LogStore
     from broker.services.positions import Positions
-    from broker.services.producing.intake import Intake
+    from broker.services.producing.validation import MessageValidator
     from broker.services.wakeups import Wakeups
 
 UNKNOWN_OFFSET = -1
@@ -46,23 +46,23 @@ class Sent:
 class SendService:
     """Appends and schedules ordinary messages."""
 
-    def __init__(self, log: LogStore, intake: Intake, positions: Positions, wakeups: Wakeups) -> None:
-        """Takes the log, the intake, and the wake-ups."""
+    def __init__(self, log: LogStore, validator: MessageValidator, positions: Positions, wakeups: Wakeups) -> None:
+        """Takes the log, the validator, and the wake-ups."""
         self._log = log
-        self._intake = intake
+        self._validator = validator
         self._positions = positions
         self._wakeups = wakeups
 
     @property
     def limits(self) -> Limits:
         """Limits of messages and requests."""
-        return self._intake.limits
+        return self._validator.limits
 
     async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
         """Appends or schedules messages; errors among the messages are passed through."""
         self.limits.check_items(len(messages), "messages")
         outcomes: list[Sent | BrokerError | None] = [None] * len(messages)
-        now = self._intake.now()
+        now = self._validator.now()
         work: list[SendWork] = []
         indexes: list[int] = []
         stopped: _Stopped = {}
@@ -73,7 +73,7 @@ class SendService:
                 if stopped and (front := stopped.get(_order(item.message))) is not None:
                     outcomes[index] = front
                     continue
-                destination = await self._intake.destination(item.message, now)
+                destination = await self._validator.destination(item.message, now)
                 work.append(SendWork(item.message_id or new_id(), *destination, item.message))
                 indexes.append(index)
             except InvalidArgument as error:
@@ -103,7 +103,7 @@ class SendService:
         again: dict[int, SendWork] = {}
         gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
         # Another broker deleted the topics that are cached here; some may have been re-created.
-        self._intake.forget_topics([work[index].message.topic for index in gone])
+        self._validator.forget_topics([work[index].message.topic for index in gone])
         stopped: _Stopped = {}
         looked_at = set(gone)
         for index, outcome in enumerate(done) if gone else ():
@@ -115,7 +115,7 @@ class SendService:
                 done[index] = front
                 continue
             try:
-                destination = await self._intake.destination(item.message, now)
+                destination = await self._validator.destination(item.message, now)
                 again[index] = SendWork(item.message_id, *destination, item.message)
             except BrokerError as error:
                 done[index] = error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.errors import BrokerError
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.services.positions import Released
-from broker.services.producing.intake import names_deleted_topic
+from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.ports.transactions import PrepareWork, TransactionStore
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
-    from broker.services.producing.intake import HalfTransaction, Intake
+    from broker.services.producing.validation import HalfTransaction, MessageValidator
     from broker.services.wakeups import Wakeups
 
 
@@ -36,19 +36,24 @@ class TransactionService:
     """Stores half messages, and applies verdicts."""
 
     def __init__(
-        self, store: TransactionStore, catalog: Catalog, intake: Intake, positions: Positions, wakeups: Wakeups
+        self,
+        store: TransactionStore,
+        catalog: Catalog,
+        validator: MessageValidator,
+        positions: Positions,
+        wakeups: Wakeups,
     ) -> None:
-        """Takes the port of transactions, the intake, and the wake-ups."""
+        """Takes the port of transactions, the validator, and the wake-ups."""
         self._store = store
         self._catalog = catalog
-        self._intake = intake
+        self._validator = validator
         self._positions = positions
         self._wakeups = wakeups
 
     @property
     def limits(self) -> Limits:
         """Limits of messages and requests."""
-        return self._intake.limits
+        return self._validator.limits
 
     async def prepare(
         self, producer_group: str, requests: Sequence[HalfTransaction | BrokerError]
@@ -64,7 +69,7 @@ class TransactionService:
                 outcomes[index] = request
                 continue
             try:
-                work.append(await self._intake.half_work(group_id, request))
+                work.append(await self._validator.half_work(group_id, request))
                 indexes.append(index)
             except BrokerError as error:
                 outcomes[index] = error.as_outcome()
@@ -78,7 +83,7 @@ class TransactionService:
         for index, outcome in enumerate(done):
             if names_deleted_topic(outcome):
                 try:
-                    again[index] = await self._intake.half_work_again(work[index])
+                    again[index] = await self._validator.half_work_again(work[index])
                 except BrokerError as error:
                     done[index] = error
         for index, outcome in zip(again, await self._store.prepare(list(again.values())) if again else [], strict=True):

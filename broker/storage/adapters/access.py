@@ -13,9 +13,9 @@ from broker.domain.check_policy import CheckPolicy
 from broker.errors import StorageUnavailable
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.clock import DatabaseClock
+from broker.storage.engine.fair_semaphore import FairSemaphore
 from broker.storage.engine.group_commit import LATE, Lane, LaneConfig
-from broker.storage.engine.turns import Turns
-from broker.storage.engine.worker import RETRIES_AFTER_ROLLBACK, SHORTEST_TIMEOUT, Redo, Worker
+from broker.storage.engine.transaction_runner import RETRIES_AFTER_ROLLBACK, SHORTEST_TIMEOUT, Redo, TransactionRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -73,7 +73,7 @@ class Access:
         # Filters are evaluated here: a slow one delays only other filters.
         self._judgements = _LookUps(database, self._lanes.reconnect_timeout, JUDGING_THREADS)
         # Cheap ones do not wait for many slow ones: the party that used least time of these threads is next.
-        self._turns_to_judge = Turns(JUDGING_THREADS)
+        self._judging_slots = FairSemaphore(JUDGING_THREADS)
         # A large epoch takes minutes; a second thread lets small ones proceed.
         self._epochs = _LookUps(database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False)
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
@@ -84,11 +84,13 @@ class Access:
         name: str,
         work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
         *,
-        wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
         size_of: Callable[[Item], int] | None = None,
     ) -> Lane[Item, Outcome]:
         """A lane that is closed with the store."""
-        lane: Lane[Item, Outcome] = Lane(name, self._database, work, wary=wary, size_of=size_of, config=self._lanes)
+        lane: Lane[Item, Outcome] = Lane(
+            name, self._database, work, skip_locked=skip_locked, size_of=size_of, config=self._lanes
+        )
         self._open_lanes.append(lane)
         return lane
 
@@ -96,7 +98,7 @@ class Access:
         """Waits for submitted work, then closes all connections."""
         for lane in self._open_lanes:
             await lane.close()
-        self._turns_to_judge.close()
+        self._judging_slots.close()
         for threads in (self._look_ups, self._changes, self._judgements, self._watches, self._epochs, self._chores):
             await threads.close()
 
@@ -112,7 +114,7 @@ class Access:
         async with AsyncExitStack() as during:
             try:
                 async with asyncio.timeout(max(self._lanes.reconnect_timeout + LATE, SHORTEST_TIMEOUT)):
-                    await during.enter_async_context(self._turns_to_judge.turn(who))
+                    await during.enter_async_context(self._judging_slots.turn(who))
             except TimeoutError:
                 raise StorageUnavailable("Too many filters are at work; nothing was changed, try again.") from None
             return await self._judgements.run(work, write=False)
@@ -128,7 +130,7 @@ class Access:
         """Runs background changes that no caller waits for.
 
         Raises:
-            RowsHeld: another session holds a needed row; the next round retries.
+            RowsLocked: another session holds a needed row; the next round retries.
         """
         return await self._chores.run(work, write=True)
 
@@ -156,7 +158,7 @@ class _LookUps:
         self._lock_wait = lock_wait
         self._lock_waits = lock_waits
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
-        self._free: dict[bool, list[Worker]] = {True: [], False: []}
+        self._free: dict[bool, list[TransactionRunner]] = {True: [], False: []}
 
     async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
         loop = asyncio.get_running_loop()
@@ -178,21 +180,21 @@ class _LookUps:
     async def close(self) -> None:
         await asyncio.to_thread(self._executor.shutdown)
         for free in self._free.values():
-            for worker in free:
-                worker.close()
+            for runner in free:
+                runner.close()
             free.clear()
 
     def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
         # Read-only work has separate connections, without transactions to end.
         free = self._free[write]
-        worker = free.pop() if free else self._worker(reading=not write)
+        runner = free.pop() if free else self._runner(reading=not write)
         try:
-            return worker.transact(work, write=write, redo=redo, lock_waits=self._lock_waits)
+            return runner.transact(work, write=write, redo=redo, lock_waits=self._lock_waits)
         finally:
-            free.append(worker)
+            free.append(runner)
 
-    def _worker(self, *, reading: bool) -> Worker:
-        return Worker(
+    def _runner(self, *, reading: bool) -> TransactionRunner:
+        return TransactionRunner(
             self._database,
             reconnect_timeout=self._reconnect_timeout,
             reading=reading,

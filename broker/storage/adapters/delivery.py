@@ -42,7 +42,12 @@ class Delivery(Access):
         self._keep_history = config.keep_history
         self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
         self._claims: Lane[ClaimWork, Claimed] = Lane(
-            "claim", database, self._claim, redo=self._claim_again, unheard=self._take_back, config=config.lanes
+            "claim",
+            database,
+            self._claim,
+            redo=self._claim_again,
+            on_unacknowledged=self._take_back,
+            config=config.lanes,
         )
         self._taking_back: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()

@@ -51,7 +51,7 @@ class Epochs(Access):
             if sum(attempts.values()) >= LARGE_EPOCH:
                 # It locks its topics' queues for long.
                 for lane in self._open_lanes:
-                    warned.enter_context(lane.beware())
+                    warned.enter_context(lane.avoid_lock_waits())
             return await self._decide_epoch(commit, redo=again)
 
     async def abort_epoch(self, epoch: Epoch) -> bool:

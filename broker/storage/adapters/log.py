@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Log(Access):
-    """Implements LogStore, QueueStore and QueueHeads."""
+    """Implements LogStore, QueueStore and EndOffsetStore."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
         """Creates the lane of sends."""
         super().__init__(database, config)
         self._sends: Lane[SendWork, Place | Duplicate] = self._lane(
-            "send", self._send, wary=self._send_what_is_free, size_of=lambda item: item.size
+            "send", self._send, skip_locked=self._send_what_is_free, size_of=lambda item: item.size
         )
 
     async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
@@ -72,11 +72,11 @@ class Log(Access):
             ("readers", topic.topic_id),
         )
 
-    async def queue_heads(self) -> dict[Queue, int]:
+    async def end_offsets(self) -> dict[Queue, int]:
         """The end of each queue: its next offset."""
-        heads = await self._watch(reading.queue_heads)
-        self.directory.notice(heads)
-        return heads
+        end_offsets = await self._watch(reading.end_offsets)
+        self.directory.notice(end_offsets)
+        return end_offsets
 
     def _send(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
         return log.send(session, work, self.clock.now(), self.directory, next(self._rotations))

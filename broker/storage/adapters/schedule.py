@@ -25,7 +25,9 @@ class Schedule(Access):
     def __init__(self, database: Database, config: StoreConfig) -> None:
         """Creates the lane of moves."""
         super().__init__(database, config)
-        self._moves: Lane[int | None, Moved] = self._lane("schedule", self._move_due, wary=self._move_what_is_free)
+        self._moves: Lane[int | None, Moved] = self._lane(
+            "schedule", self._move_due, skip_locked=self._move_what_is_free
+        )
         self._set_apart = SetApart()
 
     async def move_due(self, *, known: bool = False) -> Moved:
@@ -51,19 +53,21 @@ class Schedule(Access):
     async def _move_apart(self) -> Moved:
         """Moves the due messages of each topic separately."""
         now = self.clock.now()
-        heads: dict[tuple[int, int], int] = {}
+        end_offsets: dict[tuple[int, int], int] = {}
         count = dropped = 0
         for topic_id in await self._read(lambda session: schedule.due_topics(session, now)):
             if topic_id in self._set_apart.topics():
                 continue
             moved = (await self._moves.submit([topic_id]))[0]
             if isinstance(moved, Moved):
-                count, dropped, heads = count + moved.count, dropped + moved.dropped, heads | moved.heads
+                count += moved.count
+                dropped += moved.dropped
+                end_offsets |= moved.end_offsets
             elif isinstance(moved, StorageRejected):
                 self._set_apart.add(topic_id)
             else:
                 raise moved
-        return Moved(count, dropped, heads, now + schedule.LATER)
+        return Moved(count, dropped, end_offsets, now + schedule.LATER)
 
     def _move_due(self, session: Session, calls: Sequence[int | None]) -> list[Moved | BrokerError]:
         return [self._moved(session, topic_id) for topic_id in calls]

@@ -38,7 +38,7 @@ class Transactions(Access):
             "prepare", self._prepare, size_of=lambda item: item.size
         )
         self._verdicts: Lane[VerdictWork, TransactionOutcome] = self._lane(
-            "verdict", self._decide, wary=self._decide_what_is_free
+            "verdict", self._decide, skip_locked=self._decide_what_is_free
         )
 
     async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:

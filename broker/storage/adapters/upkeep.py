@@ -23,10 +23,12 @@ class Upkeep(Access):
         """Reads the database's time."""
         await self._read(self.clock.synchronise)
 
-    async def take_turn(self, task: str, hold: int) -> bool:
+    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
         """Whether it is this broker's turn for a maintenance task; it keeps the turn for `hold` microseconds."""
         now = self.clock.now()
-        return await self._clean(lambda session: retention.take_turn(session, task, self._broker_id, now, hold))
+        return await self._clean(
+            lambda session: retention.take_maintenance_lock(session, task, self._broker_id, now, hold)
+        )
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""

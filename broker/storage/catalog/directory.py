@@ -105,9 +105,13 @@ class Directory:
         self._forget_entries(self._by_name.get(name) for name in names)
 
     def _forget_entries(self, entries: Iterable[tuple[float, Topic] | None]) -> None:
+        found = list(entries)
+        if not found:
+            return
         with self._lock:
+            # Also for names that are not cached: they may currently be read.
             self._drops += 1
-        for entry in entries:
+        for entry in found:
             if entry is not None:
                 self.forget(entry[1])
 
@@ -133,6 +137,12 @@ class Directory:
                 for number, queue_id in enumerate(topic.queue_ids):
                     self._by_queue[queue_id] = (topic, number)
         return topics
+
+
+def read_by_name(session: Session, name: str) -> Topic | None:
+    """A topic by name as the transaction sees it; not cached."""
+    rows = session.fetch_in(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND name", [name])
+    return next(iter(read_topics(session, rows)), None)
 
 
 def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import RowsHeld
+from broker.errors import RowsLocked
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -43,9 +43,9 @@ class FreeQueues:
         return bool(found)
 
 
-def held(topic: Topic) -> RowsHeld:
+def held(topic: Topic) -> RowsLocked:
     """The outcome of a message whose suitable queues are all locked."""
-    return RowsHeld(
+    return RowsLocked(
         f"The queues of topic {topic.name!r} are locked by another session at the moment; nothing was acknowledged, try"
         " again."
     )

@@ -15,12 +15,12 @@ _NOTHING = Answer((), 0, 0)
 
 @dataclass(slots=True)
 class Backlog:
-    """A queue with messages that were never delivered: from `first` (as far as known) up to `head`."""
+    """A queue with messages that were never delivered: from `first` (as far as known) up to `end`."""
 
     queue_id: int
     priority: int
     first: int
-    head: int
+    end: int
     min_offset: int
     locked: bool = False
     busy: bool = False
@@ -28,7 +28,7 @@ class Backlog:
     @property
     def left(self) -> bool:
         """Whether there is more to deliver, here or by the broker that is delivering."""
-        return self.head > max(self.first, self.min_offset)
+        return self.end > max(self.first, self.min_offset)
 
 
 def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
@@ -58,7 +58,7 @@ def skip_expired(handout: Handout, backlog: Backlog) -> bool:
     """Handles a concurrent deletion by retention; returns whether anything is left."""
     row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
     if row is None or row[0] <= max(backlog.first, backlog.min_offset):
-        backlog.head = backlog.first
+        backlog.end = backlog.first
         return False
     backlog.min_offset = row[0]
     return True

@@ -244,7 +244,7 @@ def _behind(
     if any(row[2] is None for row in found):
         join(session, view.group, topics)
     backlogs = [
-        Backlog(queue_id, priority, following or 0, head, low) for queue_id, priority, following, head, low in found
+        Backlog(queue_id, priority, following or 0, end, low) for queue_id, priority, following, end, low in found
     ]
     # In rotation, so that no queue starves; but higher priorities first.
     start = rotation % len(backlogs) if backlogs else 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.dead_letter import Origin
+from broker.domain.dead_letter import Origin, dead_letter_topic
 from broker.domain.ids import message_id
-from broker.domain.retry import dead_letter_topic
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound
 from broker.storage.catalog import topics
+from broker.storage.catalog.directory import read_by_name
 from broker.storage.log import republish
 from broker.storage.log.fitting import pieces_of, read_offsets
 
@@ -76,13 +76,14 @@ def move(
 
 def _target(session: Session, name: str, retention: int, now: int, directory: Directory) -> Topic:
     """The dead letter topic; re-created if it was deleted, because its group could not continue without it."""
-    found = directory.by_name(session, name)
+    # Read without the cache: the topic may have been created in this very transaction, which may be rolled back.
+    found = directory.peek(name) or read_by_name(session, name)
     if found is not None:
         return found
     try:
         return topics.create_topic(session, name, TopicSettings(queue_count=1, retention=retention), now)
     except AlreadyExists:
-        found = directory.by_name(session, name)
+        found = read_by_name(session, name)
         if found is None:
             raise
         return found

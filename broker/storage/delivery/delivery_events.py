@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.lease import bits_of
 from broker.domain.place import InLog
-from broker.domain.retry import dead_letter_topic
 from broker.ports.queries import TimelineEvent, TimelineKind
 from broker.storage.tables import rows
 

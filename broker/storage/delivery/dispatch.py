@@ -86,7 +86,7 @@ def _hand_out_some(
 ) -> bool:
     """Delivers some of the next `span` messages; returns whether to continue."""
     first = max(backlog.first, backlog.min_offset)
-    most = min(backlog.head - first, LARGEST_RANGE, span)
+    most = min(backlog.end - first, LARGEST_RANGE, span)
     found = look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
@@ -122,7 +122,7 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
     Bodies that are large for the remaining size are not read, so that it never costs more than twice the limit.
     """
     first = max(backlog.first, backlog.min_offset)
-    count = min(backlog.head - first, LARGEST_RANGE, budget.messages)
+    count = min(backlog.end - first, LARGEST_RANGE, budget.messages)
     found = look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
     if backlog.busy:
         return False

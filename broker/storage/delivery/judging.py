@@ -46,16 +46,15 @@ def judge(session: Session, item: ClaimWork, directory: Directory, groups: Group
     backlogs = [row for row in behind.rows if places[row[0]][0].topic_id in view.filters]
     start = rotation % len(backlogs) if backlogs else 0
     steps = Steps()
-    for queue_id, _, following, head, low in sorted(
+    for queue_id, _, following, end_offset, low in sorted(
         [*backlogs[start:], *backlogs[:start]], key=lambda backlog: -backlog[1]
     ):
         if item.abandoned or steps.spent:
             return
         topic, queue_no = places[queue_id]
         first = max(following, low)
-        _judge_queue(
-            session, view, view.filters[topic.topic_id], (topic.name, queue_no, queue_id), first, head, item, steps
-        )
+        queue = (topic.name, queue_no, queue_id)
+        _judge_queue(session, view, view.filters[topic.topic_id], queue, first, end_offset, item, steps)
 
 
 def _judge_queue(
@@ -64,7 +63,7 @@ def _judge_queue(
     wanted: Filter,
     place: tuple[str, int, int],
     first: int,
-    head: int,
+    end_offset: int,
     item: ClaimWork,
     steps: Steps,
 ) -> None:
@@ -74,8 +73,14 @@ def _judge_queue(
     end = before.end if before and before.first <= first < before.end else first
     size = sum([each.size for each in found])
     span = max(_FEWEST, item.limit)
-    while end < head and len(found) < item.limit and size < item.max_bytes and not steps.spent and not item.abandoned:
-        count = min(EXAMINED_AT_ONCE, span, head - end)
+    while (
+        end < end_offset
+        and len(found) < item.limit
+        and size < item.max_bytes
+        and not steps.spent
+        and not item.abandoned
+    ):
+        count = min(EXAMINED_AT_ONCE, span, end_offset - end)
         looked_at = candidates(name, queue_no, session.execute_all([candidates_in(queue_id, end, count)])[0].rows)
         end += count
         for candidate in looked_at:

@@ -1,8 +1,6 @@
-"""Leases as rows, and the turns of message groups.
+"""Leases as rows.
 
-Creating a lease from nacked or held messages, or shortening one, requires its group's lock: see `holding_groups`. The
-leases of a message group are created and deleted while the progress of their consumer group in the queue is locked, so
-a deletion sees all leases queued behind.
+Creating a lease from nacked or held messages, or shortening one, requires its group's lock: see `holding_groups`.
 """
 
 from __future__ import annotations
@@ -10,12 +8,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import NEVER, token_of
+from broker.domain.lease import token_of
 from broker.storage.engine.statements import Statement, insertion_of_one, marks
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable
 
     from broker.domain.lease import Lease
     from broker.storage.engine.session import Session
@@ -105,44 +103,3 @@ def lock(session: Session, lease_ids: Iterable[int]) -> dict[int, Lease]:
         " ORDER BY lease_id" + session.dialect.for_update,
     )
     return {row[0]: rows.lease_from_row(row) for row in found}
-
-
-def groups_with_leases(session: Session, group_id: int, queue_id: int, message_groups: Collection[str]) -> set[str]:
-    """Those of some message groups that have leases. Uses lease_queue."""
-    wanted = sorted(message_groups)
-    found = session.fetch(
-        "SELECT DISTINCT message_group FROM lease WHERE group_id = ? AND queue_id = ?"
-        f" AND message_group IN ({marks(wanted)})",
-        (group_id, queue_id, *wanted),
-    )
-    return {row[0] for row in found}
-
-
-def end(session: Session, ended: Sequence[Lease], now: int) -> bool:
-    """Deletes leases, and makes the next one of each message group available; returns whether one is available now."""
-    grouped = sorted({(lease.group_id, lease.queue_id) for lease in ended if lease.message_group is not None})
-    for group_id, queue_id in grouped:
-        # No lease may be queued behind one that is about to be deleted.
-        session.fetch(
-            "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
-            (group_id, queue_id),
-        )
-    session.delete_in("lease", "lease_id", sorted(lease.lease_id for lease in ended))
-    freed = False
-    for lease in ended:
-        if lease.message_group is not None:
-            freed |= _next_turn(session, lease, now)
-    return freed
-
-
-def _next_turn(session: Session, ended: Lease, now: int) -> bool:
-    """Makes the first lease of a message group available, if all are queued. Uses lease_queue."""
-    found = session.fetch(
-        "SELECT lease_id, available_at FROM lease WHERE group_id = ? AND queue_id = ? AND message_group = ?"
-        " ORDER BY first_offset, lease_id",
-        (ended.group_id, ended.queue_id, ended.message_group),
-    )
-    if not found or any(available_at < NEVER for _, available_at in found):
-        return False
-    session.run("UPDATE lease SET available_at = ? WHERE lease_id = ?", (now, found[0][0]))
-    return True

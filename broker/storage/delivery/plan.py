@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
-from broker.storage.delivery import leases
+from broker.storage.delivery import leases, message_groups
 from broker.storage.delivery.backlog import progressing
 from broker.storage.log.ranges import (
     log_messages,
@@ -52,7 +52,7 @@ def plan_dispatch(
     """Decides which of the messages up to `end` are delivered, as far as they fit."""
     named = {candidate.message_group for candidate in passed if candidate.message_group is not None}
     group_id = handout.view.group.group_id
-    taken = leases.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
+    taken = message_groups.groups_with_leases(handout.session, group_id, backlog.queue_id, named) if named else set()
     plan = Plan(end)
     messages, size = 0, 0
     for candidate in passed:

@@ -6,15 +6,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import (
-    Lease,
-    Receipt,
-    bits_of,
     receipt_gone,
 )
 from broker.errors import StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, HoldWork, NackWork, ReceiptOutcome, Settling
 from broker.storage.delivery import leases
-from broker.storage.delivery.settlement import Outcome, Outcomes, Settlement, refusal_of
+from broker.storage.delivery.fencing import acknowledged_bits, refusal_of
+from broker.storage.delivery.settlement import Outcome, Outcomes, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +40,7 @@ def settle(
     for index, item in enumerate(work):
         if isinstance(item, AckWork):
             settling.outcomes[index] = outcome = AckOutcome()
-            if bits := _good(settling.leases.get(item.lease_id), item, outcome):
+            if bits := acknowledged_bits(settling.leases.get(item.lease_id), item, outcome):
                 acked[item.lease_id] |= bits
             continue
         receipt = item.receipt
@@ -70,29 +68,6 @@ def settle(
 
 def _lease_id(item: Settling) -> int:
     return item.lease_id if isinstance(item, AckWork) else item.receipt.lease_id
-
-
-def _good(lease: Lease | None, item: AckWork, outcome: AckOutcome) -> int:
-    """The bits of acked offsets that the lease contains and the caller owns; the others are refused."""
-    if lease is None:
-        outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
-        return 0
-    outcome.held_until = lease.available_at
-    first, count = lease.first, lease.count
-    if (
-        lease.token == item.token
-        and not lease.moved
-        and first <= min(item.offsets)
-        and max(item.offsets) < first + count
-    ):
-        return bits_of(item.offsets, first)
-    good = []
-    for offset in item.offsets:
-        if refusal := refusal_of(lease, Receipt(item.lease_id, item.token, offset)):
-            outcome.refused[offset] = refusal
-        else:
-            good.append(offset)
-    return bits_of(good, first) if good else 0
 
 
 def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import dead_letters, leases
+from broker.storage.delivery import dead_letters, leases, message_groups
 from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
 from broker.storage.log.fitting import pieces_of, read_fitting
@@ -61,7 +61,7 @@ def _redeliver_one(handout: Handout, item: ClaimWork, lease: Lease, budget: Budg
         handout.session, topic.name, queue_no, lease.queue_id, lease.open_offsets(), most, budget.size
     )
     if not kept:
-        handout.freed |= leases.end(handout.session, [lease], handout.now)
+        handout.freed |= message_groups.end_leases(handout.session, [lease], handout.now)
         return
     taken = lease.take_over(owner=item.owner, token=leases.new_token(handout.now), until=handout.now + item.lease_time)
     if rest is not None:
@@ -128,7 +128,7 @@ def _give_up(handout: Handout, lease: Lease) -> Lease | None:
         )
     left = lease.move_out(offsets)
     if left.done:
-        handout.freed |= leases.end(handout.session, [left], handout.now)
+        handout.freed |= message_groups.end_leases(handout.session, [left], handout.now)
         return None
     if lease.message_group is None:
         handout.session.execute_all([leases.storing(left)])

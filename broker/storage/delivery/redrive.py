@@ -10,14 +10,13 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from broker.domain.dead_letter import Origin, origin_of, without_origin
+from broker.domain.dead_letter import Origin, dead_letter_topic, origin_of, without_origin
 from broker.domain.filters.pacing import Steps
 from broker.domain.lease import NEVER, Lease, runs
-from broker.domain.retry import dead_letter_topic
 from broker.errors import NotFound
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import delivery_events, leases
+from broker.storage.delivery import delivery_events, leases, message_groups
 from broker.storage.delivery.delivery_events import Event
 from broker.storage.engine.statements import marks
 from broker.storage.groups import groups
@@ -256,7 +255,7 @@ def _lease(session: Session, group_id: int, queue_id: int, letters: Sequence[_Le
         message_group = passed[offset].candidate.message_group
         if message_group is not None:
             ordered[message_group].append(offset)
-    busy = leases.groups_with_leases(session, group_id, queue_id, ordered) if ordered else set()
+    busy = message_groups.groups_with_leases(session, group_id, queue_id, ordered) if ordered else set()
     new = [
         Lease(
             0, group_id, queue_id, first, count, leases.new_token(now), 0, now, last_error=passed[first].origin.reason

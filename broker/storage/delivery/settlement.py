@@ -23,11 +23,12 @@ from broker.domain.lease import (
     runs,
 )
 from broker.domain.place import InLog
-from broker.errors import BrokerError, StaleReceipt
+from broker.errors import BrokerError
 from broker.ports.delivery import AckOutcome, ExtendWork, HoldWork, NackWork, ReceiptOutcome
 from broker.ports.queries import TimelineKind
-from broker.storage.delivery import dead_letters, delivery_events, leases
+from broker.storage.delivery import dead_letters, delivery_events, leases, message_groups
 from broker.storage.delivery.delivery_events import Event
+from broker.storage.delivery.fencing import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +40,6 @@ if TYPE_CHECKING:
 
 Outcome = ReceiptOutcome | AckOutcome | BrokerError
 Outcomes = list[Outcome]
-
-
-def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
-    """Why a receipt is not valid, if so."""
-    if lease is None:
-        return receipt_gone()
-    try:
-        lease.check_receipt(receipt.token, receipt.offset)
-    except StaleReceipt as stale:
-        return stale
-    return None
 
 
 @dataclass(slots=True)
@@ -166,7 +156,7 @@ class Settlement:
             elif item.given_up or policy.exhausted(lease.attempt):
                 lost[reason or "given back"].append((index, offset))
             else:
-                delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
+                delay = policy.delay_after(lease.attempt, item.delay)
                 waiting[(self.now + delay, lease.attempt, reason)].append(offset)
                 if not delay:
                     self.freed.add(lease.group_id)
@@ -199,14 +189,14 @@ class Settlement:
             if lease.settled >> offset - lease.first & 1:
                 continue
             reason = item.reason or lease.last_error
-            tried_enough = offset == lease.head and policy.exhausted(lease.attempt)
+            tried_enough = offset == lease.first_unsettled and policy.exhausted(lease.attempt)
             if item.given_up or (tried_enough and not item.untried):
                 self._bury(group, lease, [(index, offset)], reason or "given back")
                 lease = lease.acked(1 << offset - lease.first)
                 continue
             delay = 0
             if not item.untried:
-                delay = policy.delay_after(lease.attempt) if item.delay is None else item.delay
+                delay = policy.delay_after(lease.attempt, item.delay)
             self._note(TimelineKind.NACKED, lease, [offset], lease.last_error if item.untried else reason)
             if not delay:
                 self.freed.add(lease.group_id)
@@ -284,7 +274,7 @@ class Settlement:
         # The group was deleted, and the rest of the lease has no owner.
         leases.drop_of_groups(session, {lease.group_id for lease in moved} - there)
         ordered = [lease for lease in done if lease.message_group is not None]
-        if ordered and leases.end(session, ordered, self.now):
+        if ordered and message_groups.end_leases(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)
         if self.freed:
             # Any item of the batch will do: it only has to wake this broker's consumers after the COMMIT.

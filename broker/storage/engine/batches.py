@@ -2,10 +2,10 @@
 
 Failures and their handling:
 
-* Deadlock: the batch is rolled back and run again.
-* A row stays locked by another session: for a while the lane is wary, which means that its work requests locks without
-  waiting, uses another queue, and reports which items must wait (`RowsHeld`). If that does not help, each caller's
-  items run separately. Items that must wait are retried by the lane, until their caller's timeout.
+* Deadlock, lost connection: the batch is rolled back and run again, by `transaction_runner`.
+* Another session keeps a row locked: for a while the lane skips locked rows: its work requests locks without waiting,
+  uses another queue, and reports which items must wait (`RowsLocked`). If that does not help, each caller's items run
+  separately. The lane retries locked items until their caller's timeout.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
   of work are idempotent by their ids, so a retried batch detects that it had taken effect. Work that would not answer
   the same twice has a `Redo`, which gets the results of the run in doubt. That COMMIT may take effect only after the
@@ -24,10 +24,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from broker.errors import BrokerError, RowsHeld, StorageRejected, StorageUnavailable
+from broker.errors import BrokerError, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER
-from broker.storage.engine.dialects import waited_in_vain
-from broker.storage.engine.worker import HELD, StartOver, Worker
+from broker.storage.engine.dialects import is_lock_timeout
+from broker.storage.engine.transaction_runner import HELD, StartOver, TransactionRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ Outcome = TypeVar("Outcome")
 
 LOCK_WAIT = 1
 """Seconds that a lane waits for a row that another session holds, before it continues with other work."""
-WARY_FOR = 10.0
+SKIP_LOCKED_FOR = 10.0
 """Seconds that a lane requests locks without waiting, after a wait for a lock has timed out."""
 APART_FOR = 3.0
 """Seconds for running a batch's parts separately; the rest is deferred, so that others get their turn."""
@@ -59,8 +59,8 @@ class BatchRunner(Generic[Item, Outcome]):
         work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
         *,
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]] | None,
-        wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None,
-        unheard: Callable[[Sequence[Outcome | BrokerError]], None],
+        skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None,
+        on_unacknowledged: Callable[[Sequence[Outcome | BrokerError]], None],
         reconnect_timeout: float,
         observer: Observer,
     ) -> None:
@@ -71,29 +71,29 @@ class BatchRunner(Generic[Item, Outcome]):
             database: source of its connection.
             work: one outcome per item, in their order, in one database transaction.
             redo: used instead of `work` after a COMMIT without an answer.
-            wary: used instead of `work` while other sessions hold rows for long.
-            unheard: called, in this thread, with work that may have taken effect although its caller got an unavailable
-            error.
+            skip_locked: used instead of `work` while other sessions hold rows for long.
+            on_unacknowledged: called, in this thread, with outcomes that may have taken effect although their callers
+            got an unavailable error.
             reconnect_timeout: seconds to try to reach the database.
             observer: notified of every batch.
         """
         self._name = name
         self._work = work
         self._redo = redo
-        self._wary = wary
-        self._unheard = unheard
+        self._skip_locked = skip_locked
+        self._on_unacknowledged = on_unacknowledged
         self._observer = observer
         self._availability = database.availability
-        self._worker = Worker(database, reconnect_timeout=reconnect_timeout, lock_wait=LOCK_WAIT)
-        self._wary_until = 0.0
+        self._runner = TransactionRunner(database, reconnect_timeout=reconnect_timeout, lock_wait=LOCK_WAIT)
+        self._skips_locked_until = 0.0
         self._warnings = 0
 
     def close(self) -> None:
         """Releases the connection."""
-        self._worker.close()
+        self._runner.close()
 
     @contextlib.contextmanager
-    def beware(self) -> Iterator[None]:
+    def avoid_lock_waits(self) -> Iterator[None]:
         """Makes the lane request locks without waiting: another transaction is about to hold some for long."""
         self._warnings += 1
         try:
@@ -102,9 +102,9 @@ class BatchRunner(Generic[Item, Outcome]):
             self._warnings -= 1
 
     @property
-    def is_wary(self) -> bool:
+    def skips_locked(self) -> bool:
         """Whether it requests locks without waiting."""
-        return self._warnings > 0 or time.monotonic() < self._wary_until
+        return self._warnings > 0 or time.monotonic() < self._skips_locked_until
 
     def run(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
         """Runs a batch; returns one outcome each, in order.
@@ -131,7 +131,7 @@ class BatchRunner(Generic[Item, Outcome]):
         items = pieces[0] if len(pieces) == 1 else [item for piece in pieces for item in piece]
         try:
             return self._transact(items)
-        except RowsHeld:
+        except RowsLocked:
             return self._run_apart(pieces)
         except StorageUnavailable:
             raise
@@ -153,27 +153,27 @@ class BatchRunner(Generic[Item, Outcome]):
 
     def _transact(self, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         redo = self._redo
-        may_turn_wary = self._wary is not None and not self.is_wary
+        may_skip_locked = self._skip_locked is not None and not self.skips_locked
         in_doubt: list[list[Outcome | BrokerError]] = []
         try:
-            return self._worker.transact(
+            return self._runner.transact(
                 lambda session: self._work_on(session, items),
                 redo=(lambda session, before: redo(session, items, before)) if redo else None,
-                lock_waits=2 if may_turn_wary else 1,
+                lock_waits=2 if may_skip_locked else 1,
                 in_doubt=in_doubt,
             )
         except Exception as error:
             if redo is None or not in_doubt:
                 raise
             # It may have taken effect, or may still do so. Running it again separately would return as if it had not.
-            self._unheard(in_doubt[0])
+            self._on_unacknowledged(in_doubt[0])
             raise StorageUnavailable(
                 "The database did not say whether this took effect; nothing was acknowledged, try again."
             ) from error
 
     def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
-        if self._wary is not None and self.is_wary:
-            return self._wary(session, items)
+        if self._skip_locked is not None and self.skips_locked:
+            return self._skip_locked(session, items)
         return self._noticing_waits(lambda: self._work(session, items))
 
     def _noticing_waits(self, run: Callable[[], list[Outcome | BrokerError]]) -> list[Outcome | BrokerError]:
@@ -184,8 +184,8 @@ class BatchRunner(Generic[Item, Outcome]):
                 raise
             raise StartOver(lambda session: self._noticing_waits(lambda: again(session))) from None
         except Exception as error:
-            if waited_in_vain(error):
-                self._wary_until = time.monotonic() + WARY_FOR
+            if is_lock_timeout(error):
+                self._skips_locked_until = time.monotonic() + SKIP_LOCKED_FOR
             raise
 
     def _run_apart(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
@@ -196,11 +196,11 @@ class BatchRunner(Generic[Item, Outcome]):
             if len(pieces) == 1:
                 outcomes += self._run_in_order(piece, waited=True)
             elif time.monotonic() > until:
-                outcomes += [RowsHeld(HELD) for _ in piece]
+                outcomes += [RowsLocked(HELD) for _ in piece]
             else:
                 try:
                     outcomes += self._transact(piece)
-                except RowsHeld:
+                except RowsLocked:
                     outcomes += self._run_in_order(piece, waited=True)
                 except StorageUnavailable as error:
                     outcomes += [error.as_outcome()] * len(piece)
@@ -216,12 +216,12 @@ class BatchRunner(Generic[Item, Outcome]):
         outcomes: list[Outcome | BrokerError] = []
         for item in () if waited and len(piece) == 1 else piece:
             outcome = self._run_alone(item)
-            if isinstance(outcome, RowsHeld):
+            if isinstance(outcome, RowsLocked):
                 break
             outcomes.append(outcome)
             if isinstance(outcome, StorageUnavailable):
                 return outcomes + [outcome] * (len(piece) - len(outcomes))
-        return outcomes + [RowsHeld(HELD, waited=True) for _ in piece[len(outcomes) :]]
+        return outcomes + [RowsLocked(HELD, waited=True) for _ in piece[len(outcomes) :]]
 
     def _run_alone(self, item: Item) -> Outcome | BrokerError:
         try:

@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from broker.errors import BrokerError, Overloaded, RowsHeld, StorageUnavailable
+from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.storage.engine.batches import BatchRunner
-from broker.storage.engine.worker import SHORTEST_TIMEOUT
+from broker.storage.engine.transaction_runner import SHORTEST_TIMEOUT
 
 if TYPE_CHECKING:
     import contextlib
@@ -78,7 +78,7 @@ class _Waiting(Generic[Item, Outcome]):
 
 
 def _answer(answer: asyncio.Future[list[Outcome | BrokerError]], outcomes: list[Outcome | BrokerError]) -> None:
-    held = [outcome for outcome in outcomes if isinstance(outcome, RowsHeld)]
+    held = [outcome for outcome in outcomes if isinstance(outcome, RowsLocked)]
     if held and len(held) == len(outcomes):
         answer.set_exception(held[0])
     else:
@@ -96,8 +96,8 @@ class Lane(Generic[Item, Outcome]):
         *,
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]]
         | None = None,
-        wary: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
-        unheard: Callable[[Sequence[Outcome | BrokerError]], None] | None = None,
+        skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        on_unacknowledged: Callable[[Sequence[Outcome | BrokerError]], None] | None = None,
         size_of: Callable[[Item], int] | None = None,
         config: LaneConfig | None = None,
     ) -> None:
@@ -108,15 +108,15 @@ class Lane(Generic[Item, Outcome]):
             database: source of the lane's connection.
             work: called in the lane's thread.
             redo: used instead of `work` after a COMMIT without an answer; also gets the results of the run in doubt.
-            wary: used instead of `work` while other sessions hold rows for long; it avoids waiting for them, and
-                returns RowsHeld for items that have to wait.
-            unheard: called, on the event loop, with work that took effect, or may have, although its callers got an
-                unavailable error.
+            skip_locked: replaces `work` while other sessions keep rows locked for long; it avoids waiting for them, and
+                answers RowsLocked for items that have to wait.
+            on_unacknowledged: called on the event loop with outcomes that took effect, or may have, though their
+                callers already got an error because the database did not answer.
             size_of: bytes of an item; 0 for all when not given.
             config: bounds.
         """
         self._name = name
-        self._unheard = unheard
+        self._on_unacknowledged = on_unacknowledged
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done_at = 0.0
         self._size_of = size_of
@@ -126,8 +126,8 @@ class Lane(Generic[Item, Outcome]):
             database,
             work,
             redo=redo,
-            wary=wary,
-            unheard=self._tell_unheard,
+            skip_locked=skip_locked,
+            on_unacknowledged=self._report_unacknowledged,
             reconnect_timeout=self._config.reconnect_timeout,
             observer=self._config.observer,
         )
@@ -178,13 +178,13 @@ class Lane(Generic[Item, Outcome]):
         await asyncio.get_running_loop().run_in_executor(self._executor, self._runner.close)
         self._executor.shutdown()
 
-    def beware(self) -> contextlib.AbstractContextManager[None]:
+    def avoid_lock_waits(self) -> contextlib.AbstractContextManager[None]:
         """Makes the lane request locks without waiting: another transaction is about to hold some for long."""
-        return self._runner.beware()
+        return self._runner.avoid_lock_waits()
 
-    def _tell_unheard(self, outcomes: Sequence[Outcome | BrokerError]) -> None:
-        if self._unheard is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._unheard, outcomes)
+    def _report_unacknowledged(self, outcomes: Sequence[Outcome | BrokerError]) -> None:
+        if self._on_unacknowledged is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._on_unacknowledged, outcomes)
 
     def _start_batch(self) -> None:
         batch: list[_Waiting[Item, Outcome]] = []
@@ -228,8 +228,8 @@ class Lane(Generic[Item, Outcome]):
         for entry in batch:
             end = start + len(entry.items)
             if entry.answer.done():
-                if error is None and self._unheard is not None:
-                    self._unheard(done.result()[start:end])
+                if error is None and self._on_unacknowledged is not None:
+                    self._on_unacknowledged(done.result()[start:end])
             elif error is not None:
                 entry.answer.set_exception(error)
             else:
@@ -238,11 +238,11 @@ class Lane(Generic[Item, Outcome]):
 
     def _answer_or_hold(self, entry: _Waiting[Item, Outcome], outcomes: list[Outcome | BrokerError]) -> None:
         """Completes an entry, unless some of its items are locked out: those are retried."""
-        held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsHeld)]
+        held = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, RowsLocked)]
         if not held and entry.outcomes is None:
             entry.answer.set_result(outcomes)
             return
-        apart = any(outcome.waited for outcome in outcomes if isinstance(outcome, RowsHeld))
+        apart = any(outcome.waited for outcome in outcomes if isinstance(outcome, RowsLocked))
         pause = PAUSE_IF_WAITED if apart else PAUSE_IF_HELD
         places = entry.places or range(len(outcomes))
         if entry.outcomes is None:

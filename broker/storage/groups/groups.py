@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
-from broker.domain.retry import dead_letter_topic
 from broker.errors import AlreadyExists, NotFound, Refused
 from broker.storage.catalog.topics import create_topic
 

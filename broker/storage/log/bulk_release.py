@@ -112,5 +112,5 @@ def release(
     if (copied, gone) != (count, count):
         raise RuntimeError(f"released {copied} and dropped {gone} of {count} half messages of an epoch")
     for topic_id, queue_id in queue_of.items():
-        done.heads[topic_id, queue_id] = following[queue_id]
+        done.end_offsets[topic_id, queue_id] = following[queue_id]
     return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from broker.domain.place import Place
     from broker.domain.topic import Topic
-    from broker.errors import RowsHeld
+    from broker.errors import RowsLocked
     from broker.ports.log import SendWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
@@ -62,7 +62,7 @@ def send(
 
     Resent ids return their original place; other content under such an id is refused, and so is the id of a transaction
     that is pending or rolled back. If another message owns a dedup_key, the outcome has that one's place. With `free`,
-    no queue is waited for: messages whose queues are locked by other sessions get RowsHeld.
+    no queue is waited for: messages whose queues are locked by other sessions get RowsLocked.
     """
     # Messages for the log detect a deleted topic by the missing row of the queue.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
@@ -113,10 +113,10 @@ def send(
 
 def _choose_queues(
     work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, rotation: int, free: FreeQueues | None
-) -> tuple[dict[bytes, int], dict[bytes, RowsHeld]]:
+) -> tuple[dict[bytes, int], dict[bytes, RowsLocked]]:
     """Queues of the messages that go into the log at once; and the messages whose suitable queues are all locked."""
     queues: dict[bytes, int] = {}
-    waiting: dict[bytes, RowsHeld] = {}
+    waiting: dict[bytes, RowsLocked] = {}
     for item in work:
         if item.message.deliver_at is not None and item.message.deliver_at > now:
             continue

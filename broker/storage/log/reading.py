@@ -178,7 +178,7 @@ def _deleted(topic: Topic) -> NotFound:
     return NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
 
 
-def queue_heads(session: Session) -> dict[Queue, int]:
+def end_offsets(session: Session) -> dict[Queue, int]:
     """The end of each queue, without those of deleted topics. Reads the small table `queue`."""
     found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue WHERE deleted_at IS NULL")
-    return {(topic_id, queue_id): head for topic_id, queue_id, head in found}
+    return {(topic_id, queue_id): end for topic_id, queue_id, end in found}

@@ -16,7 +16,7 @@ from broker.errors import NotFound
 from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
 from broker.storage.engine.statements import Statement, marks
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import keys
 from broker.storage.log.log import take_offsets
 from broker.storage.log.release import INTO_LOG
@@ -235,10 +235,10 @@ def _move(
         session.execute_all(
             session.update_each("op_record", "transaction_id", "released", _released(session, kept, placed))
         )
-    heads: dict[tuple[int, int], int] = {}
+    end_offsets: dict[tuple[int, int], int] = {}
     for message, (queue_id, offset) in zip(kept, placed, strict=True):
-        heads[message.topic_id, queue_id] = offset + 1
-    return Moved(len(kept), len(due) - len(kept), heads, answers[-1].rows[0][0])
+        end_offsets[message.topic_id, queue_id] = offset + 1
+    return Moved(len(kept), len(due) - len(kept), end_offsets, answers[-1].rows[0][0])
 
 
 def _place(

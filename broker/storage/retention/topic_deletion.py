@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from broker.errors import NotFound, Refused
 from broker.storage.delivery.leases import drop_of_groups
 from broker.storage.engine.statements import marks
-from broker.storage.engine.worker import Worker
-from broker.storage.retention.trimming import CHUNK, drop_head, head_of
+from broker.storage.engine.transaction_runner import TransactionRunner
+from broker.storage.retention.trimming import CHUNK, drop_oldest, oldest_messages
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -84,9 +84,9 @@ def sweep(session: Session, topic_id: int) -> bool:
     )
     if queue is not None:
         queue_id, first = queue
-        head = head_of(session, queue_id, first, CHUNK)
+        head = oldest_messages(session, queue_id, first, CHUNK)
         if head:
-            drop_head(session, topic_id, queue_id, first, head)
+            drop_oldest(session, topic_id, queue_id, first, head)
             return True
         session.run("DELETE FROM queue WHERE queue_id = ?", (queue_id,))
         return True
@@ -106,12 +106,12 @@ def sweep(session: Session, topic_id: int) -> bool:
 
 def sweep_all(database: Database) -> None:
     """Deletes all data of deleted topics, when no broker does so any more."""
-    worker = Worker(database, reconnect_timeout=RECONNECT_TIMEOUT, awaited=False)
+    runner = TransactionRunner(database, reconnect_timeout=RECONNECT_TIMEOUT, awaited=False)
     try:
-        while worker.transact(_sweep_one):
+        while runner.transact(_sweep_one):
             pass
     finally:
-        worker.close()
+        runner.close()
 
 
 def _sweep_one(session: Session) -> bool:

@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.storage.engine.statements import Statement
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.groups.progress import first_unread
 from broker.storage.log import keys
 
@@ -21,7 +21,7 @@ CHUNK = 1000
 _LEAST_OF_QUEUE = 16
 
 
-def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
+def take_maintenance_lock(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
     """Whether it is this broker's turn for a task; it keeps the turn for `hold` microseconds."""
     session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
     # The row count is not usable: MySQL does not count a row with an unchanged value.
@@ -32,7 +32,7 @@ def take_turn(session: Session, task: str, broker_id: str, now: int, hold: int) 
     return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
 
 
-class Head(NamedTuple):
+class OldMessage(NamedTuple):
     """A message at the head of a queue, without its content."""
 
     offset: int
@@ -41,23 +41,23 @@ class Head(NamedTuple):
     message_keys: str | None
 
 
-def head_of(session: Session, queue_id: int, first: int, limit: int) -> list[Head]:
+def oldest_messages(session: Session, queue_id: int, first: int, limit: int) -> list[OldMessage]:
     """The first messages of a queue. Range of the primary key, from the saved lower bound on."""
     found = session.fetch(
         "SELECT log_offset, stored_at, size, message_keys FROM message WHERE queue_id = ? AND log_offset >= ?"
         " ORDER BY log_offset LIMIT ?",
         (queue_id, first, limit),
     )
-    return [Head(*row) for row in found]
+    return [OldMessage(*row) for row in found]
 
 
-def _unless_unread(session: Session, queue_id: int, messages: list[Head]) -> list[Head]:
+def _unless_unread(session: Session, queue_id: int, messages: list[OldMessage]) -> list[OldMessage]:
     """The first messages of a queue that no group needs to keep."""
     unread = first_unread(session, queue_id)
     return messages if unread is None else [message for message in messages if message.offset < unread]
 
 
-def drop_head(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[Head]) -> None:
+def drop_oldest(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[OldMessage]) -> None:
     """Deletes the messages from the queue's lower bound `first` on, with their keys and records.
 
     Raises:
@@ -89,12 +89,14 @@ def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
         return 0
     bound = now - topic.retention
     expired = list(
-        itertools.takewhile(lambda message: message.stored_at <= bound, head_of(session, queue_id, row[0], CHUNK))
+        itertools.takewhile(
+            lambda message: message.stored_at <= bound, oldest_messages(session, queue_id, row[0], CHUNK)
+        )
     )
     if expired:
         expired = _unless_unread(session, queue_id, expired)
     if expired:
-        drop_head(session, topic.topic_id, queue_id, row[0], expired)
+        drop_oldest(session, topic.topic_id, queue_id, row[0], expired)
     return len(expired)
 
 
@@ -110,10 +112,10 @@ def trim_topic(session: Session, topic: Topic) -> int:
     limit = max(_LEAST_OF_QUEUE, CHUNK // len(queues))
     first = {queue_id: low for queue_id, low, stored in queues if stored}
     heads = {
-        queue_id: _unless_unread(session, queue_id, head_of(session, queue_id, low, limit))
+        queue_id: _unless_unread(session, queue_id, oldest_messages(session, queue_id, low, limit))
         for queue_id, low in first.items()
     }
-    dropped: dict[int, list[Head]] = {}
+    dropped: dict[int, list[OldMessage]] = {}
     oldest = [(head[0].stored_at, queue_id) for queue_id, head in heads.items() if head]
     heapq.heapify(oldest)
     while oldest and excess > 0:
@@ -127,7 +129,7 @@ def trim_topic(session: Session, topic: Topic) -> int:
         elif len(own) == limit:
             break  # Later messages of this queue were not read, and may be older than the other queues' heads.
     for queue_id in sorted(dropped):
-        drop_head(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id])
+        drop_oldest(session, topic.topic_id, queue_id, first[queue_id], dropped[queue_id])
     return sum(map(len, dropped.values()))
 
 

@@ -14,7 +14,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.ports.epochs import EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import bulk_release
 from broker.storage.transactions import halves
 from broker.storage.transactions.verdicts import decide_all
@@ -295,7 +295,7 @@ def _count(outcome: TransactionOutcome, done: EpochCommitted, directory: Directo
         queue_id, offset = place
         if (found := directory.of_queue(session, queue_id)) is not None:
             queue: Queue = (found[0].topic_id, queue_id)
-            done.heads[queue] = max(offset + 1, done.heads.get(queue, 0))
+            done.end_offsets[queue] = max(offset + 1, done.end_offsets.get(queue, 0))
 
 
 def _in_log(places: Iterable[Place]) -> Iterable[tuple[int, int]]:

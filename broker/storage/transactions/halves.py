@@ -19,7 +19,7 @@ from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound,
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
 from broker.storage.engine.statements import Answer, Statement, rows_of, selection
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import deduplication
 from broker.storage.tables import rows
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
-from broker.errors import BrokerError, NotFound, Refused, RowsHeld, VerdictConflict
+from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictConflict
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
-from broker.storage.engine.worker import StartOver
+from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import deduplication
 from broker.storage.log.release import HALF_COLUMNS, HalfRow, take_places
 from broker.storage.tables import rows
@@ -60,7 +60,8 @@ def decide(
     """Records verdicts, releases and drops half messages; returns one outcome per item, in order.
 
     With `free`, no queue is waited for: transactions with messages whose queues are locked by other sessions get
-    RowsHeld. So do, at any time, those beyond the size of one database transaction: they are processed in the next one.
+    RowsLocked. So do, at any time, those beyond the size of one database transaction: they are processed in the next
+    one.
 
     Args:
         session: a transaction.
@@ -108,8 +109,8 @@ def decide_all(
 _CAME_MEANWHILE = "an op record came while its half messages were locked; the database transaction is undone"
 
 
-def _too_much() -> RowsHeld:
-    return RowsHeld("There is too much to be decided at once; nothing of this was acknowledged, try again.")
+def _too_much() -> RowsLocked:
+    return RowsLocked("There is too much to be decided at once; nothing of this was acknowledged, try again.")
 
 
 def _decide(
@@ -296,11 +297,11 @@ def _without_queue(
     directory: Directory,
     rotation: int,
     free: FreeQueues,
-) -> dict[bytes, RowsHeld]:
+) -> dict[bytes, RowsLocked]:
     """Transactions to be committed with a message whose queues are all locked by other sessions."""
     committing = sorted({item.transaction_id for item in work if item.commit} & pending.keys())
     topics = directory.by_ids(session, {half.topic_id for i in committing for half in pending[i].halves})
-    waiting: dict[bytes, RowsHeld] = {}
+    waiting: dict[bytes, RowsLocked] = {}
     for transaction_id in committing:
         for half in pending[transaction_id].halves:
             topic = topics.get(half.topic_id)

@@ -107,7 +107,7 @@ class Reader:
 
     def takeable(self, now: int) -> list[Entry]:
         """What a consumer with room for it must get."""
-        heads: dict[str, Entry] = {}
+        end_offsets: dict[str, Entry] = {}
         loose = []
         for entry in self.entries():
             if not entry.open:
@@ -115,8 +115,8 @@ class Reader:
             if entry.message_group is None:
                 loose.append(entry)
             else:
-                heads.setdefault(entry.message_group, entry)
-        return [entry for entry in [*loose, *heads.values()] if entry.available_at <= now]
+                end_offsets.setdefault(entry.message_group, entry)
+        return [entry for entry in [*loose, *end_offsets.values()] if entry.available_at <= now]
 
     def cut_off(self, receipts: set[tuple[int, int] | None]) -> None:
         """Of a lease that was split the rest goes on under its name; what was handled before the rest left it."""

@@ -111,3 +111,30 @@ def test_checks_are_told(recorder: Recorder) -> None:
         producer.send_in_transaction(Message("orders", "x"))
         assert recorder.until("sent", lambda sent: True)[1] == "shop-1"
         assert recorder.until("answered", lambda answered: True) == ("COMMIT",)
+
+
+class Failing(Recorder):
+    """Raises wherever it is called."""
+
+    __slots__ = ()
+
+    def _note(self, kind: str, *what: Any) -> None:
+        super()._note(kind, *what)
+        raise ZeroDivisionError(kind)
+
+
+def test_what_an_observer_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    failing = Failing()
+    with (
+        EmbeddedBroker(observer=failing, first_check=0.1, check_interval=0.2) as broker,
+        TransactionProducer(broker.endpoint, "shop", Commits()) as producer,
+        Consumer(broker.endpoint, "shipping", ["orders", "payments"]) as consumer,
+    ):
+        assert producer.send("payments", "sent").offset == 0
+        producer.send_in_transaction(Message("orders", "checked"))
+        producer.send("payments", "later", delay=0.2)
+        assert {consumer.receive(timeout=ENOUGH)[0].text for _ in range(3)} == {"sent", "checked", "later"}
+    assert {"call", "batch", "round", "sent", "answered"} <= failing.told.keys()
+    lines = [record for record in caplog.records if record.name == "halfmq.observer"]
+    assert len(lines) == 1, "one a minute"
+    assert lines[0].exc_info is not None

@@ -29,9 +29,9 @@ def failure_of(error: BaseException) -> Failure:
     return Failure.LOST if lost else Failure.OTHER
 
 
-def waited_in_vain(error: BaseException) -> bool:
+def is_lock_timeout(error: BaseException) -> bool:
     """Whether a wait for another session's row lock timed out."""
-    return any(dialect.waited_in_vain(error) for dialect in DIALECTS.values())
+    return any(dialect.is_lock_timeout(error) for dialect in DIALECTS.values())
 
 
 def is_database_error(error: BaseException) -> bool:

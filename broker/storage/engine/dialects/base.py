@@ -221,7 +221,7 @@ class Dialect(ABC):
     def failure_of(self, error: BaseException) -> Failure | None:
         """Classifies an error of this database's driver; None for other errors."""
 
-    def waited_in_vain(self, error: BaseException) -> bool:
+    def is_lock_timeout(self, error: BaseException) -> bool:
         """Whether another session kept a row locked for longer than one waits."""
         del error
         return False

@@ -279,7 +279,7 @@ class Server(Dialect):
             return Failure.LOST
         return _FAILURES.get(code, Failure.OTHER)
 
-    def waited_in_vain(self, error: BaseException) -> bool:
+    def is_lock_timeout(self, error: BaseException) -> bool:
         """By the server's number of the error."""
         return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LOCK_WAITS
 

@@ -79,8 +79,13 @@ class SQLite(Dialect):
         return int(answer.rows[0][0])
 
     def begin(self, session: Session, *, write: bool) -> None:
-        """Starts a transaction; a writing one waits for the lock here."""
-        session.cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        """Starts a writing transaction, which waits for others here; reads see the latest state at each statement.
+
+        So do reads on a server (READ COMMITTED). A snapshot of several statements could be older than a change that a
+        cache was already cleared for.
+        """
+        if write:
+            session.cursor.execute("BEGIN IMMEDIATE")
 
     def commit(self, session: Session) -> None:
         """Commits, where there is a transaction."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from broker.domain.check_policy import SECOND, CheckPolicy
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.retry import (
     DEFAULT_MAX_ATTEMPTS,
     HOUR,
     MINUTE,
     ROCKETMQ_DELAYS,
     RetryPolicy,
-    dead_letter_topic,
 )
 from broker.errors import ConfigurationError
 

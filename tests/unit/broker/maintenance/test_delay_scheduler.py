@@ -53,7 +53,7 @@ async def asked_within(store: FakeStore, seconds: float) -> bool:
 async def test_moves_until_nothing_is_due_and_wakes_who_waits() -> None:
     clock, wakeups = Clock(), Wakeups()
     now = clock.now()
-    store = FakeStore(Moved(2, heads={(1, 7): 2}, next_due=now), Moved(1, heads={(2, 8): 5}), Moved())
+    store = FakeStore(Moved(2, end_offsets={(1, 7): 2}, next_due=now), Moved(1, end_offsets={(2, 8): 5}), Moved())
     scheduler = DelayScheduler(store, wakeups, clock)
     with wakeups.listen([1]) as one, wakeups.listen([2]) as two, wakeups.listen([3]) as three:
         await scheduler.run_once()

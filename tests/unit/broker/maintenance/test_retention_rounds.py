@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from broker.domain.check_policy import CheckPolicy
-from broker.errors import RowsHeld, StorageRejected, StorageUnavailable
+from broker.errors import RowsLocked, StorageRejected, StorageUnavailable
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.producing.check_sessions import CheckSessions
 
-FAILURES = [RowsHeld("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
+FAILURES = [RowsLocked("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
 
 
 class FakeStore:
@@ -30,7 +30,7 @@ class FakeStore:
             raise self.failing[what]
         return 0
 
-    async def take_turn(self, task: str, hold: int) -> bool:
+    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
         return True
 
     async def list_topics(self, after: str, limit: int) -> list[Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker import errors
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.ids import parse_id
-from broker.domain.retry import dead_letter_topic
 from broker.errors import ConfigurationError
 from broker.rocketmq.codes import OK, BadRequest, Unauthorized, Unsupported, code_of, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
@@ -146,7 +146,7 @@ CODES = [
     (errors.AlreadyExists("x", reason="MESSAGE_ID_REUSED"), Code.PRECONDITION_FAILED),
     (errors.Overloaded("x", retry_after=1.0), Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
-    (errors.RowsHeld("x"), Code.HA_NOT_AVAILABLE),
+    (errors.RowsLocked("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.BrokerError("x", reason="NEW"), Code.INTERNAL_SERVER_ERROR),
     (BadRequest("x", Code.ILLEGAL_ACCESS_POINT, "endpoints"), Code.ILLEGAL_ACCESS_POINT),

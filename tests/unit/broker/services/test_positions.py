@@ -12,20 +12,20 @@ async def test_a_place_in_the_log() -> None:
     released = Released()
     position = await Positions(names).of((11, 5), "id", released)
     assert (position.topic, position.queue_no, position.offset, position.message_id) == ("orders", 1, 5, "id")
-    assert released.heads == {(1, 11): 6}
+    assert released.end_offsets == {(1, 11): 6}
 
 
 async def test_heads_grow_with_the_largest_offset() -> None:
     released = Released()
     for offset in (4, 6, 5):
         released.add(1, 10, offset)
-    assert released.heads == {(1, 10): 7}
+    assert released.end_offsets == {(1, 10): 7}
 
 
 async def test_a_scheduled_message_tells_its_time() -> None:
     released = Released()
     position = await Positions(FakeNames("orders")).of(Scheduled(99, 1), "id", released)
-    assert (position.topic, position.scheduled_at, released.next_due, released.heads) == ("orders", 99, 99, {})
+    assert (position.topic, position.scheduled_at, released.next_due, released.end_offsets) == ("orders", 99, 99, {})
 
 
 async def test_the_earliest_of_the_times_counts() -> None:
@@ -44,7 +44,7 @@ async def test_a_recalled_message_tells_when() -> None:
 async def test_a_place_in_a_topic_that_was_deleted_has_no_topic() -> None:
     released = Released()
     position = await Positions(FakeNames()).of((11, 5), "id", released)
-    assert (position.topic, position.offset, released.heads) == ("", 5, {})
+    assert (position.topic, position.offset, released.end_offsets) == ("", 5, {})
 
 
 async def test_messages_of_a_transaction_have_identities_of_their_own() -> None:

@@ -10,7 +10,7 @@ from broker.domain.message import Message
 from broker.errors import InvalidArgument, NotFound, Refused
 from broker.ports.epochs import Epoch, EpochCommitted, SinkState, SinkWork
 from broker.services.producing.epochs import MAX_ATTEMPTS, EpochService
-from broker.services.producing.intake import Intake
+from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from unit.broker.services.fakes import FakeClock, FakeNames
 
@@ -34,7 +34,7 @@ class Store:
         return self.answers.pop(0)
 
     async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
-        return EpochCommitted(already=False, messages=sum(attempts.values()), heads={(1, 10): 5})
+        return EpochCommitted(already=False, messages=sum(attempts.values()), end_offsets={(1, 10): 5})
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         return epoch.number < 3
@@ -48,7 +48,7 @@ class Store:
 
 def service(store: Store, names: FakeNames | None = None, wakeups: Wakeups | None = None) -> EpochService:
     catalog = (names or FakeNames("orders")).catalog()
-    return EpochService(store, catalog, Intake(catalog, FakeClock()), wakeups or Wakeups())
+    return EpochService(store, catalog, MessageValidator(catalog, FakeClock()), wakeups or Wakeups())
 
 
 async def test_nobody_is_asked_about_half_messages_of_an_epoch() -> None:

@@ -8,8 +8,8 @@ from broker.domain.message import Message
 from broker.errors import InvalidArgument, NotFound, Overloaded, StorageUnavailable
 from broker.ports.log import Duplicate, RecallWork, SendWork
 from broker.services.positions import Positions
-from broker.services.producing.intake import Intake
 from broker.services.producing.sending import UNKNOWN_OFFSET, OrdinaryMessage, SendService, Sent
+from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from unit.broker.services.fakes import FakeClock, FakeNames
 
@@ -49,8 +49,8 @@ class World:
         self.names = FakeNames(*topics)
         self.log = Log(self.names)
         self.wakeups = Wakeups()
-        intake = Intake(self.names.catalog(), FakeClock())
-        self.service = SendService(self.log, intake, Positions(self.names), self.wakeups)
+        validator = MessageValidator(self.names.catalog(), FakeClock())
+        self.service = SendService(self.log, validator, Positions(self.names), self.wakeups)
 
     async def send(self, *messages: OrdinaryMessage | BrokerError) -> list[Sent | BrokerError]:
         return await self.service.send(messages)

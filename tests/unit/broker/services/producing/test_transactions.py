@@ -11,8 +11,8 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, Refused
 from broker.ports.transactions import PrepareWork, TransactionOutcome, VerdictWork
 from broker.services.positions import Positions
-from broker.services.producing.intake import HalfTransaction, Intake
 from broker.services.producing.transactions import PlacedOutcome, TransactionService
+from broker.services.producing.validation import HalfTransaction, MessageValidator
 from broker.services.wakeups import Wakeups
 from unit.broker.services.fakes import FakeClock, FakeNames
 
@@ -55,7 +55,7 @@ class World:
         self.wakeups.on_scheduled = self.due.append
         catalog = self.names.catalog()
         self.service = TransactionService(
-            self.store, catalog, Intake(catalog, FakeClock(), Limits()), Positions(self.names), self.wakeups
+            self.store, catalog, MessageValidator(catalog, FakeClock(), Limits()), Positions(self.names), self.wakeups
         )
 
 

@@ -91,3 +91,22 @@ def test_what_was_read_before_a_change_and_came_after_it_is_not_remembered(
 
 def test_a_queue_that_is_not_there(directory: Directory, tables: Any) -> None:
     assert directory.of_queue(tables, 99) is None
+
+
+@pytest.mark.parametrize("drop", [lambda d: d.forget_names([]), lambda d: d.forget_ids(iter(()))], ids=["names", "ids"])
+def test_forgetting_no_topic_leaves_what_is_being_read(
+    directory: Directory, tables: Any, drop: Callable[[Directory], None]
+) -> None:
+    tables.meanwhile = lambda: drop(directory)
+    assert directory.by_name(tables, "orders") == directory.peek("orders") is not None
+
+
+@pytest.mark.parametrize(
+    "drop", [lambda d: d.forget_names(["orders"]), lambda d: d.forget_ids([7])], ids=["name", "id"]
+)
+def test_forgetting_one_that_is_not_cached_yet_counts(
+    directory: Directory, tables: Any, drop: Callable[[Directory], None]
+) -> None:
+    tables.meanwhile = lambda: drop(directory)
+    assert directory.by_name(tables, "orders") is not None
+    assert directory.peek("orders") is None

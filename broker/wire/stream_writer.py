@@ -25,7 +25,7 @@ class Heartbeat(Generic[Response]):
     response: Response
 
 
-class Outbox(Generic[Response]):
+class StreamWriter(Generic[Response]):
     """Collects the responses of tasks for the single generator that writes them.
 
     A writer waits until its response was written, so a client that does not read blocks only its own stream, and at

@@ -24,7 +24,7 @@ class _Party:
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
-class Turns:
+class FairSemaphore:
     """Fair turns for parties identified by a key, so that a busy party does not block others.
 
     A returning party starts at the minimum of the others, so that parties cannot accumulate unused turns.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from broker.wire.outbox import Outbox
+from broker.wire.stream_writer import StreamWriter
 
 
 class Stream:
     """A stream of one response, and whether it was given back; the client ends it when `leave` is set."""
 
     def __init__(self) -> None:
-        self.outbox: Outbox[str] = Outbox()
+        self.writer: StreamWriter[str] = StreamWriter()
         self.leave = asyncio.Event()
         self.given_back = False
 
@@ -20,7 +20,7 @@ class Stream:
         async def give_back() -> None:
             self.given_back = True
 
-        await self.outbox.write("message", give_back)
+        await self.writer.write("message", give_back)
 
     async def listen(self) -> None:
         await self.leave.wait()
@@ -28,7 +28,7 @@ class Stream:
 
 async def test_what_was_taken_is_not_given_back_although_the_client_leaves_at_once() -> None:
     stream = Stream()
-    async with aclosing(stream.outbox.run(stream.write(), stream.listen())) as responses:
+    async with aclosing(stream.writer.run(stream.write(), stream.listen())) as responses:
         assert await anext(responses) == "message"
         # The transport has it, and the client was quicker than the next turn of the writer.
         stream.leave.set()
@@ -40,6 +40,6 @@ async def test_what_was_taken_is_not_given_back_although_the_client_leaves_at_on
 
 async def test_what_was_not_taken_is_given_back() -> None:
     stream = Stream()
-    async with aclosing(stream.outbox.run(stream.write(), stream.listen())) as responses:
+    async with aclosing(stream.writer.run(stream.write(), stream.listen())) as responses:
         assert await anext(responses) == "message"
     assert stream.given_back

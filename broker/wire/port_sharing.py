@@ -40,7 +40,7 @@ class Ports:
     plain: int
 
 
-class Front:
+class SharedPort:
     """Listens on the broker's address, in a thread with its own loop, independent of the broker's load."""
 
     def __init__(self, host: str, port: int, ports: Ports) -> None:

@@ -22,7 +22,7 @@ _CONNECTIONS = 4
 """Number of connections with unread answers that use up the budget."""
 
 
-class Answers:
+class ResponseBudget:
     """Bytes of answers that their clients have not read."""
 
     def __init__(self, most: int) -> None:

@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from broker.errors import InvalidArgument, Overloaded
-from broker.wire.arrivals import Arrivals
 from broker.wire.budget import SMALL, Budget, Share
 from broker.wire.decoding import decoded
+from broker.wire.request_receiver import RequestReceiver
 from halfmq.v1 import producer_pb2
 from halfmq.v1.message_pb2 import Message
 
@@ -39,8 +39,8 @@ class Context:
         raise ended
 
 
-def waiting(arrivals: Arrivals, context: Context, *, counted: bool = True) -> asyncio.Task[Any]:
-    return asyncio.create_task(arrivals.next(context, counted=counted))
+def waiting(receiver: RequestReceiver, context: Context, *, counted: bool = True) -> asyncio.Task[Any]:
+    return asyncio.create_task(receiver.next(context, counted=counted))
 
 
 async def until(condition: Any) -> None:
@@ -53,21 +53,21 @@ async def test_what_arrives_at_once_takes_nothing() -> None:
     budget = Budget(LARGEST)
     context = Context()
     context.request.set_result(b"here")
-    assert await Arrivals(budget, LARGEST).next(context) == b"here"
+    assert await RequestReceiver(budget, LARGEST).next(context) == b"here"
     assert budget.taken == 0
 
 
 async def test_the_end_of_requests_is_none() -> None:
     context = Context()
     context.request.set_result(grpc.aio.EOF)
-    assert await Arrivals(Budget(LARGEST), LARGEST).next(context) is None
+    assert await RequestReceiver(Budget(LARGEST), LARGEST).next(context) is None
 
 
 async def test_what_is_slow_counts_as_the_largest_and_more_of_it_is_refused() -> None:
     budget = Budget(4 * LARGEST)
-    arrivals = Arrivals(budget, LARGEST, pause=PAUSE, fair=1 << 30, last=1 << 30)
+    receiver = RequestReceiver(budget, LARGEST, pause=PAUSE, fair=1 << 30, last=1 << 30)
     contexts = [Context() for _ in range(3)]
-    tasks = [waiting(arrivals, context) for context in contexts]
+    tasks = [waiting(receiver, context) for context in contexts]
     await until(tasks[2].done)
     assert budget.taken == 2 * LARGEST
     assert contexts[2].told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -81,11 +81,11 @@ async def test_what_is_slow_counts_as_the_largest_and_more_of_it_is_refused() ->
 
 async def test_what_was_slow_for_long_makes_room() -> None:
     budget = Budget(2 * LARGEST)
-    arrivals = Arrivals(budget, LARGEST, pause=PAUSE, fair=10, last=1 << 30)
+    receiver = RequestReceiver(budget, LARGEST, pause=PAUSE, fair=10, last=1 << 30)
     old, new = Context(), Context()
-    first = waiting(arrivals, old)
+    first = waiting(receiver, old)
     await until(lambda: budget.taken)
-    second = waiting(arrivals, new)
+    second = waiting(receiver, new)
     await until(first.done)
     assert old.told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert budget.taken == LARGEST
@@ -98,7 +98,7 @@ async def test_what_was_slow_for_long_makes_room() -> None:
 async def test_what_never_arrives_is_ended(counted: bool) -> None:
     budget = Budget(2 * LARGEST)
     context = Context()
-    task = waiting(Arrivals(budget, LARGEST, pause=PAUSE, last=20), context, counted=counted)
+    task = waiting(RequestReceiver(budget, LARGEST, pause=PAUSE, last=20), context, counted=counted)
     await until(task.done)
     assert "did not arrive within 0.02 s" in context.told[1]
     assert budget.taken == 0
@@ -189,7 +189,7 @@ async def test_what_comes_while_it_is_refused_is_not_taken() -> None:
         raise grpc.aio.AbortError
 
     context.abort = abort  # type: ignore[method-assign]
-    task = waiting(Arrivals(budget, LARGEST, pause=PAUSE, last=3), context)
+    task = waiting(RequestReceiver(budget, LARGEST, pause=PAUSE, last=3), context)
     with pytest.raises(Overloaded):
         await task
     assert context.told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -208,11 +208,11 @@ class _Counted(dict[Any, None]):
 
 async def test_refusing_one_does_not_look_at_all_others() -> None:
     """20,000 streams and 5000 calls that only began kept the broker from everybody else for seconds."""
-    arrivals = Arrivals(Budget(4 * LARGEST), LARGEST, pause=PAUSE, fair=1 << 30, last=1 << 30)
-    under_way = arrivals._under_way = _Counted()
-    streams = [waiting(arrivals, Context(), counted=False) for _ in range(20)]
+    receiver = RequestReceiver(Budget(4 * LARGEST), LARGEST, pause=PAUSE, fair=1 << 30, last=1 << 30)
+    under_way = receiver._under_way = _Counted()
+    streams = [waiting(receiver, Context(), counted=False) for _ in range(20)]
     contexts = [Context() for _ in range(200)]
-    calls = [waiting(arrivals, context) for context in contexts]
+    calls = [waiting(receiver, context) for context in contexts]
     await until(lambda: sum(call.done() for call in calls) == 198)
     assert under_way.times < 100
     for task in [*streams, *calls]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from broker.errors import RowsHeld, StorageUnavailable
-from broker.storage.engine.dialects import failure_of, is_database_error, waited_in_vain
+from broker.errors import RowsLocked, StorageUnavailable
+from broker.storage.engine.dialects import failure_of, is_database_error, is_lock_timeout
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.session import Session
 
@@ -60,7 +60,7 @@ def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> 
     raise RuntimeError("what the work builds upon changes faster than it can be looked at")
 
 
-class Worker:
+class TransactionRunner:
     """Runs work as database transactions on one persistent connection, in the calling thread."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Worker:
             in_doubt: called with the results of a COMMIT without an answer, for use when this fails.
 
         Raises:
-            RowsHeld: another session holds rows that are needed.
+            RowsLocked: another session holds rows that are needed.
             StorageUnavailable: the database could not be reached or written within the timeout.
             Exception: an exception of `work`, after a rollback.
         """
@@ -137,11 +137,11 @@ class Worker:
                 if not is_database_error(error) or failure in {Failure.DUPLICATE, Failure.OTHER}:
                     self._roll_back()
                     raise
-                waited += waited_in_vain(error)
+                waited += is_lock_timeout(error)
                 # A COMMIT in doubt may hold the rows itself; only here are its results known.
                 again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
                 if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:
-                    raise RowsHeld(HELD) from error
+                    raise RowsLocked(HELD) from error
                 if not again:
                     raise StorageUnavailable(
                         f"The database does not take this now ({failure.name.lower().replace('_', ' ')}); "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
-    from broker.ports.log import QueueHeads
+    from broker.ports.log import EndOffsetStore
     from broker.services.wakeups import Wakeups
 
 INTERVAL = 0.05
@@ -16,15 +16,15 @@ BUSY_INTERVAL = 0.01
 BUSY_FOR = 1.0
 
 
-class HeadWatcher(Loop):
+class EndOffsetWatcher(Loop):
     """Wakes the waiters of a topic when another broker has released messages to its queues.
 
     While they grow it polls more often: then low latency matters, and the polls are few compared with the messages.
     """
 
-    name = "head watcher"
+    name = "end offset watcher"
 
-    def __init__(self, store: QueueHeads, wakeups: Wakeups, interval: float = INTERVAL) -> None:
+    def __init__(self, store: EndOffsetStore, wakeups: Wakeups, interval: float = INTERVAL) -> None:
         """Takes the storage, the wake-ups, and the seconds between two polls."""
         super().__init__(interval)
         self._store = store
@@ -33,8 +33,8 @@ class HeadWatcher(Loop):
         self._grew_at = 0.0
 
     async def run_once(self) -> None:
-        """One poll of all queues' heads, if there are waiters."""
+        """One poll of all queues' end offsets, if there are waiters."""
         now = time.monotonic()
-        if self._wakeups.waiting and self._wakeups.grown_to(await self._store.queue_heads()):
+        if self._wakeups.waiting and self._wakeups.grown_to(await self._store.end_offsets()):
             self._grew_at = now
         self.interval = min(self._longest, BUSY_INTERVAL) if now - self._grew_at < BUSY_FOR else self._longest

@@ -8,7 +8,7 @@ import pytest
 
 from broker.storage.engine.connection import Database
 from broker.storage.engine.dialects.sqlite import IN_MEMORY
-from broker.storage.engine.worker import MOST_STARTS, StartOver, Worker
+from broker.storage.engine.transaction_runner import MOST_STARTS, StartOver, TransactionRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,8 @@ def database() -> Iterator[Database]:
 
 
 @pytest.fixture
-def worker(database: Database) -> Iterator[Worker]:
-    made = Worker(database, reconnect_timeout=1.0)
+def runner(database: Database) -> Iterator[TransactionRunner]:
+    made = TransactionRunner(database, reconnect_timeout=1.0)
     yield made
     made.close()
 
@@ -41,7 +41,7 @@ def notes(database: Database) -> list[Any]:
         database.release(session)
 
 
-def test_what_was_written_before_is_undone(database: Database, worker: Worker) -> None:
+def test_what_was_written_before_is_undone(database: Database, runner: TransactionRunner) -> None:
     def work(session: Session) -> str:
         session.run("INSERT INTO note VALUES ('first way')")
         raise StartOver(other)
@@ -50,11 +50,11 @@ def test_what_was_written_before_is_undone(database: Database, worker: Worker) -
         session.run("INSERT INTO note VALUES ('other way')")
         return "done"
 
-    assert worker.transact(work) == "done"
+    assert runner.transact(work) == "done"
     assert notes(database) == ["other way"]
 
 
-def test_the_same_work_again_where_nothing_else_is_named(database: Database, worker: Worker) -> None:
+def test_the_same_work_again_where_nothing_else_is_named(database: Database, runner: TransactionRunner) -> None:
     runs = []
 
     def work(session: Session) -> int:
@@ -64,11 +64,11 @@ def test_the_same_work_again_where_nothing_else_is_named(database: Database, wor
             raise StartOver
         return runs[-1]
 
-    assert worker.transact(work) == 2
+    assert runner.transact(work) == 2
     assert notes(database) == ["2"]
 
 
-def test_it_does_not_start_over_for_ever(database: Database, worker: Worker) -> None:
+def test_it_does_not_start_over_for_ever(database: Database, runner: TransactionRunner) -> None:
     runs = []
 
     def work(session: Session) -> None:
@@ -77,12 +77,12 @@ def test_it_does_not_start_over_for_ever(database: Database, worker: Worker) -> 
         raise StartOver
 
     with pytest.raises(RuntimeError, match="changes faster"):
-        worker.transact(work)
+        runner.transact(work)
     assert len(runs) == MOST_STARTS
     assert notes(database) == []
 
 
-def test_an_error_after_starting_over_undoes_all(database: Database, worker: Worker) -> None:
+def test_an_error_after_starting_over_undoes_all(database: Database, runner: TransactionRunner) -> None:
     def other(session: Session) -> None:
         session.run("INSERT INTO note VALUES ('other way')")
         raise ValueError("of the work itself")
@@ -91,12 +91,12 @@ def test_an_error_after_starting_over_undoes_all(database: Database, worker: Wor
         raise StartOver(other)
 
     with pytest.raises(ValueError, match="of the work itself"):
-        worker.transact(work)
+        runner.transact(work)
     assert notes(database) == []
 
 
-def test_what_takes_the_place_of_work_in_doubt_may_start_over_too(worker: Worker) -> None:
+def test_what_takes_the_place_of_work_in_doubt_may_start_over_too(runner: TransactionRunner) -> None:
     def redo(session: Session, before: str) -> str:
         raise StartOver(lambda session: f"{before} again")
 
-    assert worker.transact(lambda session: "new", redo=redo, in_doubt=["first"]) == "first again"
+    assert runner.transact(lambda session: "new", redo=redo, in_doubt=["first"]) == "first again"

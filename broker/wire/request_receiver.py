@@ -32,7 +32,7 @@ class _Arrival:
     ended: BrokerError | None = None
 
 
-class Arrivals:
+class RequestReceiver:
     """Requests that have not arrived completely."""
 
     def __init__(

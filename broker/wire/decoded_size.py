@@ -52,7 +52,7 @@ def _small(kind: Descriptor) -> bool:
     return bool(kind.GetOptions().map_entry) or kind.file.package == _WELL_KNOWN
 
 
-def weight(raw: bytes, kind: Descriptor) -> int:
+def decoded_size(raw: bytes, kind: Descriptor) -> int:
     """Approximate bytes that a request's fields will take in this process, in addition to their contents.
 
     Nested messages without further nesting are examined in large requests only. Malformed requests are left to the

@@ -31,7 +31,7 @@ class HalfTransaction:
     first_check_delay: int = 0
 
 
-class Intake:
+class MessageValidator:
     """Validates messages, and resolves their topics and queues."""
 
     def __init__(self, catalog: Catalog, clock: Clock, limits: Limits | None = None) -> None:

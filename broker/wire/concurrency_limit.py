@@ -6,7 +6,7 @@ from broker.errors import Overloaded
 from broker.wire.budget import RETRY_AFTER
 
 
-class Load:
+class ConcurrencyLimit:
     """Counts concurrent calls, and refuses excess ones."""
 
     def __init__(self, what: str, most: int) -> None:

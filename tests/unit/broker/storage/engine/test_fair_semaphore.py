@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.errors import StorageUnavailable
-from broker.storage.engine.turns import Turns
+from broker.storage.engine.fair_semaphore import FairSemaphore
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Rig:
 
     def __init__(self, at_once: int = 1) -> None:
         self.clock = Clock()
-        self.turns = Turns(at_once, self.clock)
+        self.slots = FairSemaphore(at_once, self.clock)
         self.done: list[str] = []
         self.under_way: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
@@ -34,7 +34,7 @@ class Rig:
         return asyncio.create_task(self._work(name))
 
     async def _work(self, name: str) -> None:
-        async with self.turns.turn(name.split(".", maxsplit=1)[0]):
+        async with self.slots.turn(name.split(".", maxsplit=1)[0]):
             self.under_way.append(name)
             await self._ends[name].wait()
             self.under_way.remove(name)
@@ -63,7 +63,7 @@ async def test_who_had_least_is_next_however_long_the_queue() -> None:
     for n in range(3, 20):
         await rig.end(f"greedy.{n}", 1.0)
     await asyncio.gather(*tasks)
-    assert not rig.turns._parties
+    assert not rig.slots._parties
 
 
 async def test_many_greedy_ones_make_nobody_wait_for_all_of_them() -> None:
@@ -85,7 +85,7 @@ async def test_many_greedy_ones_make_nobody_wait_for_all_of_them() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert not rig.turns._parties
+    assert not rig.slots._parties
 
 
 async def test_nobody_saves_turns_up() -> None:
@@ -130,14 +130,14 @@ async def test_who_leaves_while_waiting_and_as_its_turn_comes_takes_nothing_alon
     sixth = rig.begin("f")
     await rig.end("f", 1.0)
     await sixth
-    assert not rig.turns._parties
+    assert not rig.slots._parties
 
 
 async def test_closing_sends_away_who_waits_and_who_comes() -> None:
     rig = Rig()
     first, second = rig.begin("a"), rig.begin("b")
     await asyncio.sleep(0)
-    rig.turns.close()
+    rig.slots.close()
     with pytest.raises(StorageUnavailable):
         await second
     with pytest.raises(StorageUnavailable):

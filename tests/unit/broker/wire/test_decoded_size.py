@@ -6,7 +6,7 @@ import pytest
 
 from broker.api.converters.filters import MAX_FILTERS, topic_filters_in
 from broker.errors import InvalidArgument
-from broker.wire.weight import weight
+from broker.wire.decoded_size import decoded_size
 from halfmq.v1 import consumer_pb2, message_pb2, producer_pb2, transaction_pb2
 
 SEND, PREPARE = producer_pb2.SendRequest, transaction_pb2.PrepareRequest
@@ -23,19 +23,19 @@ def message(body: int, properties: int = 3) -> message_pb2.Message:
 
 
 def test_as_many_messages_as_are_allowed_pass() -> None:
-    assert weight(SEND(messages=[message(4000)] * 4096).SerializeToString(), SEND.DESCRIPTOR) < 32 * MIB
-    weight(SEND(messages=[message(10, 128)] * 4096).SerializeToString(), SEND.DESCRIPTOR)
+    assert decoded_size(SEND(messages=[message(4000)] * 4096).SerializeToString(), SEND.DESCRIPTOR) < 32 * MIB
+    decoded_size(SEND(messages=[message(10, 128)] * 4096).SerializeToString(), SEND.DESCRIPTOR)
     many = [transaction_pb2.HalfTransaction(messages=[message(20)] * 100)] * 1000
-    weight(PREPARE(producer_group="g", transactions=many).SerializeToString(), PREPARE.DESCRIPTOR)
+    decoded_size(PREPARE(producer_group="g", transactions=many).SerializeToString(), PREPARE.DESCRIPTOR)
 
 
 def test_bodies_weigh_nothing() -> None:
-    assert weight(SEND(messages=[message(7 * MIB)]).SerializeToString(), SEND.DESCRIPTOR) < 10_000
+    assert decoded_size(SEND(messages=[message(7 * MIB)]).SerializeToString(), SEND.DESCRIPTOR) < 10_000
 
 
 def test_as_many_receipts_as_are_allowed_pass() -> None:
     request = consumer_pb2.AckRequest(receipt_handles=["1.2.3"] * 100_000)
-    weight(request.SerializeToString(), request.DESCRIPTOR)
+    decoded_size(request.SerializeToString(), request.DESCRIPTOR)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_as_many_receipts_as_are_allowed_pass() -> None:
 )
 def test_too_many_items_are_refused(kind: type[SEND | PREPARE], raw: bytes) -> None:
     with pytest.raises(InvalidArgument, match="too many fields and items") as refused:
-        weight(raw, kind.DESCRIPTOR)
+        decoded_size(raw, kind.DESCRIPTOR)
     assert refused.value.reason == "REQUEST_TOO_LARGE"
 
 
 @pytest.mark.parametrize("raw", [b"\x0a", b"\x0a\xff", b"\x0a\xff\xff", b"\xff" * 100, b"\x0e", b"\x09", b"\x0a\x05ab"])
 def test_what_is_no_request_is_left_to_the_decoder(raw: bytes) -> None:
-    assert weight(raw, SEND.DESCRIPTOR) <= 1000
+    assert decoded_size(raw, SEND.DESCRIPTOR) <= 1000
 
 
 def test_filters_are_bounded_together() -> None:
