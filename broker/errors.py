@@ -9,7 +9,7 @@ BrokerError
 │   └── StaleReceipt         the lease behind a receipt handle ended
 ├── Overloaded               too much is waiting; retry after `retry_after`
 ├── StorageUnavailable       the database cannot be reached or cannot write; retry later
-│   └── RowsLocked             another session holds rows that are needed, for too long
+│   └── RowsLocked           another session holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); the rest of the batch is fine
 └── ConfigurationError       the broker cannot start
 

@@ -10,7 +10,7 @@ the next consumer that pulls takes it, as the next attempt.
 
 Messages of a message group keep their order: they have separate leases, one of which may be held or waiting at a time;
 the others are queued behind it (`available_at` is NEVER) until it is deleted. Such a lease is nacked as a whole, and
-its attempt counts for its head, the first message that is not settled: those after it have not been tried.
+its attempt counts for the first message that is not settled: those after it have not been tried.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class EpochCommitted:
     Attributes:
         already: it was committed before, so nothing was done.
         messages: number of released messages.
-        end_offsets: where the queues end now that they went to.
+        end_offsets: the new ends of their queues.
     """
 
     already: bool

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("halfmq.observer")
 
@@ -62,46 +66,25 @@ class GuardedObserver(Observer):
         self._inner = inner
         self._logged_at = float("-inf")
 
-    def call_ended(self, method: str, code: str, seconds: float) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.call_ended(method, code, seconds)
-        except Exception:
-            self._failed()
-
-    def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.batch_ended(lane, items, seconds, error)
-        except Exception:
-            self._failed()
-
-    def round_ended(self, loop: str, seconds: float, error: Exception | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.round_ended(loop, seconds, error)
-        except Exception:
-            self._failed()
-
-    def check_sent(self, group_id: int, client_id: str | None) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.check_sent(group_id, client_id)
-        except Exception:
-            self._failed()
-
-    def check_answered(self, verdict: str) -> None:
-        """Calls the observer."""
-        try:
-            self._inner.check_answered(verdict)
-        except Exception:
-            self._failed()
-
     def _failed(self) -> None:
         now = time.monotonic()
         if now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
             logger.exception("an observer of the broker failed; the broker goes on, its figures may be incomplete")
+
+
+def _guarded(name: str) -> Callable[..., None]:
+    def call(self: GuardedObserver, *values: Any) -> None:
+        try:
+            getattr(self._inner, name)(*values)
+        except Exception:
+            self._failed()
+
+    return call
+
+
+for _name in [name for name in vars(Observer) if not name.startswith("_")]:
+    setattr(GuardedObserver, _name, _guarded(_name))
 
 
 def guarded(observer: Observer) -> Observer:

@@ -17,7 +17,7 @@ class Moved:
     Attributes:
         count: number of messages.
         dropped: number of messages dropped because their topic was deleted.
-        end_offsets: where the queues end now that they went to.
+        end_offsets: the new ends of their queues.
         next_due: when the next one is due; None: none is scheduled.
         busy: another broker is moving messages.
     """

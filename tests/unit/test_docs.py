@@ -143,7 +143,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_files_that_are_named_exist(page: Path) -> None:
-    for name in re.findall(r"`((?:broker|proto|scripts|tests|docs|examples|producer_sdk)/[\w./-]+)`", page.read_text()):
+    for name in re.findall(
+        r"`((?:broker|client_core|consumer_sdk|halfmq_cli|pipeline|producer_sdk|proto|scripts|tests|docs|examples)/[\w./-]+)`",
+        page.read_text(),
+    ):
         assert (CHECKOUT / name).exists(), name
 
 

@@ -2,10 +2,10 @@
 
 Failures and their handling:
 
-* Deadlock, lost connection: the batch is rolled back and run again, by `transaction_runner`.
-* Another session keeps a row locked: for a while the lane skips locked rows: its work requests locks without waiting,
-  uses another queue, and reports which items must wait (`RowsLocked`). If that does not help, each caller's items run
-  separately. The lane retries locked items until their caller's timeout.
+* Deadlock: the batch is rolled back and run again, by `transaction_runner`.
+* A row stays locked by another session: for a while the lane skips locked rows: its work requests locks without
+  waiting, uses another queue, and reports which items must wait (`RowsLocked`). If that does not help, each caller's
+  items run separately. Items that must wait are retried by the lane, until their caller's timeout.
 * Lost connection, also at COMMIT where the outcome is unknown: the batch is run again on a new connection. Most kinds
   of work are idempotent by their ids, so a retried batch detects that it had taken effect. Work that would not answer
   the same twice has a `Redo`, which gets the results of the run in doubt. That COMMIT may take effect only after the
@@ -73,7 +73,7 @@ class BatchRunner(Generic[Item, Outcome]):
             redo: used instead of `work` after a COMMIT without an answer.
             skip_locked: used instead of `work` while other sessions hold rows for long.
             on_unacknowledged: called, in this thread, with outcomes that may have taken effect although their callers
-            got an unavailable error.
+                got an unavailable error.
             reconnect_timeout: seconds to try to reach the database.
             observer: notified of every batch.
         """

@@ -108,10 +108,10 @@ class Lane(Generic[Item, Outcome]):
             database: source of the lane's connection.
             work: called in the lane's thread.
             redo: used instead of `work` after a COMMIT without an answer; also gets the results of the run in doubt.
-            skip_locked: replaces `work` while other sessions keep rows locked for long; it avoids waiting for them, and
-                answers RowsLocked for items that have to wait.
-            on_unacknowledged: called on the event loop with outcomes that took effect, or may have, though their
-                callers already got an error because the database did not answer.
+            skip_locked: used instead of `work` while other sessions hold rows for long; it avoids waiting for them, and
+                returns RowsLocked for items that have to wait.
+            on_unacknowledged: called on the event loop with outcomes that took effect, or may have, although their
+                callers got an unavailable error.
             size_of: bytes of an item; 0 for all when not given.
             config: bounds.
         """

@@ -60,8 +60,7 @@ def decide(
     """Records verdicts, releases and drops half messages; returns one outcome per item, in order.
 
     With `free`, no queue is waited for: transactions with messages whose queues are locked by other sessions get
-    RowsLocked. So do, at any time, those beyond the size of one database transaction: they are processed in the next
-    one.
+    RowsLocked. So do, at any time, those beyond the size of one database transaction: the next one processes them.
 
     Args:
         session: a transaction.

@@ -79,10 +79,10 @@ class SQLite(Dialect):
         return int(answer.rows[0][0])
 
     def begin(self, session: Session, *, write: bool) -> None:
-        """Starts a writing transaction, which waits for others here; reads see the latest state at each statement.
+        """Starts a writing transaction, which waits for the lock here; reads see the latest data at each statement.
 
-        So do reads on a server (READ COMMITTED). A snapshot of several statements could be older than a change that a
-        cache was already cleared for.
+        So do reads on a server (READ COMMITTED). A snapshot over several statements could be older than a change for
+        which a cache was already cleared.
         """
         if write:
             session.cursor.execute("BEGIN IMMEDIATE")
