@@ -14,7 +14,7 @@ _ATTEMPTS, _REASON, _CLIENT = "halfmq.attempts", "halfmq.reason", "halfmq.client
 
 
 def dead_letter_topic(group: str) -> str:
-    """Name of the topic that takes the messages that a group could not handle."""
+    """Name of a group's dead letter topic."""
     return DEAD_LETTER_PREFIX + group
 
 

@@ -33,7 +33,7 @@ class EndOffsetWatcher(Loop):
         self._grew_at = 0.0
 
     async def run_once(self) -> None:
-        """One poll of all queues' end_offsets, if there are waiters."""
+        """One poll of all queues' end offsets, if there are waiters."""
         now = time.monotonic()
         if self._wakeups.waiting and self._wakeups.grown_to(await self._store.end_offsets()):
             self._grew_at = now

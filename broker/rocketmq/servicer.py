@@ -45,7 +45,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         calls: ConcurrencyLimit,
         streams: ConcurrencyLimit,
     ) -> None:
-        """Takes the authentication, the calls' parts, and the limit limits."""
+        """Takes the authentication, the calls' parts, and the load limits."""
         self._callers = callers
         self._clients = clients
         self._routes = routes

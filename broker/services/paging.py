@@ -1,4 +1,4 @@
-"""Pages of lists: how large they are, and the tokens that lead to the next one."""
+"""Pages of lists: their size, and the tokens of the next page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page_limit(page_size: int) -> int:
 
 
 def message_token(following: tuple[int, int] | None) -> str:
-    """The token of a page of messages: number of the queue, and offset; empty where there is no further page."""
+    """The token of a page of messages: number of the queue, and offset; empty if there is no further page."""
     return "" if following is None else f"{following[0]:x}.{following[1]:x}"
 
 
@@ -66,7 +66,7 @@ def parse_transaction_token(token: str) -> tuple[int, bytes] | None:
 
 
 def number_token(following: int | None) -> str:
-    """The token of a page that begins at a number; empty where there is no further page."""
+    """The token of a page that begins at a number; empty if there is no further page."""
     return "" if following is None else str(following)
 
 

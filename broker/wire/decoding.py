@@ -97,7 +97,7 @@ async def requests(
 ) -> AsyncIterator[Any]:
     """The requests of a stream; each uses its share of the budget while its reader processes it.
 
-    With `receiver`, the first one has to arrive within their time limits. For later ones it is not known whether they
+    With a `receiver`, the first one has to arrive within its time limits. For later ones it is not known whether they
     are arriving, or whether the client is idle.
     """
     raw = await (context.read() if receiver is None else receiver.next(context, counted=False))

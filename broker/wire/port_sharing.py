@@ -41,7 +41,7 @@ class Ports:
 
 
 class SharedPort:
-    """Listens on the broker's address, in a thread with its own loop, independent of the broker's limit."""
+    """Listens on the broker's address, in a thread with its own loop, independent of the broker's load."""
 
     def __init__(self, host: str, port: int, ports: Ports) -> None:
         """Takes the address to listen on, and the ports to pass connections on to."""

@@ -109,7 +109,7 @@ class Directory:
         if not found:
             return
         with self._lock:
-            # Also for names that are not cached: they may be being read.
+            # Also for names that are not cached: they may currently be read.
             self._drops += 1
         for entry in found:
             if entry is not None:
@@ -140,7 +140,7 @@ class Directory:
 
 
 def read_by_name(session: Session, name: str) -> Topic | None:
-    """A topic by name as the transaction sees it; nothing is remembered."""
+    """A topic by name as the transaction sees it; not cached."""
     rows = session.fetch_in(f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND name", [name])
     return next(iter(read_topics(session, rows)), None)
 

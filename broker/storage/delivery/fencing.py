@@ -1,4 +1,4 @@
-"""Fencing: a receipt of a lease that another consumer took over since is refused. The rule is Lease.check_receipt."""
+"""Fencing: refuses receipts of a lease that another consumer has taken over. The rule is Lease.check_receipt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
-    """Why a receipt is not valid; None where it is."""
+    """Why a receipt is not valid; None if it is."""
     if lease is None:
         return receipt_gone()
     try:

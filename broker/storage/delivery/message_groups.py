@@ -1,7 +1,7 @@
-"""Message groups: of each one lease at a time is available, in the order of the log; the next one follows when it ends.
+"""Message groups: one lease of each is available at a time, in the order of the log; the next one follows at its end.
 
-The leases of a message group are made and ended while the progress of their consumer group in the queue is locked, so
-a transaction that ends one sees all that stand behind it.
+Leases of a message group are created and deleted while the progress of their consumer group in the queue is locked, so
+a deletion sees all leases queued behind.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def groups_with_leases(session: Session, group_id: int, queue_id: int, message_g
 
 
 def end_leases(session: Session, ended: Sequence[Lease], now: int) -> bool:
-    """Deletes leases, and has the next one of each message group take its turn; whether one can be taken now."""
+    """Deletes leases, and makes the next one of each message group available; returns whether one is available now."""
     grouped = sorted({(lease.group_id, lease.queue_id) for lease in ended if lease.message_group is not None})
     for group_id, queue_id in grouped:
-        # Nobody may put another lease behind one that is about to go.
+        # No lease may be queued behind one that is about to be deleted.
         session.fetch(
             "SELECT next_offset FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
             (group_id, queue_id),
@@ -47,7 +47,7 @@ def end_leases(session: Session, ended: Sequence[Lease], now: int) -> bool:
 
 
 def _free_next(session: Session, ended: Lease, now: int) -> bool:
-    """Frees the first lease of a message group, where all wait. Uses lease_queue."""
+    """Makes the first lease of a message group available, if all are queued. Uses lease_queue."""
     found = session.fetch(
         "SELECT lease_id, available_at FROM lease WHERE group_id = ? AND queue_id = ? AND message_group = ?"
         " ORDER BY first_offset, lease_id",

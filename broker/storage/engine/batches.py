@@ -74,7 +74,6 @@ class BatchRunner(Generic[Item, Outcome]):
             skip_locked: used instead of `work` while other sessions hold rows for long.
             on_unacknowledged: called, in this thread, with outcomes that may have taken effect although their callers
                 got an unavailable error.
-            error.
             reconnect_timeout: seconds to try to reach the database.
             observer: notified of every batch.
         """
