@@ -1,4 +1,4 @@
-"""One local transaction of a race: how it goes on, and how it ends. Also run in processes of their own, to be killed."""
+"""One local transaction of a race: how it goes on, and how it ends; in a process of its own where it is killed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ class Course(enum.Enum):
 KILLED = (Course.KILLED_BEFORE, Course.KILLED_AFTER)
 
 
-def run(shop: Shop, transaction_id: str, course: Course, seed: int) -> None:
-    """Runs a local transaction, which writes an order under its id; what it raises is its end."""
-    chance = random.Random(seed)
-    if course is Course.LATE:
-        time.sleep(chance.uniform(0, LONGEST))
+def run(shop: Shop, transaction_id: str, course: Course, seed: int, ready: Callable[[], None]) -> None:
+    """Runs a local transaction, which writes an order under its id; what it raises is its end.
+
+    Args:
+        shop: The database.
+        transaction_id: Its id.
+        course: How it goes.
+        seed: Of its times.
+        ready: Called when it is about to begin.
+    """
     connection = shop.connect()
     try:
-        _run(shop, connection, transaction_id, course, chance)
+        _run(shop, connection, transaction_id, course, random.Random(seed), ready)
     except LocalTransactionRefused:
         pass
     finally:
@@ -52,11 +57,18 @@ def run(shop: Shop, transaction_id: str, course: Course, seed: int) -> None:
             connection.close()
 
 
-def _run(shop: Shop, connection: Any, transaction_id: str, course: Course, chance: random.Random) -> None:
+def _run(
+    shop: Shop, connection: Any, transaction_id: str, course: Course, chance: random.Random, ready: Callable[[], None]
+) -> None:
     end_session = _session_ender(shop, connection)
     local = join(connection)
+    fence = TransactionFence(shop.connect)
+    fence._identify()
+    ready()
+    if course is Course.LATE:
+        time.sleep(chance.uniform(0, 2 * LONGEST))
     # What a block does, step by step.
-    TransactionFence(shop.connect).begin(local, transaction_id)
+    fence.begin(local, transaction_id)
     if course is not Course.FAST:
         time.sleep(chance.uniform(0, LONGEST))
     OfDriver(connection).write(transaction_id)
@@ -92,8 +104,8 @@ def _session_ender(shop: Shop, connection: Any) -> Callable[[], None]:
     return end
 
 
-def run_in_process(kind: Any, url: str, transaction_id: str, course: Course, seed: int) -> None:
-    """The same, as the target of a process."""
+def run_in_process(kind: Any, url: str, transaction_id: str, course: Course, seed: int, ready: Any) -> None:
+    """The same, as the target of a process; `ready` is an event."""
     import sqlalchemy as sa
 
-    run(Shop(kind, url, sa.create_engine(url)), transaction_id, course, seed)
+    run(Shop(kind, url, sa.create_engine(url)), transaction_id, course, seed, ready.set)

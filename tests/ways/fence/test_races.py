@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 RACES = int(os.environ.get("HALFMQ_FENCE_RACES", "120"))
 AT_ONCE = 8
+CONTEXT = multiprocessing.get_context("forkserver")
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 WEIGHTS = {
     Course.FAST: 4,
@@ -49,6 +50,7 @@ class Race:
         self.course = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         self.answers: list[LocalTransactionState] = []
         self._shop, self._fence = shop, fence
+        self._ready: Any = CONTEXT.Event() if self.course in KILLED else threading.Event()
 
     def run(self) -> None:
         """The local transaction, and two who ask while it runs."""
@@ -56,16 +58,14 @@ class Race:
         for thread in asking:
             thread.start()
         if self.course in KILLED:
-            arguments = (self._shop.kind, self._shop.url, self.transaction_id, self.course, self.seed)
-            process = multiprocessing.get_context("forkserver").Process(
-                target=racing.run_in_process, args=arguments, daemon=True
-            )
+            arguments = (self._shop.kind, self._shop.url, self.transaction_id, self.course, self.seed, self._ready)
+            process = CONTEXT.Process(target=racing.run_in_process, args=arguments, daemon=True)
             process.start()
             process.join(60)
             assert process.exitcode in {-9, 0}, "killed, or refused before"
         else:
             try:
-                racing.run(self._shop, self.transaction_id, self.course, self.seed)
+                racing.run(self._shop, self.transaction_id, self.course, self.seed, self._ready.set)
             except Exception as error:
                 # Of the driver: the session was ended, or SQLite was locked for too long.
                 self.error = error
@@ -75,7 +75,8 @@ class Race:
     def _ask(self) -> None:
         """Asks as a broker does, until there is an answer."""
         deadline = time.monotonic() + 60
-        time.sleep(self.chance.uniform(0, 2 * LONGEST))
+        self._ready.wait(60)
+        time.sleep(self.chance.uniform(0, 3 * LONGEST))
         while time.monotonic() < deadline:
             answer = self._fence.check_local_transaction(HalfMessages(self.transaction_id, ()))
             self.answers.append(answer)
@@ -88,7 +89,7 @@ class Race:
 def test_every_answer_is_what_the_database_says(shop: Shop) -> None:
     fence = TransactionFence(shop.engine, settings=FenceSettings(wait=1.0))
     fence.create_tables()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["ways.racing"])
+    CONTEXT.set_forkserver_preload(["ways.racing"])
     races = [Race(shop, fence, seed) for seed in range(RACES)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(Race.run, races))
