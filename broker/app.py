@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from broker.assembly import assemble, make_gateway
 from broker.config_sources import seen_by_all
@@ -62,8 +64,13 @@ class Broker:
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
         self._store = parts.store
         self._server = Server(config, parts, guard, gateway)
-        await self._store.start()
-        await self._server.listen()
+        try:
+            await self._store.start()
+            await self._server.listen()
+        except BaseException:
+            await self._store.close()
+            self._database.close()
+            raise
         for setting in ("tls_key", "rocketmq_keys"):
             warn_of_readers(setting, getattr(config, setting))
         for loop in self._loops:
@@ -118,6 +125,18 @@ class Broker:
                 "run `halfmq migrate`.",
                 field="database",
             )
+
+
+def __getattr__(name: str) -> Any:
+    """Resolves the old place of EmbeddedBroker, for one more release."""
+    if name != "EmbeddedBroker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "broker.app.EmbeddedBroker is now broker.embedded.EmbeddedBroker; the old name goes with the next release",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return importlib.import_module("broker.embedded").EmbeddedBroker
 
 
 def warn_of_readers(setting: str, file: str) -> None:

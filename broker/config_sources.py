@@ -31,6 +31,7 @@ def load_config(
     *,
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
+    renamed: list[str] | None = None,
 ) -> BrokerConfig:
     """Reads the settings from all sources.
 
@@ -40,6 +41,7 @@ def load_config(
         arguments: from the command line; None where unset.
         environment: HALFMQ_* variables; by default the process's environment.
         file: a TOML file with a table [broker].
+        renamed: gets a warning for each setting that is given by an old name; None: they are issued as FutureWarning.
 
     Raises:
         ConfigurationError: an unknown name, a value of the wrong kind, or one out of bounds.
@@ -52,19 +54,29 @@ def load_config(
             from_environment[name] = _parse(name, text, f"{ENVIRONMENT_PREFIX}{name.upper()}")
     from_arguments = {name: value for name, value in arguments.items() if value is not None}
     settings: dict[str, Any] = {}
-    for found in (_from_file(file) if file else {}, from_environment, from_arguments):
-        settings.update(_with_database(_with_new_names(found)))
+    sources = (
+        (_from_file(file) if file else {}, str(file)),
+        (from_environment, "the environment"),
+        (from_arguments, "the command line"),
+    )
+    for found, source in sources:
+        settings.update(_with_database(_with_new_names(found, source, renamed)))
     return BrokerConfig(**settings)
 
 
-def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
+def _with_new_names(settings: dict[str, Any], source: str, renamed: list[str] | None) -> dict[str, Any]:
     settings = dict(settings)
     for old in OLD_NAMES.keys() & settings.keys():
         new = OLD_NAMES[old]
         if new in settings:
             raise ConfigurationError(f"{old} is the old name of {new}, which is set too; leave it out.", field=old)
-        # A category that is shown by default: DeprecationWarning would be hidden outside of tests.
-        warnings.warn(f"the setting {old} is called {new}; the old name goes with the next version", FutureWarning, 3)
+        named = f"{ENVIRONMENT_PREFIX}{old.upper()}" if source == "the environment" else old
+        warning = f"the setting {named} in {source} is now called {new}; the old name goes with the next version"
+        if renamed is None:
+            # A category that is shown by default: DeprecationWarning would be hidden outside of tests.
+            warnings.warn(warning, FutureWarning, 3)
+        else:
+            renamed.append(warning)
         settings[new] = settings.pop(old)
     return settings
 

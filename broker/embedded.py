@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import creating as _  # noqa: F401 - loaded with this module, not at the first start
@@ -34,7 +35,15 @@ class EmbeddedBroker:
         observer: Observer = NO_OBSERVER,
         **settings: Any,
     ) -> None:
-        """Takes a folder to keep the data in (None: in memory) and settings of BrokerConfig, such as `database`."""
+        """Takes a folder to keep the data in (None: in memory) and settings of BrokerConfig, such as `database`.
+
+        Raises:
+            ConfigurationError: the folder does not exist, or a database is given, too.
+        """
+        if data_dir is not None and "database" in settings:
+            raise ConfigurationError("data_dir and database are both given; one of them is enough.", field="data_dir")
+        if data_dir is not None and not Path(data_dir).is_dir():
+            raise ConfigurationError(f"data_dir {str(data_dir)!r} is no existing folder; create it.", field="data_dir")
         if data_dir is not None:
             settings.setdefault("database", f"sqlite:///{Path(data_dir) / 'halfmq.db'}")
         elif "database" not in settings:
@@ -66,6 +75,9 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Stops serving."""
+        # When the interpreter ends, or in a forked child, the thread is gone, and no call on its loop would return.
+        if self._loop.is_closed() or sys.is_finalizing() or not self._thread.is_alive():
+            return
         try:
             with contextlib.suppress(BrokerError):
                 asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result()

@@ -60,6 +60,7 @@ def embedded_broker(
     try:
         # The SDKs work without the broker's dependencies.
         from broker.config import BrokerConfig  # noqa: PLC0415
+        from broker.config_sources import OLD_NAMES  # noqa: PLC0415
         from broker.embedded import EmbeddedBroker  # noqa: PLC0415
         from broker.errors import BrokerError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -67,10 +68,18 @@ def embedded_broker(
         raise HalfmqError(msg) from error
     known = [field.name for field in dataclasses.fields(BrokerConfig)]
     for name in settings:
+        if name in OLD_NAMES:
+            msg = f"the setting {name} is now {OLD_NAMES[name]}"
+            raise ConfigurationError(msg, field=name)
         if name not in known:
             msg = f"{name} is no setting of the broker; there are: {', '.join(known)}"
             raise ConfigurationError(msg, field=name)
     wanted = {"topics": _names("topics", topics), "groups": _names("groups", groups)}
+    if settings.get("tls_certificate") and not settings.get("tls_optional"):
+        for name, names in wanted.items():
+            if names:
+                msg = f"{name} are created without TLS: leave them out with tls_certificate, or set tls_optional=True"
+                raise ConfigurationError(msg, field=name)
     with ExitStack() as running:
         try:
             broker = running.enter_context(EmbeddedBroker(data_dir=data_dir, **settings))

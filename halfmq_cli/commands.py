@@ -40,7 +40,7 @@ def _loaded(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if not module.startswith("pipeline."):
+        if not module.startswith("halfmq_pipeline."):
             raise
         typer.echo(f"{error.name} is not installed: pip install 'halfmq[pipeline]'", err=True)
         raise typer.Exit(1) from None
@@ -111,7 +111,7 @@ bench = _group(
 )
 app.add_typer(bench, name="bench")
 pipeline = _group(
-    "pipeline.cli",
+    "halfmq_pipeline.cli",
     {
         "archive": ("archive", "archive"),
         "compact": ("archive", "compact"),

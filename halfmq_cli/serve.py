@@ -37,6 +37,8 @@ DatabaseFile = Annotated[
 TablePrefix = Annotated[str | None, typer.Option(help="What the names of all tables begin with [nothing].")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with a table [broker].")]
 
+logger = logging.getLogger("halfmq.broker")
+
 
 def fail(error: BrokerError) -> NoReturn:
     """Ends the command with an error: the setting or field at fault, and what to do."""
@@ -114,8 +116,11 @@ def serve(
     arguments = dict(locals())
     file = arguments.pop("config_file")
     try:
-        config = load_config(arguments, file=file)
+        renamed: list[str] = []
+        config = load_config(arguments, file=file, renamed=renamed)
         logs.set_up(config.log_format, config.log_level)
+        for warning in renamed:
+            logger.warning("%s", warning)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
         give_back_large_blocks()
         # Threads with database work can block the loop for this long; the default, 5 ms, would delay answers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from client_core.connection import BackgroundRunner
+from client_core.old_names import moved
 from producer_sdk.async_producer import AsyncProducer
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from client_core.times import Span
 
 __all__ = ["Producer"]
+
+__getattr__ = moved(
+    __name__,
+    {"TransactionProducer": "producer_sdk.transaction_producer", "Transaction": "producer_sdk.transaction"},
+)
 
 
 class Producer:

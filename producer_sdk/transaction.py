@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from client_core.old_names import moved
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from producer_sdk.async_transaction import AsyncTransaction
 
 __all__ = ["Transaction"]
+
+__getattr__ = moved(__name__, {"AsyncTransaction": "producer_sdk.async_transaction"})
 
 
 class Transaction:

@@ -31,4 +31,4 @@ __all__ = [
     "write_once",
 ]
 
-_lead_on({"consumer_sdk.spark.pipeline": "pipeline"})
+_lead_on({"consumer_sdk.spark.pipeline": "halfmq_pipeline"})

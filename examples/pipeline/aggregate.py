@@ -2,6 +2,6 @@
 
 import typer
 
-from pipeline.cli.aggregate import aggregate
+from halfmq_pipeline.cli.aggregate import aggregate
 
 typer.run(aggregate)

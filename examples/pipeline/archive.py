@@ -2,6 +2,6 @@
 
 import typer
 
-from pipeline.cli.archive import archive
+from halfmq_pipeline.cli.archive import archive
 
 typer.run(archive)

@@ -2,6 +2,6 @@
 
 import typer
 
-from pipeline.cli.archive import compact
+from halfmq_pipeline.cli.archive import compact
 
 typer.run(compact)

@@ -5,6 +5,6 @@ spark-submit examples/pipeline/reconcile.py --database URL --table NAME --topic 
 
 import typer
 
-from pipeline.cli.reconcile import reconcile
+from halfmq_pipeline.cli.reconcile import reconcile
 
 typer.run(reconcile)

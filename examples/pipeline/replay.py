@@ -5,6 +5,6 @@ spark-submit examples/pipeline/replay.py --folder PATH --topic NAME --into NAME 
 
 import typer
 
-from pipeline.cli.replay import replay
+from halfmq_pipeline.cli.replay import replay
 
 typer.run(replay)

@@ -2,6 +2,6 @@
 
 import typer
 
-from pipeline.cli.transactions import transactions
+from halfmq_pipeline.cli.transactions import transactions
 
 typer.run(transactions)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
-from pipeline.tables import read_table
+from halfmq_pipeline.tables import read_table
 from support.databases import connect
 
 if TYPE_CHECKING:

@@ -141,7 +141,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.split("#")[0]).exists(), target
 
 
-TOP_FOLDERS = "broker|client_core|consumer_sdk|halfmq_cli|pipeline|producer_sdk|proto|scripts|tests|docs|examples"
+TOP_FOLDERS = (
+    "broker|client_core|consumer_sdk|halfmq_cli|halfmq_pipeline|producer_sdk|proto|scripts|tests|docs|examples"
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))

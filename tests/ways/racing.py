@@ -7,6 +7,7 @@ import enum
 import os
 import random
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,17 @@ def _run(
     if course is Course.ROLLED_BACK:
         local.rollback()
         return
+    ending = threading.Thread(target=end_session)
     if course is Course.SESSION_ENDED:
-        end_session()
+        ending.start()
+        # The server hears of it shortly before the COMMIT, or while it is on its way.
+        time.sleep(chance.uniform(0, 0.01))
     if course is Course.KILLED_BEFORE:
         os.kill(os.getpid(), signal.SIGKILL)
     with contextlib.suppress(Exception):
         local.commit()
+    if ending.is_alive():
+        ending.join()
     if course is Course.KILLED_AFTER:
         os.kill(os.getpid(), signal.SIGKILL)
 

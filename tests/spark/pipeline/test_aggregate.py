@@ -13,7 +13,7 @@ import pytest
 
 from consumer_sdk import QueueReader
 from consumer_sdk.errors import ConfigurationError, HalfmqError
-from pipeline.aggregate import Aggregate
+from halfmq_pipeline.aggregate import Aggregate
 from producer_sdk import Message, Producer
 from support.spark import forget_last_commit, until
 

@@ -11,8 +11,8 @@ import pytest
 
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.source.scanning import DataLoss
-from pipeline.archive import Archive, Compaction, job, read_archive
-from pipeline.archive.layout import parse
+from halfmq_pipeline.archive import Archive, Compaction, job, read_archive
+from halfmq_pipeline.archive.layout import parse
 from producer_sdk import Producer
 from support.spark import forget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.failures import first_line
+from halfmq_pipeline.failures import first_line
 
 STREAM = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):

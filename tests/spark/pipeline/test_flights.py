@@ -21,11 +21,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from consumer_sdk import QueueReader
-from pipeline.aggregate import Aggregate
-from pipeline.archive import Archive, Compaction
-from pipeline.reconcile import Reconcile, Reconciled
-from pipeline.replay import Replay
-from pipeline.transactions import TransactionAnalytics
+from halfmq_pipeline.aggregate import Aggregate
+from halfmq_pipeline.archive import Archive, Compaction
+from halfmq_pipeline.reconcile import Reconcile, Reconciled
+from halfmq_pipeline.replay import Replay
+from halfmq_pipeline.transactions import TransactionAnalytics
 from producer_sdk import (
     Admin,
     HalfMessages,

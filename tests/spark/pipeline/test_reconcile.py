@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from consumer_sdk import QueueReader
 from consumer_sdk.errors import HalfmqError, RequestRefused
 from halfmq_cli.commands import app
-from pipeline.reconcile import Reconcile, Repair
-from pipeline.reconcile.messages import kept_since
+from halfmq_pipeline.reconcile import Reconcile, Repair
+from halfmq_pipeline.reconcile.messages import kept_since
 from producer_sdk import Message, Producer, TransactionProducer
 from support.databases import connect
 from support.spark import forget

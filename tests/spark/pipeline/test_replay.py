@@ -9,8 +9,8 @@ import pytest
 
 from consumer_sdk import QueueReader
 from consumer_sdk.errors import ConfigurationError
-from pipeline.archive import Archive, Compaction
-from pipeline.replay import Replay
+from halfmq_pipeline.archive import Archive, Compaction
+from halfmq_pipeline.replay import Replay
 from producer_sdk import Message, Producer
 from support.spark import arrived
 

@@ -18,9 +18,9 @@ import typer
 from typer.testing import CliRunner
 
 from consumer_sdk.errors import ConfigurationError
-from pipeline.cli import transactions as command
-from pipeline.transactions import TransactionAnalytics, TransactionSummary
-from pipeline.transactions.window import Window
+from halfmq_pipeline.cli import transactions as command
+from halfmq_pipeline.transactions import TransactionAnalytics, TransactionSummary
+from halfmq_pipeline.transactions.window import Window
 from support.databases import ALL_KINDS, create_database, drop_database, server_url
 from support.spark import EVERYWHERE
 from support.transaction_history import Tables, make_history

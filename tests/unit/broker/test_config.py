@@ -348,8 +348,12 @@ def test_an_old_name_is_taken_with_a_warning_wherever_it_stands(tmp_path: Path, 
         ({}, {f"HALFMQ_{old.upper()}": "7"}, None),
         ({}, {}, written(tmp_path, {old: 7})),
     ):
-        with pytest.warns(FutureWarning, match=f"{old} is called {new}"):
+        with pytest.warns(FutureWarning, match=rf"(?i:{old}) in .* is now called {new}"):
             config = load_config(arguments, environment=environment, file=file)
         assert getattr(config, new) == 7.0
+    renamed: list[str] = []
+    load_config({}, environment={f"HALFMQ_{old.upper()}": "7"}, renamed=renamed)
+    assert len(renamed) == 1
+    assert renamed[0].startswith(f"the setting HALFMQ_{old.upper()} in the environment is now called {new};")
     with pytest.raises(ConfigurationError, match=f"{old} is the old name of {new}"):
         load_config({old: 7.0, new: 8.0}, environment={})

@@ -73,7 +73,9 @@ def test_settings_that_cannot_work_are_refused_by_name(given: dict[str, Any], fi
 
 
 def test_no_secret_is_shown() -> None:
-    shown = repr(Connection("a:1", TlsConfig(client_certificate=b"certificate", client_key=b"secret")))
+    shown = repr(
+        Connection("a:1", TlsConfig(client_certificate=b"-----BEGIN certificate", client_key=b"-----BEGIN secret"))
+    )
     assert "secret" not in shown
 
 

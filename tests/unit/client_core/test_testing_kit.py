@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -58,6 +59,11 @@ def test_a_text_is_one_topic() -> None:
         ({"first_chek": 1}, "first_chek"),
         ({"queue_count": 0}, "queue_count"),
         ({"queue_count": "4"}, ""),
+        ({"patience": 3.0}, "patience"),
+        ({"data_dir": Path("/no/such/folder")}, "data_dir"),
+        ({"data_dir": Path(__file__)}, "data_dir"),
+        ({"data_dir": Path(__file__).parent, "database": "sqlite:///x.db"}, "data_dir"),
+        ({"topics": "orders", "tls_certificate": "cert.pem", "tls_key": "key.pem"}, "topics"),
     ],
 )
 def test_what_the_embedded_broker_cannot_be_is_named(settings: dict[str, Any], field: str) -> None:
@@ -129,3 +135,33 @@ def test_a_file_or_a_server_is_one_argument(tmp_path: Path) -> None:
     with embedded_broker(["orders"], database=f"sqlite:///{file}"):
         pass
     assert file.exists()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "kit.__enter__()",
+        "kit.__enter__(); import os; os.fork() or sys.exit()",
+        "broker = kit.__enter__(); broker.stop(); kit.__exit__(None, None, None)",
+    ],
+    ids=["never left", "left in a forked child", "stopped inside"],
+)
+def test_a_program_ends_whatever_became_of_its_broker(ending: str) -> None:
+    program = f"import sys\nfrom producer_sdk.testing import embedded_broker\nkit = embedded_broker()\n{ending}\n"
+    ran = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
+
+
+def test_a_start_that_fails_leaves_no_threads() -> None:
+    with embedded_broker() as running:
+        port = running.endpoint.rpartition(":")[2]
+        before = threading.active_count()
+        gc.disable()
+        try:
+            for _ in range(10):
+                with pytest.raises(ConfigurationError), embedded_broker(listen=f"127.0.0.1:{port}"):
+                    pass
+            # The running broker may have a few more by now; each failed start would leave six.
+            assert threading.active_count() < before + 20
+        finally:
+            gc.enable()

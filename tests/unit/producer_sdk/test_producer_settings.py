@@ -89,7 +89,16 @@ def test_backoffs_stay_between_half_of_the_first_and_the_maximum(failures: int) 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"client_key": b"k"}, {"client_certificate": b"c"}, {"root_certificates": "/etc/ca.pem"}]
+    "settings",
+    [
+        {"client_key": b"-----BEGIN"},
+        {"client_certificate": b"-----BEGIN"},
+        {"root_certificates": "/etc/ca.pem"},
+        {"root_certificates": b"no PEM"},
+        {"root_certificates": b""},
+        {"server_name": ""},
+        {"server_name": 5},
+    ],
 )
 def test_half_of_a_key_pair_is_refused(settings: dict[str, bytes]) -> None:
     with pytest.raises(ConfigurationError):
@@ -97,7 +106,7 @@ def test_half_of_a_key_pair_is_refused(settings: dict[str, bytes]) -> None:
 
 
 def test_the_key_is_not_shown() -> None:
-    assert "secret" not in repr(TlsConfig(client_certificate=b"c", client_key=b"secret"))
+    assert "secret" not in repr(TlsConfig(client_certificate=b"-----BEGIN c", client_key=b"-----BEGIN secret"))
 
 
 @pytest.mark.parametrize("setting", ["items", "size", "in_flight"])

@@ -24,7 +24,7 @@ def test_defaults() -> None:
 
 
 def test_all_of_them_in_any_case(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_bytes(b"pem")
+    (tmp_path / "ca.pem").write_bytes(b"-----BEGIN pem")
     options = ReadOptions.read(
         {
             "ENDPOINT": "a:1, b:2",
@@ -49,7 +49,7 @@ def test_all_of_them_in_any_case(tmp_path: Path) -> None:
     assert (options.fail_on_data_loss, options.group, options.wanted) == (False, "readers", TagFilter("a || b"))
     tls = options.connection.connection().tls
     assert tls is not None
-    assert tls.root_certificates == b"pem"
+    assert tls.root_certificates == b"-----BEGIN pem"
 
 
 def test_times_and_conditions() -> None:
