@@ -80,7 +80,7 @@ def _run(
     if course is Course.SESSION_ENDED:
         ending.start()
         # The server hears of it shortly before the COMMIT, or while it is on its way.
-        time.sleep(chance.uniform(0, 0.01))
+        time.sleep(chance.uniform(0, 0.04))
     if course is Course.KILLED_BEFORE:
         os.kill(os.getpid(), signal.SIGKILL)
     with contextlib.suppress(Exception):
