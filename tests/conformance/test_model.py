@@ -27,7 +27,7 @@ from broker.ports.delivery import Claimed, ClaimWork
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.delivery import claims, fencing, group_views, leases, message_groups, receipts, redrive, settlement
 from broker.storage.groups import groups, progress
-from broker.storage.log import release
+from broker.storage.log import release_plan
 from broker.storage.transactions import verdicts
 from conformance.model.machine import Model
 from conformance.rig import Rig
@@ -80,8 +80,8 @@ def _never_refuses(patch: pytest.MonkeyPatch) -> None:
 
 
 def _skips_an_offset(patch: pytest.MonkeyPatch) -> None:
-    real = release.take_offsets
-    patch.setattr(release, "take_offsets", lambda *rest: {q: n + 1 for q, n in real(*rest).items()})
+    real = release_plan.take_offsets
+    patch.setattr(release_plan, "take_offsets", lambda *rest: {q: n + 1 for q, n in real(*rest).items()})
 
 
 def _commits_after_rollback(patch: pytest.MonkeyPatch) -> None:

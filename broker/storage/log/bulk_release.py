@@ -12,7 +12,7 @@ from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.storage.engine.statements import Statement
 from broker.storage.log.log import take_offsets
-from broker.storage.log.release import INTO_LOG
+from broker.storage.log.release_plan import INTO_LOG
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

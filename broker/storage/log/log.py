@@ -11,7 +11,7 @@ from broker.ports.log import Duplicate
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
-from broker.storage.log import deduplication, duplicates, keys
+from broker.storage.log import deduplication, keys, message_id_reuse
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def send(
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
     answers: dict[bytes, Place | Duplicate | BrokerError] = dict(before)
-    answers.update({i: duplicates.reused() for i in taken})
+    answers.update({i: message_id_reuse.reused() for i in taken})
     others = {
         index
         for index, item in enumerate(work)
-        if item.message_id in before and not duplicates.is_repeat(session, item, directory)
+        if item.message_id in before and not message_id_reuse.is_repeat(session, item, directory)
     }
     directory.forget_ids(gone)
     known = directory.by_ids(session, {item.topic_id for item in work} - gone)
@@ -80,7 +80,7 @@ def send(
     for index, item in enumerate(work):
         if item.message_id not in answers and item.topic_id in known:
             first = new.setdefault(item.message_id, item)
-            if first is not item and not duplicates.same_message(item.message, first.message):
+            if first is not item and not message_id_reuse.same_message(item.message, first.message):
                 others.add(index)
     queues, waiting = _choose_queues(new.values(), known, now, rotation, free)
     answers.update(waiting)
@@ -106,7 +106,7 @@ def send(
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
     return [
-        duplicates.reused() if index in others else answers.get(item.message_id, missing)
+        message_id_reuse.reused() if index in others else answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
 
@@ -141,11 +141,11 @@ def _stored_meanwhile(
     before, taken, _ = _sent_before(session, own, ())
     answers: dict[bytes, Place | Duplicate | BrokerError] = {i: Duplicate(i, 0, None) for i in own}
     answers.update(before)
-    answers.update({i: duplicates.reused() for i in taken})
+    answers.update({i: message_id_reuse.reused() for i in taken})
     others = {
         index
         for index, item in enumerate(work)
-        if item.message_id in before and not duplicates.is_repeat(session, item, directory)
+        if item.message_id in before and not message_id_reuse.is_repeat(session, item, directory)
     }
     return answers, others
 

@@ -15,7 +15,7 @@ from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import deduplication
-from broker.storage.log.release import HALF_COLUMNS, HalfRow, take_places
+from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, take_places
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import NO_CHECKS, PARKED
 

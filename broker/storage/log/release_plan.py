@@ -1,6 +1,6 @@
-"""Releases half messages: into the log, or into the scheduled messages if they are delayed.
+"""Plans the release of half messages: their places in the log, or among the scheduled messages if they are delayed.
 
-Bodies are copied inside the database, to places computed here.
+The statements copy bodies inside the database; `transactions/verdicts.py` runs them with those that record the verdict.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HalfRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class Release:
+class ReleasePlan:
     """A release with assigned offsets, whose copying statements are still to be run.
 
     Attributes:
@@ -105,7 +105,7 @@ def take_places(
     directory: Directory,
     rotation: int,
     free: FreeQueues | None = None,
-) -> Release:
+) -> ReleasePlan:
     """Takes the offsets of all due half messages of these transactions.
 
     With `free`, in its queues; there is one for each of them.
@@ -152,7 +152,7 @@ def take_places(
     later = {halves[i][position].topic_id for i, position in waiting}
     if later:
         statements.append(topics.asking(later))
-    return Release(statements, places, len(copied) + len(waiting), len(copies), later)
+    return ReleasePlan(statements, places, len(copied) + len(waiting), len(copies), later)
 
 
 def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:
