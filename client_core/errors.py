@@ -10,6 +10,8 @@ HalfmqError
 │   ├── TransactionRefused  the broker refused because of the transaction's state
 │   ├── DuplicateKey        another message has the dedup_key
 │   └── RecallRefused       a message could not be recalled: it is in the log already, or was never committed
+├── LocalTransactionRefused a check was answered before the local transaction began; it cannot happen any more
+├── LocalTransactionEnded   the local transaction was ended inside its block
 ├── BatchRefused            some messages of send_many were refused; names them
 ├── BatchRecallRefused      some messages of one recall could not be recalled; names them
 ├── PrepareUnconfirmed      it is unknown whether the half messages were stored
@@ -42,6 +44,8 @@ __all__ = [
     "DuplicateKey",
     "HalfmqError",
     "ListenerRequired",
+    "LocalTransactionEnded",
+    "LocalTransactionRefused",
     "PrepareUnconfirmed",
     "RecallRefused",
     "RequestRefused",
@@ -99,6 +103,17 @@ class ClientClosed(HalfmqError):
 
 class ListenerRequired(HalfmqError):
     """The call needs a TransactionListener, and the producer has none."""
+
+
+class LocalTransactionRefused(HalfmqError):
+    """A check was answered with ROLLBACK before the local transaction began; run it again as a new transaction."""
+
+
+class LocalTransactionEnded(HalfmqError):
+    """The block's own code committed or rolled back the local transaction, which the end of the block does.
+
+    The messages share the outcome of the transaction that had the fence's row.
+    """
 
 
 class BrokerUnavailable(HalfmqError):

@@ -2,54 +2,20 @@
 
 import sys
 
-import sqlalchemy
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import create_engine, text
 
-from producer_sdk import HalfMessages, LocalTransactionState, Message, TransactionListener, TransactionProducer
+from producer_sdk import TransactionProducer
+from producer_sdk.fence import TransactionFence
 
-NOTE = sqlalchemy.text("INSERT INTO local_transactions (transaction_id, status) VALUES (:id, :status)")
-FIND = sqlalchemy.text("SELECT status FROM local_transactions WHERE transaction_id = :id")
+endpoint, order, *database_url = sys.argv[1:]
+engine = create_engine(*database_url or ["sqlite:///shop.db"])
+with engine.begin() as database:
+    database.execute(text("CREATE TABLE IF NOT EXISTS orders (content VARCHAR(200) NOT NULL)"))
 
-
-class Orders(TransactionListener):
-    """The local transaction, and the check that finds out its outcome later."""
-
-    def __init__(self, url: str) -> None:
-        """Creates the tables. A check waits 2 s at most for a running local transaction; the broker checks again."""
-        server = not url.startswith("sqlite")
-        patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
-        self.shop = sqlalchemy.create_engine(url)
-        self.checking = sqlalchemy.create_engine(url, connect_args=patience)
-        tables = (
-            "orders (content VARCHAR(200) NOT NULL)",
-            "local_transactions (transaction_id CHAR(36) PRIMARY KEY, status CHAR(7) NOT NULL)",
-        )
-        with self.shop.begin() as database:
-            for table in tables:
-                database.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
-
-    def execute_local_transaction(self, messages: HalfMessages, order: str) -> LocalTransactionState:
-        """Writes the order and, in the same transaction, the transaction's id with status done."""
-        with self.shop.begin() as database:
-            database.execute(NOTE, {"id": messages.transaction_id, "status": "done"})
-            database.execute(sqlalchemy.text("INSERT INTO orders (content) VALUES (:order)"), {"order": order})
-        return LocalTransactionState.COMMIT
-
-    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Claims the key to block the transaction for good; if taken, reads the status. An exception is UNKNOWN."""
-        own = {"id": messages.transaction_id}
-        try:
-            with self.checking.begin() as database:
-                database.execute(NOTE, {**own, "status": "refused"})
-        except IntegrityError:
-            with self.checking.begin() as database:
-                done = database.execute(FIND, own).scalar_one() == "done"
-            return LocalTransactionState.COMMIT if done else LocalTransactionState.ROLLBACK
-        return LocalTransactionState.ROLLBACK
-
-
-if __name__ == "__main__":
-    endpoint, order, *database_url = sys.argv[1:]
-    orders = Orders(*database_url or ["sqlite:///shop.db"])
-    with TransactionProducer(endpoint, "shop", orders) as producer:
-        print(producer.send_in_transaction(Message("orders", order), arg=order).state.name)
+fence = TransactionFence(engine)
+fence.create_tables()
+with TransactionProducer(endpoint, "shop", fence) as producer:
+    with producer.transaction(engine) as tx:
+        tx.connection.execute(text("INSERT INTO orders (content) VALUES (:order)"), {"order": order})
+        tx.send("orders", order)
+    print(tx.result.state.name)

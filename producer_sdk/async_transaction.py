@@ -12,7 +12,7 @@ from client_core.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, Re
 from client_core.ids import new_id
 from client_core.message import HalfMessages, as_messages
 from client_core.results import TransactionResult, message_ids
-from client_core.states import LocalTransactionState
+from client_core.states import LocalTransactionState, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -163,6 +163,45 @@ class AsyncTransaction:
             await self._conclude(reason_of(error))
         except HalfmqError as failure:
             # The application's own exception is more informative; a check settles the rest.
+            _log.warning("%s", failure)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the broker never asks about it: it recorded the outcome, or has no message of it."""
+        if self.result is not None:
+            return self.result.state in {TransactionState.COMMITTED, TransactionState.ROLLED_BACK}
+        return not self._count and self._doubt is None
+
+    def refuse_if_in_doubt(self) -> None:
+        """Raises what a ``send`` left in doubt: the local transaction must not commit then.
+
+        Raises:
+            PrepareUnconfirmed: It is unknown whether a message was stored.
+        """
+        if self._doubt is not None:
+            raise self._doubt
+
+    async def settle(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
+        """Gives the verdict of a local transaction whose end is known, or finds it out.
+
+        Args:
+            error: What left the block.
+            local_state: How the local transaction ended; None: unknown, the listener is asked.
+
+        Raises:
+            TransactionRefused: The broker recorded another outcome than COMMITTED.
+            VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
+        """
+        if local_state is not LocalTransactionState.ROLLBACK:
+            await AsyncTransaction.finish(self, error)
+            return
+        if self._over:
+            return
+        self._over = True
+        try:
+            await self._roll_back("the local transaction was rolled back" if error is None else reason_of(error))
+        except HalfmqError as failure:
+            # Nothing is lost by waiting: consumers do not see the messages, and the check has the same answer.
             _log.warning("%s", failure)
 
     async def _add(self, encoded: Sequence[pb.Message]) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from client_core.arguments import check_count, check_text
 from client_core.encoding import to_wire
-from client_core.errors import ConfigurationError, ListenerRequired, VerdictUnconfirmed
+from client_core.errors import ConfigurationError, ListenerRequired, RequestRefused, VerdictUnconfirmed
 from client_core.ids import new_id, plausible_id
 from client_core.message import HalfMessages, Message, as_messages
 from client_core.results import (
@@ -23,6 +25,7 @@ from halfmq.v1 import transaction_pb2
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.checks import CheckStream
+from producer_sdk.fencing import AsyncFencingListener, FencingListener, refuse_half_a_fence
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
 from producer_sdk.own_check import OwnCheck
 from producer_sdk.transaction_calls import TransactionCalls
@@ -46,6 +49,8 @@ class AsyncTransactionProducer(AsyncProducer):
     without a verdict. Without a listener there is no stream, and such transactions wait for another producer of the
     group, or for an operator.
     """
+
+    _runs_blocking_fences = False
 
     def __init__(
         self,
@@ -84,6 +89,9 @@ class AsyncTransactionProducer(AsyncProducer):
         if listener is not None and not isinstance(listener, TransactionListener | AsyncTransactionListener):
             msg = f"listener is a TransactionListener or an AsyncTransactionListener, not {type(listener).__name__}"
             raise ConfigurationError(msg, field="listener")
+        if isinstance(listener, FencingListener) and not self._runs_blocking_fences:
+            msg = "a TransactionFence blocks: give an AsyncTransactionProducer an AsyncTransactionFence(async_engine)"
+            raise ConfigurationError(msg, field="listener")
         check_count("listener_concurrency", listener_concurrency)
         self.group = group
         self._calls = TransactionCalls(self._link, group, self._limits)
@@ -92,6 +100,8 @@ class AsyncTransactionProducer(AsyncProducer):
             CheckStream(self._link, group, self.client_id, self._listener) if self._listener is not None else None
         )
         self._own_check = OwnCheck(self._listener) if self._listener is not None else None
+        if isinstance(listener, AsyncFencingListener):
+            listener.attach(self.state_of)
 
     async def wait_until_registered(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a plain wait
         """Waits until a broker has registered this producer for checks.
@@ -114,8 +124,24 @@ class AsyncTransactionProducer(AsyncProducer):
             msg = f"no broker registered this producer within {timeout} s; check the endpoints and the broker's log"
             raise TimeoutError(msg) from None
 
-    def transaction(self) -> AsyncTransaction:
-        """Begins a transaction: ``async with producer.transaction() as tx: await tx.send(...)``."""
+    def transaction(self, database: Any = None) -> AsyncTransaction:
+        """Begins a transaction: ``async with producer.transaction(session) as tx: await tx.send(...)``.
+
+        Args:
+            database: With an AsyncTransactionFence: the AsyncSession, AsyncConnection or AsyncEngine of SQLAlchemy
+                whose transaction shares the messages' fate. The block begins or joins it, and its end commits both.
+                Without a fence: None.
+
+        Raises:
+            ConfigurationError: There is a fence and no database, or the other way round.
+        """
+        listener = self._listener.listener if self._listener is not None else None
+        refuse_half_a_fence(listener, database)
+        core = self.bare_transaction()
+        return listener.block(core, database) if isinstance(listener, AsyncFencingListener) else core
+
+    def bare_transaction(self) -> AsyncTransaction:
+        """A transaction whose local part is the caller's business."""
         # Nothing starts before the first message: the synchronous producer calls this outside of the event loop.
         self._refuse_if_closed()
         return AsyncTransaction(self._calls, self._begin, self._own_check)
@@ -229,6 +255,19 @@ class AsyncTransactionProducer(AsyncProducer):
         self._begin()
         return await self._calls.rollback(plausible_id("a transaction id", transaction_id), reason)
 
+    async def state_of(self, transaction_id: str) -> TransactionState | None:
+        """Where the broker says a transaction stands; None: it knows nothing of it.
+
+        Raises:
+            BrokerUnavailable: No broker answered in time.
+        """
+        try:
+            return (await self.get_transaction(transaction_id)).state
+        except RequestRefused as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+
     async def get_transaction(self, transaction_id: str) -> TransactionInfo:
         """Returns what the broker knows of a transaction.
 
@@ -258,6 +297,8 @@ class AsyncTransactionProducer(AsyncProducer):
         self._link.bind()
         if self._own_check is not None:
             await self._own_check.close(self._close_grace)
+        if self._listener is not None and isinstance(self._listener.listener, AsyncFencingListener):
+            await self._listener.listener.detach(self.state_of)
         if self._checks is not None:
             await self._checks.close(self._close_grace)
         if self._listener is not None:

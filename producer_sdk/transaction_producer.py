@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
+from producer_sdk.fencing import FencingListener, refuse_half_a_fence
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
 from producer_sdk.producer import Producer
 from producer_sdk.transaction import Transaction
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.message import Message
     from client_core.results import TransactionInfo, TransactionResult, TransactionSendResult
+    from client_core.states import TransactionState
 
 __all__ = ["TransactionProducer"]
+
+
+class _Core(AsyncTransactionProducer):
+    """Checks of a fence that blocks run in threads, blocks in those of the callers."""
+
+    _runs_blocking_fences = True
 
 
 class TransactionProducer(Producer):
@@ -67,7 +75,7 @@ class TransactionProducer(Producer):
             msg = "an AsyncTransactionListener needs an AsyncTransactionProducer; pass a TransactionListener here"
             raise ConfigurationError(msg, field="listener")
         self._use(
-            AsyncTransactionProducer(
+            _Core(
                 endpoint,
                 group,
                 listener,
@@ -80,6 +88,8 @@ class TransactionProducer(Producer):
             )
         )
         self._listener = listener
+        if isinstance(listener, FencingListener):
+            listener.attach(self._state_of)
         if listener is not None:
             # The group may have transactions that wait for a check; without a reachable broker, it retries.
             self.start()
@@ -102,10 +112,24 @@ class TransactionProducer(Producer):
         """
         self._runner.run(self._core.wait_until_registered(timeout))
 
-    def transaction(self) -> Transaction:
-        """Begins a transaction: ``with producer.transaction() as tx: tx.send(...)``."""
+    def transaction(self, database: Any = None) -> Transaction:
+        """Begins a transaction: ``with producer.transaction(session) as tx: tx.send(...)``.
+
+        Args:
+            database: With a TransactionFence: the local transaction that shares the messages' fate, as a Session,
+                Connection or Engine of SQLAlchemy, a connection of Django's (``django.db.connection``), or a connection
+                of PyMySQL, mysqlclient, psycopg or sqlite3. The block begins or joins it, and its end commits both.
+                Without a fence: None.
+
+        Raises:
+            ConfigurationError: There is a fence and no database, the other way round, or it is no database.
+        """
         self._runner.refuse_if_closed()
-        return Transaction(self._core.transaction(), self._runner)
+        refuse_half_a_fence(self._listener, database)
+        core = self._core.bare_transaction()
+        if isinstance(self._listener, FencingListener):
+            return self._listener.block(core, self._runner, database)
+        return Transaction(core, self._runner)
 
     def send_in_transaction(self, messages: Message | Iterable[Message], arg: Any = None) -> TransactionSendResult:
         """Stores half messages, has the listener run the local transaction, and sends the listener's verdict.
@@ -186,3 +210,12 @@ class TransactionProducer(Producer):
             BrokerUnavailable: No broker answered in time.
         """
         return self._runner.run(self._core.get_transaction(transaction_id))
+
+    def _state_of(self, transaction_id: str) -> TransactionState | None:
+        return self._runner.run(self._core.state_of(transaction_id))
+
+    def close(self) -> None:
+        """Finishes checks and requests under way, then closes the connections. Safe to repeat."""
+        if isinstance(self._listener, FencingListener):
+            self._listener.detach(self._state_of)
+        super().close()

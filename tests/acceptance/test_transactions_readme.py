@@ -57,9 +57,11 @@ async def test_the_examples_check_rolls_back_what_never_ran(
     async with Client(endpoint) as client:
         (one,) = await client.prepare("shop", "orders", ["never paid"])
         assert (await client.transaction(one)).state == PREPARED
-        # The example's listener, in a process that only waits for the question.
-        script = (EXAMPLES / "producer.py").read_text().partition("\nif __name__")[0] + (
-            "\nwith TransactionProducer(sys.argv[1], 'shop', Orders('sqlite:///shop.db')) as producer:\n"
+        # The example's fence, in a process that only waits for the question.
+        script = (
+            "import sys\nfrom producer_sdk import TransactionProducer\n"
+            "from producer_sdk.fence import TransactionFence\n"
+            "with TransactionProducer(sys.argv[1], 'shop', TransactionFence('sqlite:///shop.db')) as producer:\n"
             "    while producer.get_transaction(sys.argv[2]).state.name == 'PREPARED':\n"
             "        pass\n"
         )
@@ -67,5 +69,5 @@ async def test_the_examples_check_rolls_back_what_never_ran(
         await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, check=True, timeout=60)
         assert (await client.transaction(one)).state == ROLLED_BACK
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
-        query = "SELECT status FROM local_transactions WHERE transaction_id = ?"
+        query = "SELECT state FROM halfmq_fence WHERE transaction_id = ?"
         assert shop.execute(query, (one,)).fetchall() == [("refused",)]

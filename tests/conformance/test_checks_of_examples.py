@@ -49,7 +49,7 @@ class Service(Protocol):
 
 
 def example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"example_{Path(name).name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -57,11 +57,11 @@ def example(name: str) -> Any:
     return module
 
 
-class ProducerExample:
-    """examples/producer.py, which is the listing of README.md: its statements run as they stand."""
+class OwnListenerExample:
+    """examples/ways/own_listener.py: its statements run as they stand."""
 
     def __init__(self, url: str) -> None:
-        self.listener = example("producer").Orders(url)
+        self.listener = example("ways/own_listener").Orders(url)
         self._engine = self.listener.shop
 
     @contextlib.contextmanager
@@ -95,26 +95,6 @@ class _Held:
         yield self._connection
 
 
-class OrderServiceExample:
-    """examples/order_service.py."""
-
-    def __init__(self, url: str) -> None:
-        self.listener = example("order_service").Orders(url)
-
-    @contextlib.contextmanager
-    def local(self) -> Iterator[None]:
-        with self.listener.database.begin() as connection:
-            self.listener.write(connection, 1, "lamp", HALF.transaction_id)
-            yield
-
-    def orders(self) -> int:
-        with self.listener.database.begin() as connection:
-            return int(connection.exec_driver_sql("SELECT COUNT(*) FROM orders").scalar_one())
-
-    def close(self) -> None:
-        self.listener.close()
-
-
 class Demo:
     """The services of `halfmq demo`."""
 
@@ -136,7 +116,7 @@ class Demo:
         self._book.close()
 
 
-@pytest.fixture(params=[ProducerExample, OrderServiceExample, Demo])
+@pytest.fixture(params=[OwnListenerExample, Demo])
 def service(request: pytest.FixtureRequest, kind: AnyKind, tmp_path: Path) -> Iterator[Service]:
     make: Callable[[str], Service] = request.param
     url = f"sqlite:///{tmp_path / 'shop.db'}" if kind == "sqlite" else create_database(server_url(kind))

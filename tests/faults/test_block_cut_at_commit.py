@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.embedded import EmbeddedBroker
     from support.databases import Kind
 
-LISTING = compile(block_with("producer.transaction()"), str(PAGE), "exec")
+LISTING = compile(block_with("producer.transaction(session)"), str(PAGE), "exec")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def shop(kind: Kind) -> Iterator[str]:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
-    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.syspath_prepend(ROOT / "examples" / "ways")
     with embedded_broker(topics=["orders", "payments"], groups=["all"], first_check=60) as made:
         yield made
 
@@ -91,7 +91,7 @@ def test_an_exception_comes_after_the_commit(shop: str, broker: EmbeddedBroker) 
     run(broker, shop)
     received(broker)
     before = orders(shop)
-    exec(compile("from producer import NOTE, Orders\norders = Orders(url)", "", "exec"), names)
+    exec(compile("from own_listener import NOTE, Orders\norders = Orders(url)", "", "exec"), names)
     listener = names["orders"]
     with (
         TransactionProducer(broker.endpoint, "shop", listener) as producer,

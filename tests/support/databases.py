@@ -17,9 +17,12 @@ import pytest
 from support.sessions import processlist
 
 Kind: TypeAlias = Literal["mariadb", "mysql"]
+LocalKind: TypeAlias = Literal["sqlite", "mariadb", "mysql", "postgresql"]
 AnyKind: TypeAlias = Literal["sqlite", "mariadb", "mysql"]
 KINDS: tuple[Kind, ...] = ("mariadb", "mysql")
 ALL_KINDS: tuple[AnyKind, ...] = ("sqlite", *KINDS)
+LOCAL_KINDS: tuple[LocalKind, ...] = (*ALL_KINDS, "postgresql")
+"""Where local transactions run; brokers run on all but the last one."""
 
 _CHECKOUT = Path(__file__).parents[2]
 _ABSENT = {"", "0", "false"}
@@ -30,7 +33,7 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in _ABSENT
 
 
-def server_url(kind: Kind) -> str:
+def server_url(kind: Kind | Literal["postgresql"]) -> str:
     """The URL of the server: from HALFMQ_TEST_<KIND>_URL, or started by scripts/db where that is wanted.
 
     Without either the test is skipped; in CI it fails. A server that is started here is left running.
@@ -44,7 +47,7 @@ def server_url(kind: Kind) -> str:
 
 
 @lru_cache
-def _started(kind: Kind) -> str:
+def _started(kind: str) -> str:
     command = [str(_CHECKOUT / "scripts" / "db"), "start", kind]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if result.returncode != 0:
@@ -85,3 +88,24 @@ def drop_database(url: str) -> None:
             with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended by itself
                 cursor.execute(f"KILL {session}")
         cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def create_postgresql_database() -> str:
+    """Makes an empty database of PostgreSQL with a name of its own; its URL, for SQLAlchemy with psycopg."""
+    server = server_url("postgresql")
+    name = f"halfmq_test_{uuid.uuid4().hex[:12]}"
+    _on_postgresql(server, f"CREATE DATABASE {name}")
+    return urlsplit(server)._replace(path=f"/{name}").geturl()
+
+
+def drop_postgresql_database(url: str) -> None:
+    """Drops it, and ends the connections that are left in it."""
+    _on_postgresql(server_url("postgresql"), f"DROP DATABASE IF EXISTS {urlsplit(url).path.strip('/')} WITH (FORCE)")
+
+
+def _on_postgresql(url: str, statement: str) -> None:
+    # Imported here: most tests work without its driver.
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", "", 1), autocommit=True) as connection:
+        connection.execute(statement.encode())

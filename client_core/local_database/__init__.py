@@ -1,0 +1,28 @@
+"""The user's own database: one form for a local transaction, whichever library opened it.
+
+SQLAlchemy (Engine, Connection, Session, and their asyncio forms), Django, and DB-API connections of PyMySQL,
+mysqlclient, psycopg and sqlite3; on MySQL, MariaDB, PostgreSQL and SQLite. None of these libraries is imported before a
+user hands in an object of it.
+"""
+
+from client_core.local_database.databases import LocalDatabase, local_database
+from client_core.local_database.dialects import Dialect, Failure, dialect_of
+from client_core.local_database.joining import join, join_async
+from client_core.local_database.tables import Column, Kind, Table
+from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
+
+__all__ = [
+    "AsyncLocalTransaction",
+    "Column",
+    "Dialect",
+    "Ending",
+    "Failure",
+    "Kind",
+    "LocalDatabase",
+    "LocalTransaction",
+    "Table",
+    "dialect_of",
+    "join",
+    "join_async",
+    "local_database",
+]

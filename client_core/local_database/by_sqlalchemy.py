@@ -1,0 +1,139 @@
+"""Local transactions of SQLAlchemy: Engine, Connection, Session, and their asyncio forms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, scoped_session
+
+from client_core.errors import ConfigurationError
+from client_core.local_database.by_dbapi import in_transaction
+from client_core.local_database.dialects import dialect_of
+from client_core.local_database.transactions import Ending, LocalTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["SqlalchemyTransaction", "sync_form"]
+
+_FAILURES = "halfmq_failures"
+"""Where a connection's errors are counted."""
+
+_NESTED = (
+    "begin the block outside of begin_nested(): the end of the block commits the whole transaction, not a savepoint"
+)
+
+
+class SqlalchemyTransaction(LocalTransaction):
+    """The transaction of a Session or of a Connection; of an Engine, on a connection of its own."""
+
+    def __init__(self, given: sa.Engine | sa.Connection | Session) -> None:
+        """Takes what the user works with; nothing is begun."""
+        self.given = given
+        self._engine = given if isinstance(given, sa.Engine) else None
+        self._connection = given if isinstance(given, sa.Connection) else None
+        self._session = given if isinstance(given, Session) else None
+        self._root: Any = None
+        self._failed_before = 0
+        self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
+
+    def begin(self) -> None:
+        """Joins the open transaction, or begins one.
+
+        Raises:
+            ConfigurationError: It is a savepoint, or its database is of another kind.
+        """
+        if self._engine is not None and self._connection is None:
+            self._connection = self.given = self._engine.connect()
+        if self._session is not None:
+            if self._session.in_nested_transaction():
+                raise ConfigurationError(_NESTED, field="database")
+            connection = self._session.connection()
+            self._root = self._session.get_transaction()
+        else:
+            assert self._connection is not None  # noqa: S101 - one of the three was given
+            connection = self._connection
+            if connection.in_nested_transaction():
+                raise ConfigurationError(_NESTED, field="database")
+            if not connection.in_transaction():
+                connection.begin()
+            self._root = connection.get_transaction()
+        self.dialect = dialect_of(connection.dialect.name)
+        if not sa.event.contains(connection.engine, "handle_error", _count_failure):
+            sa.event.listen(connection.engine, "handle_error", _count_failure)
+        self._failed_before = self._failures()
+
+    def execute(self, sql: str, **values: Any) -> int:
+        """Runs a statement."""
+        return int(self._run(sql, values).rowcount)
+
+    def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Runs a query, or a statement that may have rows."""
+        result = self._run(sql, values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    def in_transaction(self) -> bool | None:
+        """By the state that the driver keeps."""
+        connection = self._session.connection() if self._session is not None else self._on()
+        return in_transaction(connection.connection.driver_connection)
+
+    def has_failed(self) -> bool:
+        """By SQLAlchemy's event of errors."""
+        return self._failures() != self._failed_before
+
+    def is_same(self) -> bool:
+        """By the identity of SQLAlchemy's transaction."""
+        root = self._session.get_transaction() if self._session is not None else self._on().get_transaction()
+        return root is not None and root is self._root and root.is_active
+
+    def commit(self) -> Ending:
+        """Flushes and commits."""
+        if self._session is not None:
+            self._session.commit()
+        else:
+            self._on().commit()
+        return Ending.COMMITTED
+
+    def rollback(self) -> None:
+        """Rolls back; a connection that cannot is not used again."""
+        if self._session is not None:
+            self._session.rollback()
+        else:
+            self._on().rollback()
+
+    def known_by(self) -> Hashable:
+        """The engine."""
+        return (self._session.connection() if self._session is not None else self._on()).engine
+
+    def close(self) -> None:
+        """Gives the connection of an Engine back to its pool."""
+        if self._engine is not None and self._connection is not None:
+            self._connection.close()
+
+    def _failures(self) -> int:
+        connection = self._session.connection() if self._session is not None else self._on()
+        return int(connection.info.get(_FAILURES, 0))
+
+    def _on(self) -> sa.Connection:
+        assert self._connection is not None  # noqa: S101 - begin() made it
+        return self._connection
+
+    def _run(self, sql: str, values: dict[str, Any]) -> sa.CursorResult[Any]:
+        if self._session is not None:
+            # On the session's connection: execute() of the session would flush what the user has not finished.
+            return self._session.connection().execute(sa.text(sql), values)
+        return self._on().execute(sa.text(sql), values)
+
+
+def _count_failure(context: sa.engine.ExceptionContext) -> None:
+    if context.connection is not None and not context.connection.invalidated:
+        info = context.connection.info
+        info[_FAILURES] = info.get(_FAILURES, 0) + 1
+
+
+def sync_form(given: object) -> sa.Engine | sa.Connection | Session | None:
+    """What a synchronous object of SQLAlchemy stands for; None: it is none."""
+    if isinstance(given, scoped_session):
+        return given()  # type: ignore[no-any-return]
+    return given if isinstance(given, sa.Engine | sa.Connection | Session) else None

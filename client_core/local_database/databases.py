@@ -1,0 +1,181 @@
+"""The user's database as halfmq opens it itself: for checks and clean-up, on connections of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import ConfigurationError
+from client_core.local_database.by_dbapi import DbapiTransaction, driver_of
+from client_core.local_database.joining import packages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from client_core.local_database.transactions import LocalTransaction
+
+__all__ = ["LocalDatabase", "local_database", "on"]
+
+
+class LocalDatabase:
+    """Opens transactions of its own on a database."""
+
+    def __init__(
+        self, opened: Callable[[], AbstractContextManager[LocalTransaction]], close: Callable[[], None] | None = None
+    ) -> None:
+        """Takes what opens a connection, and what closes those that are kept."""
+        self._opened = opened
+        self._close = close
+
+    def close(self) -> None:
+        """Closes the connections of an engine that was made here."""
+        if self._close is not None:
+            self._close()
+
+    @contextlib.contextmanager
+    def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
+        """A transaction: committed at the end of the block, rolled back by an exception.
+
+        Args:
+            wait: Seconds to wait for a lock, at most; None: as the connection is set.
+        """
+        with self._opened() as local, on(local, wait):
+            yield local
+
+
+@contextlib.contextmanager
+def on(local: LocalTransaction, wait: float | None = None) -> Iterator[None]:
+    """A transaction on one connection; see LocalDatabase.transaction."""
+    local.begin()
+    reset: Callable[[], None] | None = None
+    try:
+        if wait is not None:
+            reset = local.dialect.limit_wait(local.fetch, wait)
+        yield
+        local.commit()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            local.rollback()
+        raise
+    finally:
+        if reset is not None:
+            with contextlib.suppress(Exception):
+                local.begin()
+                reset()
+                local.commit()
+
+
+def local_database(given: object) -> LocalDatabase:
+    """The database that an object stands for.
+
+    Args:
+        given: A SQLAlchemy Engine, a URL for one, a connection of Django's, or a function that opens a DB-API
+            connection.
+
+    Raises:
+        ConfigurationError: It is nothing of the kind, or all of its users share one connection.
+    """
+    if isinstance(given, str):
+        engine = _engine_of(given)
+        return _of_sqlalchemy(engine, engine.dispose)
+    if "sqlalchemy" in packages_of(given):
+        return _of_sqlalchemy(given, None)
+    if "django" in packages_of(given):
+        return _of_django(given)
+    if callable(given) and driver_of(given) is None:
+        return LocalDatabase(lambda: _fresh(given))
+    msg = (
+        "database is a SQLAlchemy Engine, a URL for one, a connection of Django's, or a function that opens a new "
+        f"connection of PyMySQL, mysqlclient, psycopg or sqlite3, not {type(given).__name__}: checks need connections "
+        "of their own"
+    )
+    raise ConfigurationError(msg, field="database")
+
+
+def _engine_of(url: str) -> Any:
+    try:
+        import sqlalchemy as sa  # noqa: PLC0415 - only its users have it
+    except ModuleNotFoundError as error:
+        msg = "a database URL needs SQLAlchemy: pip install 'halfmq[sqlalchemy]', or give a function that connects"
+        raise ConfigurationError(msg, field="database") from error
+    try:
+        return sa.create_engine(url)
+    except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+        msg = f"database is no URL that SQLAlchemy can open: {error}"
+        raise ConfigurationError(msg, field="database") from error
+
+
+def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabase:
+    import sqlalchemy as sa  # noqa: PLC0415
+
+    from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415
+
+    if not isinstance(given, sa.Engine):
+        msg = (
+            f"database is the Engine, not {type(given).__name__}: checks need connections of their own"
+            if not hasattr(given, "sync_engine")
+            else "an AsyncEngine goes to an AsyncTransactionFence"
+        )
+        raise ConfigurationError(msg, field="database")
+    refuse_shared_connection(given)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[LocalTransaction]:
+        local = SqlalchemyTransaction(given)
+        try:
+            yield local
+        finally:
+            local.close()
+
+    return LocalDatabase(opened, close)
+
+
+def refuse_shared_connection(engine: Any) -> None:
+    """Refuses engines whose checks would run inside of a local transaction.
+
+    Raises:
+        ConfigurationError: Its pool has one connection for all, or one for each thread.
+    """
+    import sqlalchemy as sa  # noqa: PLC0415
+
+    if isinstance(engine.pool, sa.pool.StaticPool | sa.pool.SingletonThreadPool | sa.pool.AssertionPool):
+        msg = (
+            f"the engine's {type(engine.pool).__name__} shares one connection: checks need connections of their own; "
+            "for SQLite name a file"
+        )
+        raise ConfigurationError(msg, field="database")
+
+
+def _of_django(given: object) -> LocalDatabase:
+    from django.db import connections  # noqa: PLC0415
+
+    from client_core.local_database.by_django import DjangoTransaction, alias_of  # noqa: PLC0415
+
+    alias = alias_of(given)
+    if alias is None:
+        msg = f"database is a connection of Django's (django.db.connection), not {type(given).__name__}"
+        raise ConfigurationError(msg, field="database")
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[LocalTransaction]:
+        # Connections belong to threads: this one is the check's, and is closed with it.
+        try:
+            yield DjangoTransaction(alias)
+        finally:
+            connections[alias].close()
+
+    return LocalDatabase(opened)
+
+
+@contextlib.contextmanager
+def _fresh(connect: Callable[[], Any]) -> Iterator[LocalTransaction]:
+    connection = connect()
+    try:
+        driver = driver_of(connection)
+        if driver is None:
+            msg = f"database returned {type(connection).__name__}, which is no connection of a driver that is known"
+            raise ConfigurationError(msg, field="database")
+        yield DbapiTransaction(connection, driver)
+    finally:
+        connection.close()

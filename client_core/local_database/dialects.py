@@ -1,0 +1,175 @@
+"""What differs between the databases that local transactions run on."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Dialect", "Failure", "dialect_of"]
+
+Fetch = "Callable[[str], list[tuple[Any, ...]]]"
+
+
+class Failure(Enum):
+    """Why a statement failed, as far as it matters here."""
+
+    DUPLICATE = auto()
+    """The key exists already."""
+    LOCKED = auto()
+    """Another transaction kept a lock for longer than the wait."""
+    CONFLICT = auto()
+    """Deadlock or serialization failure: the same transaction may succeed when it is run again."""
+    NO_SAVEPOINT = auto()
+    """The transaction has no such savepoint: it is another one."""
+    OTHER = auto()
+
+
+class Dialect(ABC):
+    """One database: types, errors and lock waits."""
+
+    name: str
+    table_options = ""
+    types: dict[str, str]
+
+    @abstractmethod
+    def failure_of_driver(self, error: BaseException) -> Failure | None:
+        """What an exception of a driver means; None: it is no driver's."""
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """What an exception means; wrappers of SQLAlchemy and Django are looked through."""
+        for each in _chain(error):
+            failure = self.failure_of_driver(each)
+            if failure is not None:
+                return failure
+        return Failure.OTHER
+
+    @abstractmethod
+    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
+        """Limits how long statements of the transaction wait for locks.
+
+        Args:
+            run: Runs a statement and returns its rows.
+            seconds: The longest wait.
+
+        Returns:
+            Sets the limit back to what it was; to be called after the transaction.
+        """
+
+
+class MySQL(Dialect):
+    """MySQL and MariaDB."""
+
+    name = "mysql"
+    table_options = " ENGINE=InnoDB"
+    types = {  # noqa: RUF012 - never changed
+        "id": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
+        "word": "VARCHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
+    }
+    _CODES = {  # noqa: RUF012
+        1062: Failure.DUPLICATE,
+        1205: Failure.LOCKED,
+        3572: Failure.LOCKED,
+        1213: Failure.CONFLICT,
+        1020: Failure.CONFLICT,
+        1305: Failure.NO_SAVEPOINT,
+    }
+
+    def failure_of_driver(self, error: BaseException) -> Failure | None:
+        """By the server's error number, which every driver has as the first argument."""
+        code = error.args[0] if error.args else None
+        return self._CODES.get(code) if isinstance(code, int) else None
+
+    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
+        """By a variable of the session: whole seconds, at least one."""
+        ((before,),) = run("SELECT @@SESSION.innodb_lock_wait_timeout")
+        run(f"SET SESSION innodb_lock_wait_timeout = {max(1, round(seconds))}")
+        return lambda: _discard(run(f"SET SESSION innodb_lock_wait_timeout = {int(before)}"))
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL."""
+
+    name = "postgresql"
+    types = {"id": "VARCHAR(36)", "word": "VARCHAR(36)"}  # noqa: RUF012
+    _STATES = {  # noqa: RUF012
+        "23505": Failure.DUPLICATE,
+        "55P03": Failure.LOCKED,
+        "40001": Failure.CONFLICT,
+        "40P01": Failure.CONFLICT,
+        "3B001": Failure.NO_SAVEPOINT,
+        "25P01": Failure.NO_SAVEPOINT,
+    }
+
+    def failure_of_driver(self, error: BaseException) -> Failure | None:
+        """By SQLSTATE, under the names that psycopg, psycopg2 and asyncpg give it."""
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return self._STATES.get(state) if isinstance(state, str) else None
+
+    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
+        """By a setting of the transaction, which ends with it."""
+        run(f"SET LOCAL lock_timeout = {max(1, round(seconds * 1000))}")
+        return lambda: None
+
+
+class SQLite(Dialect):
+    """SQLite: one writer at a time, so the lock is that of the database."""
+
+    name = "sqlite"
+    types = {"id": "TEXT", "word": "TEXT"}  # noqa: RUF012
+
+    def failure_of_driver(self, error: BaseException) -> Failure | None:
+        """By the name of the error's code."""
+        if not isinstance(error, sqlite3.Error):
+            return None
+        name = getattr(error, "sqlite_errorname", "")
+        if name in {"SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE"}:
+            return Failure.DUPLICATE
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return Failure.LOCKED
+        return Failure.NO_SAVEPOINT if "no such savepoint" in str(error) else None
+
+    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
+        """By a setting of the connection."""
+        ((before,),) = run("PRAGMA busy_timeout")
+        run(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
+        return lambda: _discard(run(f"PRAGMA busy_timeout = {int(before)}"))
+
+
+_DIALECTS: dict[str, Dialect] = {each.name: each for each in (MySQL(), PostgreSQL(), SQLite())}
+_DIALECTS["mariadb"] = _DIALECTS["mysql"]
+
+
+def dialect_of(name: str) -> Dialect:
+    """A database by its name: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
+
+    Raises:
+        ConfigurationError: Local transactions do not run on it.
+    """
+    found = _DIALECTS.get(name)
+    if found is None:
+        msg = f"local transactions run on MySQL, MariaDB, PostgreSQL and SQLite, not on {name!r}"
+        raise ConfigurationError(msg, field="database")
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [getattr(each, "orig", None), each.__cause__]
+
+
+def _discard(rows: object) -> None:
+    del rows

@@ -1,0 +1,114 @@
+"""A local transaction as halfmq joins it: the user's own, or one that halfmq opens beside it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from client_core.local_database.dialects import Dialect
+
+__all__ = ["AsyncLocalTransaction", "Ending", "LocalTransaction"]
+
+ResultT = TypeVar("ResultT")
+
+
+class Ending(Enum):
+    """How a commit of the block's end left the local transaction."""
+
+    COMMITTED = auto()
+    """The database said so."""
+    ROLLED_BACK = auto()
+    """A framework had marked it for rollback, and it was rolled back."""
+    LATER = auto()
+    """It is part of an outer transaction, whose end decides."""
+
+
+class LocalTransaction(ABC):
+    """A local transaction; statements have values as ``:name``."""
+
+    dialect: Dialect
+    given: Any
+    """What the user handed in, or the connection that was opened for them."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begins a transaction, or joins the one that is open.
+
+        Raises:
+            ConfigurationError: It cannot be joined; says why.
+        """
+
+    @abstractmethod
+    def execute(self, sql: str, **values: Any) -> int:
+        """Runs a statement; how many rows it changed."""
+
+    @abstractmethod
+    def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Runs a query."""
+
+    @abstractmethod
+    def in_transaction(self) -> bool | None:
+        """Whether the driver has a transaction open, asked after a statement; None: it cannot tell."""
+
+    @abstractmethod
+    def is_same(self) -> bool | None:
+        """Whether the transaction that ``begin`` joined was not ended since; None: this library cannot tell."""
+
+    @abstractmethod
+    def has_failed(self) -> bool:
+        """Whether a statement failed since ``begin``, so that the server may have undone the transaction by itself."""
+
+    def mark(self) -> None:
+        """Marks the transaction on the server, where the library cannot tell one from the next."""
+        return
+
+    def is_marked(self) -> bool:
+        """Whether the open transaction is the one that was marked; asked once.
+
+        Raises:
+            Exception: The transaction cannot go on.
+        """
+        return True
+
+    @abstractmethod
+    def commit(self) -> Ending:
+        """Writes what the library still holds back, and commits."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Rolls back whatever is open."""
+
+    @abstractmethod
+    def known_by(self) -> Hashable | None:
+        """What stands for the database of this connection, to remember that it was verified; None: only itself."""
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Has something called once the outer transaction committed; only after ``Ending.LATER``."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Gives back a connection that ``begin`` opened; what the user handed in stays as it is."""
+        return
+
+
+class AsyncLocalTransaction:
+    """The same on asyncio: runs calls on the synchronous form where they may wait."""
+
+    def __init__(self, local: LocalTransaction, run: Callable[..., Any], given: Any = None) -> None:
+        """Takes the synchronous form, SQLAlchemy's way to run a function on it, and what the user handed in."""
+        self.local = local
+        self.given = given
+        self._run = run
+
+    async def run(self, call: Callable[[LocalTransaction], ResultT]) -> ResultT:
+        """Runs a call that uses the transaction."""
+        result: ResultT = await self._run(lambda _: call(self.local))
+        return result
+
+    async def close(self) -> None:
+        """Gives back a connection that was opened; what the user handed in stays as it is."""
+        return

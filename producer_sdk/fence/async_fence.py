@@ -1,0 +1,200 @@
+"""The fence on asyncio, for SQLAlchemy's asyncio extension."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_core.errors import ConfigurationError
+from client_core.local_database import LocalDatabase, join_async
+from client_core.states import LocalTransactionState
+from producer_sdk.fence.async_block import AsyncFencedTransaction
+from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
+from producer_sdk.fence.rows import FenceRows
+from producer_sdk.fence.settings import FenceSettings
+from producer_sdk.fence.verified import VerifiedDatabases
+from producer_sdk.fencing import AsyncFencingListener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from client_core.local_database import AsyncLocalTransaction, LocalTransaction
+    from client_core.message import HalfMessages
+    from producer_sdk.async_transaction import AsyncTransaction
+    from producer_sdk.fencing import AskBroker
+
+__all__ = ["AsyncTransactionFence"]
+
+ResultT = TypeVar("ResultT")
+
+_CHECKS_AT_A_TIME = 4
+
+
+class AsyncTransactionFence(AsyncFencingListener):
+    """Answers checks exactly, from a row that the block of ``producer.transaction(session)`` writes.
+
+    As TransactionFence, for an AsyncTransactionProducer and SQLAlchemy's AsyncSession, AsyncConnection, AsyncEngine::
+
+        fence = AsyncTransactionFence(engine)
+        await fence.create_tables()
+        async with AsyncTransactionProducer(endpoint, "shop", fence) as producer:
+            async with AsyncSession(engine) as session, producer.transaction(session) as tx:
+                session.add(order)
+                await tx.send("orders", order.to_json())
+    """
+
+    def __init__(
+        self, database: AsyncEngine | str, *, table: str = "halfmq_fence", settings: FenceSettings | None = None
+    ) -> None:
+        """Takes the database; nothing is opened yet.
+
+        Args:
+            database: The database of the local transactions: an AsyncEngine, or a URL for one. Checks use connections
+                of their own, up to four at a time.
+            table: Name of the table.
+            settings: How long checks wait and rows are kept; None: the defaults of FenceSettings.
+
+        Raises:
+            ConfigurationError: The database or the name cannot be used.
+        """
+        self.settings = settings or FenceSettings()
+        self.rows = FenceRows(table)
+        self._engine = _engine_of(database)
+        self._checks = asyncio.Semaphore(_CHECKS_AT_A_TIME)
+        self._identity: str | None = None
+        self._verified = VerifiedDatabases()
+        self._cleaner = AsyncFenceCleaner(self.on_database, self.rows, self.settings)
+
+    async def create_tables(self) -> None:
+        """Creates the table where it does not exist."""
+
+        def create(database: LocalDatabase) -> None:
+            with database.transaction() as local:
+                local.execute(self.rows.table.sql(local.dialect.name))
+
+        await self.on_database(create)
+        await self._identify()
+
+    def sql(self, dialect: str) -> str:
+        """The statement that creates the table, for migrations that are written by hand.
+
+        Args:
+            dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
+        """
+        return self.rows.table.sql(dialect)
+
+    def add_tables(self, metadata: sa.MetaData) -> sa.Table:
+        """Adds the table to a MetaData of SQLAlchemy, so that ``create_all`` and Alembic know it."""
+        return self.rows.table.to_metadata(metadata)
+
+    async def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
+        """Runs a coroutine function as the local transaction of ``send_in_transaction(messages, arg=function)``.
+
+        Args:
+            messages: The half messages.
+            arg: Called with the AsyncConnection of a transaction that is committed when it returns.
+
+        Raises:
+            ConfigurationError: ``arg`` is no function.
+        """
+        if not callable(arg):
+            msg = (
+                "with a fence, arg is a coroutine function that is called with a connection and does the local change; "
+                "or use the block producer.transaction(session)"
+            )
+            raise ConfigurationError(msg, field="arg")
+        async with self._engine.begin() as connection:
+            local = join_async(connection)
+            await self.begin(local, messages.transaction_id)
+            await arg(connection)
+        return LocalTransactionState.COMMIT
+
+    async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+        """Answers from the table; what has not happened by now cannot happen any more."""
+        async with self._checks:
+            return await self.on_database(
+                lambda database: self.rows.answer(database, messages.transaction_id, self.settings.wait)
+            )
+
+    def block(self, core: AsyncTransaction, given: Any) -> AsyncFencedTransaction:
+        """The block of ``producer.transaction(given)``."""
+        return AsyncFencedTransaction(core, self, join_async(given))
+
+    async def begin(self, joined: AsyncLocalTransaction, transaction_id: str) -> None:
+        """Begins or joins a local transaction, and notes in it which one it is.
+
+        Raises:
+            ConfigurationError: It is on another database than the fence.
+            LocalTransactionRefused: A check was answered before.
+        """
+        identity = await self._identify()
+
+        def put(local: LocalTransaction) -> None:
+            local.begin()
+            self.rows.put(local, transaction_id)
+            if not self._verified.has(local):
+                self.rows.verify(local, identity)
+                self._verified.add(local)
+
+        await joined.run(put)
+
+    def decided(self, transaction_id: str) -> None:
+        """Has the row deleted some time: the broker knows the outcome, and asks no more."""
+        self._cleaner.decided(transaction_id)
+
+    def attach(self, ask: AskBroker) -> None:
+        """Tells it how to ask the broker where a transaction stands; the producer does so."""
+        self._cleaner.attach(ask)
+
+    async def clean(self) -> int:
+        """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
+        return await self._cleaner.clean()
+
+    async def detach(self, ask: AskBroker) -> None:
+        """Deletes what is known to be decided, and ends the clean-up; the producer does so when it is closed."""
+        await self._cleaner.detach(ask)
+
+    async def on_database(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
+        """Runs work on a connection of its own."""
+        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
+
+        async with self._engine.connect() as connection:
+
+            def run(sync_connection: sa.Connection) -> ResultT:
+                @contextlib.contextmanager
+                def opened() -> Iterator[LocalTransaction]:
+                    yield SqlalchemyTransaction(sync_connection)
+
+                return work(LocalDatabase(opened))
+
+            return await connection.run_sync(run)
+
+    async def _identify(self) -> str:
+        if self._identity is None:
+            self._identity = await self.on_database(self.rows.identity)
+        return self._identity
+
+
+def _engine_of(given: Any) -> AsyncEngine:
+    try:
+        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
+        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
+
+        from client_core.local_database.databases import refuse_shared_connection  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        msg = "an AsyncTransactionFence needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
+        raise ConfigurationError(msg, field="database") from error
+    try:
+        engine = create_async_engine(given) if isinstance(given, str) else given
+    except (ArgumentError, ModuleNotFoundError) as error:
+        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
+        raise ConfigurationError(msg, field="database") from error
+    if not isinstance(engine, AsyncEngine):
+        msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
+        raise ConfigurationError(msg, field="database")
+    refuse_shared_connection(engine)
+    return engine

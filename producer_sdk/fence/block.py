@@ -1,0 +1,170 @@
+"""The block ``with producer.transaction(session) as tx``: one end for the local transaction and its messages."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from client_core.errors import HalfmqError, LocalTransactionEnded
+from client_core.local_database import Ending
+from client_core.states import LocalTransactionState
+from producer_sdk.fence.rows import COMMITTED
+from producer_sdk.transaction import Transaction
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from client_core.connection import BackgroundRunner
+    from client_core.local_database import LocalTransaction
+    from producer_sdk.async_transaction import AsyncTransaction
+    from producer_sdk.fence.rows import FenceRows
+
+__all__ = ["FencedTransaction", "ended_inside", "is_whole", "never_ended"]
+
+_log = logging.getLogger("halfmq.producer")
+
+
+class Fence(Protocol):
+    """What a block requires of its fence."""
+
+    rows: FenceRows
+
+    def begin(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Begins or joins the local transaction, and writes its row."""
+        ...
+
+    def decided(self, transaction_id: str) -> None:
+        """The row can be deleted."""
+        ...
+
+
+class FencedTransaction(Transaction):
+    """A block that joins a local transaction: both commit at its end, or neither does.
+
+    Its beginning notes the transaction's id in the database. Its normal end commits the local transaction and then
+    releases the messages; an exception rolls both back. Leave commit and rollback of the local transaction to it.
+    """
+
+    def __init__(self, core: AsyncTransaction, runner: BackgroundRunner, fence: Fence, local: LocalTransaction) -> None:
+        """Takes the local transaction; nothing is begun yet."""
+        super().__init__(core, runner)
+        self._fence = fence
+        self._local = local
+        self._rolled_back = False
+
+    @property
+    def connection(self) -> Any:
+        """What the block was given; the connection that it opened, if that was an Engine."""
+        return self._local.given
+
+    def rollback(self, reason: str = "") -> None:
+        """Rolls the local transaction back and drops the messages now; the end of the block does nothing.
+
+        Args:
+            reason: Why, in up to 500 characters; kept with the transaction.
+        """
+        self._rolled_back = True
+        self._local.rollback()
+        super().rollback(reason)
+
+    def __enter__(self) -> Self:
+        """Begins or joins the local transaction.
+
+        Raises:
+            ConfigurationError: It cannot be joined, or is on another database than the fence.
+        """
+        try:
+            self._fence.begin(self._local, self.transaction_id)
+        except BaseException:
+            self._undo()
+            self._local.close()
+            raise
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commits both, or rolls both back.
+
+        Raises:
+            LocalTransactionEnded: The block ended the local transaction by itself; the messages follow what its row
+                says.
+        """
+        try:
+            if self._rolled_back:
+                self._undo()
+            elif exc is None:
+                self._commit()
+            else:
+                self._roll_back(exc)
+        finally:
+            self._local.close()
+
+    def _commit(self) -> None:
+        try:
+            self._core.refuse_if_in_doubt()
+            if not is_whole(self._fence.rows, self._local, self.transaction_id):
+                raise ended_inside(self.transaction_id)
+        except BaseException as error:
+            self._roll_back(error)
+            raise
+        try:
+            ending = self._local.commit()
+        except BaseException as error:
+            # The row tells whether it took effect.
+            self._undo()
+            self._finish(error, None)
+            raise
+        if ending is Ending.LATER:
+            self._local.after_commit(self._finish_later)
+        else:
+            committed = ending is Ending.COMMITTED
+            self._finish(None, LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK)
+
+    def _roll_back(self, error: BaseException) -> None:
+        never_committed = never_ended(self._local)
+        self._undo()
+        self._finish(error, LocalTransactionState.ROLLBACK if never_committed else None)
+
+    def _undo(self) -> None:
+        try:
+            self._local.rollback()
+        except Exception as failure:
+            _log.warning("the local transaction could not be rolled back: %s", failure)
+
+    def _finish(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
+        self._runner.run(self._core.settle(error, local_state))
+        if self._core.is_decided:
+            self._fence.decided(self.transaction_id)
+
+    def _finish_later(self) -> None:
+        try:
+            self._finish(None, LocalTransactionState.COMMIT)
+        except HalfmqError as failure:
+            _log.warning("%s", failure)
+
+
+def is_whole(rows: FenceRows, local: LocalTransaction, transaction_id: str) -> bool:
+    """Whether what is about to be committed has the row: whether it is still the transaction that began."""
+    if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
+        return False
+    # A server that undid the transaction by itself, after a deadlock for example, undid the row as well.
+    return not local.has_failed() or rows.state(local, transaction_id) == COMMITTED
+
+
+def never_ended(local: LocalTransaction) -> bool:
+    """Whether no COMMIT can have been sent: only then is a rollback certain without a look at the row."""
+    try:
+        return local.is_same() is True
+    except Exception:
+        return False
+
+
+def ended_inside(transaction_id: str) -> LocalTransactionEnded:
+    """The error of a block that ended its local transaction by itself."""
+    msg = (
+        f"the local transaction of {transaction_id} was committed or rolled back inside of its block; leave both to "
+        "the end of the block, or use tx.rollback(). What it had changed until then is as its own end made it, and the "
+        "messages go with that; what followed was rolled back"
+    )
+    return LocalTransactionEnded(msg, transaction_id=transaction_id)

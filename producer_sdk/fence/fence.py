@@ -1,0 +1,166 @@
+"""The fence as a listener: it answers checks from its table."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import ConfigurationError
+from client_core.local_database import join, local_database
+from client_core.states import LocalTransactionState
+from producer_sdk.fence.block import FencedTransaction
+from producer_sdk.fence.cleaning import FenceCleaner
+from producer_sdk.fence.rows import FenceRows
+from producer_sdk.fence.settings import FenceSettings
+from producer_sdk.fence.verified import VerifiedDatabases
+from producer_sdk.fencing import FencingListener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sqlalchemy as sa
+
+    from client_core.connection import BackgroundRunner
+    from client_core.local_database import LocalTransaction
+    from client_core.message import HalfMessages
+    from client_core.states import TransactionState
+    from producer_sdk.async_transaction import AsyncTransaction
+
+__all__ = ["TransactionFence"]
+
+_CHECKS_AT_A_TIME = 4
+
+
+class TransactionFence(FencingListener):
+    """Answers checks exactly, from a row that the block of ``producer.transaction(session)`` writes.
+
+    Give it to a TransactionProducer as its listener::
+
+        fence = TransactionFence(engine)
+        fence.create_tables()
+        with TransactionProducer(endpoint, "shop", fence) as producer:
+            with Session(engine) as session, producer.transaction(session) as tx:
+                session.add(order)
+                tx.send("orders", order.to_json())
+
+    The block joins the session's own transaction, commits it, then releases the messages. Where the process dies in
+    between, any producer of the group with a fence on the same database answers for it.
+
+    Safe to share between threads, and between producers of one group.
+    """
+
+    def __init__(self, database: Any, *, table: str = "halfmq_fence", settings: FenceSettings | None = None) -> None:
+        """Takes the database; nothing is opened yet.
+
+        Args:
+            database: The database of the local transactions: a SQLAlchemy Engine or a URL for one, a connection of
+                Django's (``django.db.connection``), or a function that opens a new connection of PyMySQL,
+                mysqlclient, psycopg or sqlite3. Checks use connections of their own, up to four at a time.
+            table: Name of the table.
+            settings: How long checks wait and rows are kept; None: the defaults of FenceSettings.
+
+        Raises:
+            ConfigurationError: The database or the name cannot be used.
+        """
+        self.settings = settings or FenceSettings()
+        self.rows = FenceRows(table)
+        self._database = local_database(database)
+        self._checks = threading.Semaphore(_CHECKS_AT_A_TIME)
+        self._lock = threading.Lock()
+        self._identity: str | None = None
+        self._verified = VerifiedDatabases()
+        self._cleaner = FenceCleaner(self._database, self.rows, self.settings)
+
+    def create_tables(self) -> None:
+        """Creates the table where it does not exist."""
+        with self._database.transaction() as local:
+            local.execute(self.rows.table.sql(local.dialect.name))
+        self._identify()
+
+    def sql(self, dialect: str) -> str:
+        """The statement that creates the table, for migrations that are written by hand.
+
+        Args:
+            dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
+        """
+        return self.rows.table.sql(dialect)
+
+    def add_tables(self, metadata: sa.MetaData) -> sa.Table:
+        """Adds the table to a MetaData of SQLAlchemy, so that ``create_all`` and Alembic know it."""
+        return self.rows.table.to_metadata(metadata)
+
+    def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
+        """Runs a function as the local transaction of ``send_in_transaction(messages, arg=function)``.
+
+        Args:
+            messages: The half messages.
+            arg: Called with the connection of a transaction that is committed when it returns.
+
+        Raises:
+            ConfigurationError: ``arg`` is no function.
+        """
+        if not callable(arg):
+            msg = (
+                "with a fence, arg is a function that is called with a connection and does the local change; or use "
+                "the block producer.transaction(session)"
+            )
+            raise ConfigurationError(msg, field="arg")
+        with self._database.transaction() as local:
+            self.rows.put(local, messages.transaction_id)
+            arg(local.given)
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+        """Answers from the table; what has not happened by now cannot happen any more."""
+        with self._checks:
+            return self.rows.answer(self._database, messages.transaction_id, self.settings.wait)
+
+    def block(self, core: AsyncTransaction, runner: BackgroundRunner, given: Any) -> FencedTransaction:
+        """The block of ``producer.transaction(given)``."""
+        return FencedTransaction(core, runner, self, join(given))
+
+    def begin(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Begins or joins a local transaction, and notes in it which one it is.
+
+        Raises:
+            ConfigurationError: It is on another database than the fence.
+            LocalTransactionRefused: A check was answered before.
+        """
+        identity = self._identify()
+        local.begin()
+        # Written first: on SQLite, one that reads before may find its view too old to write.
+        self.rows.put(local, transaction_id)
+        self._verify(local, identity)
+        local.mark()
+
+    def decided(self, transaction_id: str) -> None:
+        """Has the row deleted some time: the broker knows the outcome, and asks no more."""
+        self._cleaner.decided(transaction_id)
+
+    def attach(self, ask: Callable[[str], TransactionState | None]) -> None:
+        """Tells it how to ask the broker where a transaction stands; the producer does so."""
+        self._cleaner.attach(ask)
+
+    def clean(self) -> int:
+        """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
+        return self._cleaner.clean()
+
+    def detach(self, ask: Callable[[str], TransactionState | None]) -> None:
+        """Deletes what is known to be decided, and ends the clean-up; the producer does so when it is closed."""
+        self._cleaner.detach(ask)
+
+    def close(self) -> None:
+        """Closes the connections of an Engine that was made from a URL; others are the user's."""
+        self._database.close()
+
+    def _identify(self) -> str:
+        if self._identity is None:
+            with self._lock:
+                if self._identity is None:
+                    self._identity = self.rows.identity(self._database)
+        return self._identity
+
+    def _verify(self, local: LocalTransaction, identity: str) -> None:
+        if not self._verified.has(local):
+            self.rows.verify(local, identity)
+            self._verified.add(local)

@@ -1,0 +1,174 @@
+"""The fence's table: a row for each transaction, whose key is written once, by the local transaction or by a check.
+
+* The local transaction inserts its id with ``committed``. The row becomes visible when it commits, together with its
+  changes, or never.
+* A check inserts the id with ``refused``. Where that works, the local transaction has not committed, and cannot any
+  more: its own insert fails on the key. While the local transaction runs, its row is locked, and the check waits.
+
+So the key decides between the two, and the answer to a check is never a guess.
+
+One further row tells which table this is (IDENTITY): a local transaction on another database than the one that checks
+look at is refused, before a check looks for its row in the wrong place.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from client_core.errors import ConfigurationError, LocalTransactionRefused
+from client_core.local_database import Column, Failure, Kind, Table
+from client_core.states import LocalTransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from client_core.local_database import LocalDatabase, LocalTransaction
+
+__all__ = ["COMMITTED", "FIRST", "REFUSED", "FenceRows"]
+
+COMMITTED, REFUSED = "committed", "refused"
+IDENTITY = "00000000-0000-0000-0000-000000000000"
+FIRST = IDENTITY
+"""Smaller than the id of every transaction."""
+_ATTEMPTS = 10
+LATEST_BEGIN = 3600.0
+"""Seconds after which a transaction id can no longer begin a local transaction. Clean-up keeps refusals far longer."""
+
+
+class FenceRows:
+    """The statements on one fence table."""
+
+    def __init__(self, table: str) -> None:
+        """Takes the table's name.
+
+        Raises:
+            ConfigurationError: It is no name.
+        """
+        self.table = Table(table, (Column("transaction_id", Kind.ID), Column("state", Kind.WORD)))
+        self._insert = f"INSERT INTO {table} (transaction_id, state) VALUES (:id, :state)"  # noqa: S608 - a checked name
+        self._select = f"SELECT state FROM {table} WHERE transaction_id = :id"  # noqa: S608
+        self._select_range = (
+            f"SELECT transaction_id, state FROM {table} WHERE transaction_id > :after AND transaction_id < :before"  # noqa: S608
+            " ORDER BY transaction_id LIMIT 500"
+        )
+        self._delete = f"DELETE FROM {table} WHERE transaction_id IN "  # noqa: S608
+
+    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Notes in a local transaction that it is this one.
+
+        Raises:
+            LocalTransactionRefused: A check was answered with ROLLBACK before, or the id is too old to begin.
+        """
+        try:
+            local.execute(self._insert, id=transaction_id, state=COMMITTED)
+        except Exception as error:
+            if local.dialect.failure_of(error) is not Failure.DUPLICATE:
+                raise
+            msg = (
+                f"the local transaction of {transaction_id} comes too late: a check has told the broker that it did not"
+                " happen; roll back and run it again as a new transaction"
+            )
+            raise LocalTransactionRefused(msg, transaction_id=transaction_id) from error
+        if local.in_transaction() is False:
+            msg = (
+                "the connection commits each statement by itself (autocommit); the block needs a transaction: switch "
+                "autocommit off"
+            )
+            raise ConfigurationError(msg, field="database")
+        if age(transaction_id) > LATEST_BEGIN:
+            msg = f"transaction {transaction_id} began more than an hour ago; run it again as a new transaction"
+            raise LocalTransactionRefused(msg, transaction_id=transaction_id)
+
+    def state(self, local: LocalTransaction, transaction_id: str) -> str | None:
+        """What a row says, as this transaction sees it; None: there is none."""
+        rows = local.fetch(self._select, id=transaction_id)
+        return str(rows[0][0]) if rows else None
+
+    def answer(self, database: LocalDatabase, transaction_id: str, wait: float) -> LocalTransactionState:
+        """The answer to a check: exact, or UNKNOWN while the local transaction still runs.
+
+        Args:
+            database: Where to look.
+            transaction_id: Which one.
+            wait: Seconds to wait for a local transaction that still runs.
+        """
+        for _ in range(_ATTEMPTS):
+            local: LocalTransaction | None = None
+            try:
+                with database.transaction(wait) as local:
+                    local.execute(self._insert, id=transaction_id, state=REFUSED)
+            except Exception as error:
+                failure = local.dialect.failure_of(error) if local is not None else Failure.OTHER
+                if failure is Failure.LOCKED:
+                    return LocalTransactionState.UNKNOWN
+                if failure is Failure.CONFLICT:
+                    continue
+                if failure is not Failure.DUPLICATE:
+                    raise
+            else:
+                return LocalTransactionState.ROLLBACK
+            # In a transaction of its own, which sees what is committed by now.
+            with database.transaction(wait) as local:
+                found = self.verdict(local, transaction_id)
+            if found is not None:
+                return found
+        return LocalTransactionState.UNKNOWN
+
+    def verdict(self, local: LocalTransaction, transaction_id: str) -> LocalTransactionState | None:
+        """What a row means, as this transaction sees it; None: there is none."""
+        found = self.state(local, transaction_id)
+        if found is None:
+            return None
+        return LocalTransactionState.COMMIT if found == COMMITTED else LocalTransactionState.ROLLBACK
+
+    def identity(self, database: LocalDatabase) -> str:
+        """Which table this is; names it at the first time."""
+        with database.transaction() as local:
+            found = self.state(local, IDENTITY)
+        if found is not None:
+            return found
+        try:
+            with database.transaction() as local:
+                local.execute(self._insert, id=IDENTITY, state=str(uuid.uuid4()))
+        except Exception as error:
+            if local.dialect.failure_of(error) is not Failure.DUPLICATE:
+                raise
+        with database.transaction() as local:
+            return str(self.state(local, IDENTITY))
+
+    def verify(self, local: LocalTransaction, identity: str) -> None:
+        """Refuses a local transaction on another table than the one that checks look at.
+
+        Raises:
+            ConfigurationError: It is another one, or there is none.
+        """
+        if self.state(local, IDENTITY) == identity:
+            return
+        msg = (
+            f"the local transaction's table {self.table.name} is not the one that the fence looks at: give the fence "
+            "and the block the same database (if it is the same: call create_tables() before the transaction begins)"
+        )
+        raise ConfigurationError(msg, field="database")
+
+    def between(self, local: LocalTransaction, after: str, before: str) -> list[tuple[str, str]]:
+        """Up to 500 rows between two ids, in their order: id and state."""
+        return [(str(row[0]), str(row[1])) for row in local.fetch(self._select_range, after=after, before=before)]
+
+    def delete(self, local: LocalTransaction, transaction_ids: Sequence[str]) -> int:
+        """Deletes rows, by key; how many there were."""
+        names = {f"id_{number}": each for number, each in enumerate(sorted(transaction_ids))}
+        marks = ", ".join(f":{name}" for name in names)
+        return local.execute(f"{self._delete}({marks})", **names)
+
+
+def age(transaction_id: str) -> float:
+    """Seconds since an id was made, by this machine's clock."""
+    return time.time() - int(transaction_id.replace("-", "")[:12], 16) / 1000
+
+
+def id_of_age(seconds: float) -> str:
+    """What ids that are older than so many seconds are smaller than."""
+    text = f"{max(0, int((time.time() - seconds) * 1000)):012x}"
+    return f"{text[:8]}-{text[8:]}-7000-8000-000000000000"

@@ -1,0 +1,35 @@
+"""The databases whose fence table was compared with the one that checks look at."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from client_core.local_database import LocalTransaction
+
+__all__ = ["VerifiedDatabases"]
+
+
+class VerifiedDatabases:
+    """Remembers engines, connections and names of connections, without keeping the former alive."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._objects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._names: set[str] = set()
+
+    def has(self, local: LocalTransaction) -> bool:
+        """Whether the database of a local transaction was verified."""
+        known_by = local.known_by()
+        if known_by is None:
+            return False
+        return known_by in self._names if isinstance(known_by, str) else known_by in self._objects
+
+    def add(self, local: LocalTransaction) -> None:
+        """Remembers it."""
+        known_by = local.known_by()
+        if isinstance(known_by, str):
+            self._names.add(known_by)
+        elif known_by is not None:
+            self._objects.add(known_by)

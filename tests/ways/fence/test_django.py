@@ -1,0 +1,169 @@
+"""The block on Django's connections: an atomic block of its own, or part of one around it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from producer_sdk import TransactionProducer, TransactionState
+from producer_sdk.fence import TransactionFence
+from support.databases import in_ci
+from ways.shops import texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.embedded import EmbeddedBroker
+    from ways.shops import Shop
+
+ENGINES = {"sqlite": "sqlite3", "mariadb": "mysql", "mysql": "mysql", "postgresql": "postgresql"}
+
+
+@pytest.fixture
+def alias(shop: Shop) -> Iterator[str]:
+    """The name of a connection in DATABASES."""
+    import django
+    from django.conf import settings
+    from django.db import connections
+
+    if shop.kind in {"mariadb", "mysql"} and not in_ci():
+        pytest.importorskip("MySQLdb", reason="Django works with mysqlclient on MySQL and MariaDB")
+    if not settings.configured:
+        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+        django.setup()
+    parts = urlsplit(shop.url)
+    name = f"shop{time.monotonic_ns()}"
+    entry: dict[str, Any] = {"ENGINE": f"django.db.backends.{ENGINES[shop.kind]}", "NAME": parts.path.strip("/")}
+    if shop.kind == "sqlite":
+        entry["NAME"] = shop.engine.url.database
+    else:
+        entry |= {"HOST": parts.hostname, "PORT": parts.port, "USER": parts.username, "PASSWORD": parts.password}
+    known = connections.settings
+    known[name] = connections.configure_settings({"default": known["default"], name: entry})[name]
+    yield name
+    connections[name].close()
+    del known[name]
+
+
+@pytest.fixture
+def fence(alias: str) -> TransactionFence:
+    from django.db import connections
+
+    made = TransactionFence(connections[alias])
+    made.create_tables()
+    return made
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker, fence: TransactionFence) -> Iterator[TransactionProducer]:
+    with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence) as made:
+        yield made
+
+
+def write(alias: str, content: str) -> None:
+    from django.db import connections
+
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO orders (content) VALUES (%s)", [content])
+
+
+def test_its_end_commits_both_or_neither(
+    shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    from django.db import connections
+
+    with producer.transaction(connections[alias]) as tx:
+        write(alias, "lamp")
+        tx.send(topic, "lamp")
+    assert tx.result is not None
+    assert tx.result.state is TransactionState.COMMITTED
+    with pytest.raises(KeyError), producer.transaction(connections[alias]) as tx:
+        write(alias, "yacht")
+        tx.send(topic, "yacht")
+        raise KeyError
+    assert tx.result is not None
+    assert tx.result.state is TransactionState.ROLLED_BACK
+    assert shop.orders() == texts(broker.endpoint, topic) == ["lamp"]
+
+
+def test_what_django_marks_for_rollback_is_rolled_back(
+    shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    from django.db import connections, transaction
+
+    with producer.transaction(connections[alias]) as tx:
+        write(alias, "lamp")
+        tx.send(topic, "lamp")
+        transaction.set_rollback(True, using=alias)
+    assert tx.result is not None
+    assert tx.result.state is TransactionState.ROLLED_BACK
+    assert shop.orders() == texts(broker.endpoint, topic) == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_inside_of_an_atomic_block_its_end_decides(
+    shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str, *, commits: bool
+) -> None:
+    """As with ATOMIC_REQUESTS: the response decides."""
+    from django.db import connections, transaction
+
+    with contextlib.suppress(KeyError), transaction.atomic(using=alias):
+        with producer.transaction(connections[alias]) as tx:
+            write(alias, "lamp")
+            tx.send(topic, "lamp")
+        assert tx.result is None
+        if not commits:
+            raise KeyError
+    if commits:
+        assert tx.result is not None
+    deadline = time.monotonic() + 30
+    wanted = TransactionState.COMMITTED if commits else TransactionState.ROLLED_BACK
+    # After a rollback the broker asks, and the fence answers.
+    while producer.get_transaction(tx.transaction_id).state is not wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert shop.orders() == texts(broker.endpoint, topic) == (["lamp"] if commits else [])
+
+
+def test_an_error_that_is_caught_does_not_hide_that_the_server_gave_up(
+    shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    from django.db import DatabaseError, connections
+
+    write(alias, "lamp")
+    with contextlib.suppress(DatabaseError), producer.transaction(connections[alias]) as tx:
+        write(alias, "chair")
+        tx.send(topic, "chair")
+        with contextlib.suppress(DatabaseError):
+            write(alias, "lamp")
+    # PostgreSQL undoes all of it; elsewhere the statement alone failed.
+    rest = [] if shop.kind == "postgresql" else ["chair"]
+    assert (shop.orders(), texts(broker.endpoint, topic)) == ([*rest, "lamp"], rest)
+
+
+def test_views_in_many_threads(
+    shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    from django.db import connections
+
+    def view(number: int) -> None:
+        try:
+            for each in range(5):
+                with producer.transaction(connections[alias]) as tx:
+                    tx.send(topic, f"{number}-{each}")
+                    write(alias, f"{number}-{each}")
+        finally:
+            connections[alias].close()
+
+    threads = [threading.Thread(target=view, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shop.orders() == texts(broker.endpoint, topic)
+    assert len(shop.orders()) == 20
