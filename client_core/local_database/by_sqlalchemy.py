@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -122,8 +123,14 @@ class SqlalchemyTransaction(LocalTransaction):
     def _run(self, sql: str, values: dict[str, Any]) -> sa.CursorResult[Any]:
         if self._session is not None:
             # On the session's connection: execute() of the session would flush what the user has not finished.
-            return self._session.connection().execute(sa.text(sql), values)
-        return self._on().execute(sa.text(sql), values)
+            return self._session.connection().execute(_text(sql), values)
+        return self._on().execute(_text(sql), values)
+
+
+@functools.lru_cache(maxsize=256)
+def _text(sql: str) -> sa.TextClause:
+    """A statement, parsed once: the few that blocks run come again and again."""
+    return sa.text(sql)
 
 
 def _count_failure(context: sa.engine.ExceptionContext) -> None:
