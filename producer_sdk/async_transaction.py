@@ -6,13 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Self
 
-from client_core.connection import reason_of, text_of_reason
+from client_core.connection import text_of_reason
 from client_core.encoding import encode_message, from_wire, to_wire
 from client_core.errors import ClientClosed, HalfmqError, PrepareUnconfirmed, RequestRefused, TransactionRefused
 from client_core.ids import new_id
 from client_core.message import HalfMessages, as_messages
 from client_core.results import TransactionResult, message_ids
 from client_core.states import LocalTransactionState, TransactionState
+from producer_sdk.reasons import brief_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["AsyncTransaction"]
 
 _log = logging.getLogger("halfmq.producer")
+
+_PATIENCE = 5.0
+"""Seconds that a rollback is waited for; what takes longer goes on in the background."""
+_ROLLING_BACK: set[asyncio.Task[None]] = set()
 
 
 class AsyncTransaction:
@@ -60,6 +65,7 @@ class AsyncTransaction:
         self._doubt: PrepareUnconfirmed | None = None
         self._interrupted = False
         self._over = False
+        self._closed_for_sends = False
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -130,7 +136,8 @@ class AsyncTransaction:
             TypeError: The reason is no text; nothing was done.
             ValueError: The reason cannot be written in UTF-8; nothing was done.
         """
-        self._refuse_if_over()
+        if self._over:
+            self._refuse_if_over()
         reason = text_of_reason(reason)
         self._over = True
         await self._roll_back(reason)
@@ -160,7 +167,7 @@ class AsyncTransaction:
             await self._commit()
             return
         try:
-            await self._conclude(reason_of(error))
+            await self._conclude(brief_reason(error))
         except HalfmqError as failure:
             # The application's own exception is more informative; a check settles the rest.
             _log.warning("%s", failure)
@@ -172,6 +179,16 @@ class AsyncTransaction:
             return self.result.state in {TransactionState.COMMITTED, TransactionState.ROLLED_BACK}
         return not self._count and self._doubt is None
 
+    def refuse_sends(self) -> bool:
+        """Takes no further message; whether one is still under way, which ``wait_for_sends`` waits for."""
+        self._closed_for_sends = True
+        return self._one_at_a_time.locked()
+
+    async def wait_for_sends(self) -> None:
+        """Waits until what was under way is stored, or failed."""
+        async with self._one_at_a_time:
+            return
+
     def refuse_if_in_doubt(self) -> None:
         """Raises what a ``send`` left in doubt: the local transaction must not commit then.
 
@@ -180,6 +197,14 @@ class AsyncTransaction:
         """
         if self._doubt is not None:
             raise self._doubt
+
+    def refuse_if_over(self) -> None:
+        """Refuses what comes after the end.
+
+        Raises:
+            TransactionRefused: It is over.
+        """
+        self._refuse_if_over()
 
     async def settle(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         """Gives the verdict of a local transaction whose end is known, or finds it out.
@@ -198,11 +223,12 @@ class AsyncTransaction:
         if self._over:
             return
         self._over = True
-        try:
-            await self._roll_back("the local transaction was rolled back" if error is None else reason_of(error))
-        except HalfmqError as failure:
-            # Nothing is lost by waiting: consumers do not see the messages, and the check has the same answer.
-            _log.warning("%s", failure)
+        reason = "the local transaction was rolled back" if error is None else brief_reason(error)
+        task = asyncio.create_task(self._roll_back_or_leave(reason))
+        _ROLLING_BACK.add(task)
+        task.add_done_callback(_ROLLING_BACK.discard)
+        # Nothing is lost by not waiting: consumers do not see the messages, and the check has the same answer.
+        await asyncio.wait([task], timeout=_PATIENCE)
 
     async def _add(self, encoded: Sequence[pb.Message]) -> tuple[str, ...]:
         # A position is the number of messages before it, so the sends of one transaction are sequential.
@@ -269,7 +295,13 @@ class AsyncTransaction:
             # A Prepare that is still in flight must not arrive after the verdict.
             await self._calls.settle_prepares()
 
+    async def _roll_back_or_leave(self, reason: str) -> None:
+        try:
+            await self._roll_back(reason)
+        except HalfmqError as failure:
+            _log.warning("%s", failure)
+
     def _refuse_if_over(self) -> None:
-        if self._over:
+        if self._over or self._closed_for_sends:
             msg = f"transaction {self.transaction_id} is over; begin another one"
             raise TransactionRefused(msg, transaction_id=self.transaction_id)

@@ -77,10 +77,6 @@ class DbapiTransaction(LocalTransaction):
         """A driver tells whether a transaction is open, not which."""
         return
 
-    def has_failed(self) -> bool:
-        """The savepoint tells: it is gone with its transaction."""
-        return False
-
     def mark(self) -> None:
         """By a savepoint, which ends with its transaction."""
         self._savepoint = f"halfmq_{uuid.uuid4().hex}"

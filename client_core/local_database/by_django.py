@@ -8,6 +8,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionProxy
 
+from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import _PLACE
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
@@ -15,10 +16,7 @@ from client_core.local_database.transactions import Ending, LocalTransaction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DjangoTransaction", "alias_of"]
-
-_FAILED = 3
-"""PQTRANS_INERROR of PostgreSQL's client library."""
+__all__ = ["DjangoOwnTransaction", "DjangoTransaction", "alias_of"]
 
 
 class DjangoTransaction(LocalTransaction):
@@ -33,8 +31,19 @@ class DjangoTransaction(LocalTransaction):
         self._atomic: Any = None
 
     def begin(self) -> None:
-        """Enters the atomic block."""
+        """Enters the atomic block.
+
+        Raises:
+            ConfigurationError: Django does not manage this connection's transactions.
+        """
         self._outer = self.given.in_atomic_block
+        # Inside of atomic() autocommit is off anyway; what was before is kept in commit_on_exit.
+        if not (self.given.commit_on_exit if self._outer else self.given.get_autocommit()):
+            msg = (
+                "Django's autocommit is off on this connection (AUTOCOMMIT, set_autocommit), so atomic() does not "
+                "commit: switch it on"
+            )
+            raise ConfigurationError(msg, field="database")
         self._atomic = transaction.atomic(using=self._alias)
         self._atomic.__enter__()
 
@@ -58,12 +67,9 @@ class DjangoTransaction(LocalTransaction):
         """Django itself refuses to end a transaction inside of an atomic block."""
         return self._atomic is not None
 
-    def has_failed(self) -> bool:
-        """By Django's flag, which leaves out errors of data; on PostgreSQL these end a transaction as well."""
-        failed: bool = self.given.errors_occurred
-        if self.given.vendor == "postgresql":
-            return failed or int(self.given.connection.info.transaction_status) == _FAILED
-        return failed
+    def is_doomed(self) -> bool:
+        """By set_rollback(), or an error inside of an atomic block without a savepoint."""
+        return bool(self.given.needs_rollback)
 
     def commit(self) -> Ending:
         """Leaves the atomic block; marked for rollback (set_rollback), it is rolled back by Django."""
@@ -88,6 +94,53 @@ class DjangoTransaction(LocalTransaction):
     def after_commit(self, call: Callable[[], None]) -> None:
         """By on_commit; what it raises does not undo what others have registered."""
         transaction.on_commit(call, using=self._alias, robust=True)
+
+
+class DjangoOwnTransaction(LocalTransaction):
+    """A transaction on a connection of its own, beside that of the calling thread."""
+
+    def __init__(self, alias: str) -> None:
+        """Copies the settings; nothing is connected yet."""
+        self.given = connections[alias].copy()
+        self.dialect = dialect_of(self.given.vendor)
+        self._alias = alias
+
+    def begin(self) -> None:
+        """Begins with the next statement."""
+        self.given.set_autocommit(False)
+
+    def execute(self, sql: str, **values: Any) -> int:
+        """Runs a statement."""
+        return DjangoTransaction.execute(self, sql, **values)  # type: ignore[arg-type]
+
+    def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Runs a query, or a statement without rows."""
+        return DjangoTransaction.fetch(self, sql, **values)  # type: ignore[arg-type]
+
+    def in_transaction(self) -> bool:
+        """Always, since autocommit is off."""
+        return True
+
+    def is_same(self) -> None:
+        """Nobody else has the connection."""
+        return
+
+    def commit(self) -> Ending:
+        """Commits."""
+        self.given.commit()
+        return Ending.COMMITTED
+
+    def rollback(self) -> None:
+        """Rolls back."""
+        self.given.rollback()
+
+    def known_by(self) -> str:
+        """The connection's name in DATABASES."""
+        return self._alias
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.given.close()
 
 
 def alias_of(given: object) -> str | None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SqlalchemyTransaction", "sync_form"]
 
-_FAILURES = "halfmq_failures"
-"""Where a connection's errors are counted."""
 
 _NESTED = (
     "begin the block outside of begin_nested(): the end of the block commits the whole transaction, not a savepoint"
@@ -36,7 +34,6 @@ class SqlalchemyTransaction(LocalTransaction):
         self._connection = given if isinstance(given, sa.Connection) else None
         self._session = given if isinstance(given, Session) else None
         self._root: Any = None
-        self._failed_before = 0
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
     def begin(self) -> None:
@@ -50,6 +47,9 @@ class SqlalchemyTransaction(LocalTransaction):
         if self._session is not None:
             if self._session.in_nested_transaction():
                 raise ConfigurationError(_NESTED, field="database")
+            _refuse_outer_transactions(self._session)
+            if not self._session.in_transaction():
+                self._session.begin()
             connection = self._session.connection()
             self._root = self._session.get_transaction()
         else:
@@ -61,9 +61,6 @@ class SqlalchemyTransaction(LocalTransaction):
                 connection.begin()
             self._root = connection.get_transaction()
         self.dialect = dialect_of(connection.dialect.name)
-        if not sa.event.contains(connection.engine, "handle_error", _count_failure):
-            sa.event.listen(connection.engine, "handle_error", _count_failure)
-        self._failed_before = self._failures()
 
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
@@ -78,10 +75,6 @@ class SqlalchemyTransaction(LocalTransaction):
         """By the state that the driver keeps."""
         connection = self._session.connection() if self._session is not None else self._on()
         return in_transaction(connection.connection.driver_connection)
-
-    def has_failed(self) -> bool:
-        """By SQLAlchemy's event of errors."""
-        return self._failures() != self._failed_before
 
     def is_same(self) -> bool:
         """By the identity of SQLAlchemy's transaction."""
@@ -112,10 +105,6 @@ class SqlalchemyTransaction(LocalTransaction):
         if self._engine is not None and self._connection is not None:
             self._connection.close()
 
-    def _failures(self) -> int:
-        connection = self._session.connection() if self._session is not None else self._on()
-        return int(connection.info.get(_FAILURES, 0))
-
     def _on(self) -> sa.Connection:
         assert self._connection is not None  # noqa: S101 - begin() made it
         return self._connection
@@ -133,10 +122,27 @@ def _text(sql: str) -> sa.TextClause:
     return sa.text(sql)
 
 
-def _count_failure(context: sa.engine.ExceptionContext) -> None:
-    if context.connection is not None and not context.connection.invalidated:
-        info = context.connection.info
-        info[_FAILURES] = info.get(_FAILURES, 0) + 1
+def _refuse_outer_transactions(session: Session) -> None:
+    """Refuses sessions whose commit() leaves changes to a transaction around it, or commits on several databases.
+
+    Raises:
+        ConfigurationError: It is one.
+    """
+    bind = session.bind
+    outer = isinstance(bind, sa.Connection) and bind.in_transaction() and not session.in_transaction()
+    if outer and getattr(session, "join_transaction_mode", "") != "control_fully":
+        msg = (
+            "the session is part of a transaction of its Connection, which its commit() does not commit: hand in the "
+            'Connection, or give the session join_transaction_mode="control_fully"'
+        )
+        raise ConfigurationError(msg, field="database")
+    # A public attribute since 2.1.
+    binds: dict[Any, Any] = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
+    if len({id(each.engine) for each in (*binds.values(), *([bind] if bind is not None else []))}) > 1:
+        msg = (
+            "the session has tables on several databases (binds=), which do not commit together; use one for the block"
+        )
+        raise ConfigurationError(msg, field="database")
 
 
 def sync_form(given: object) -> sa.Engine | sa.Connection | Session | None:

@@ -22,11 +22,15 @@ class LocalDatabase:
     """Opens transactions of its own on a database."""
 
     def __init__(
-        self, opened: Callable[[], AbstractContextManager[LocalTransaction]], close: Callable[[], None] | None = None
+        self,
+        opened: Callable[[], AbstractContextManager[LocalTransaction]],
+        close: Callable[[], None] | None = None,
+        for_work: Callable[[], AbstractContextManager[LocalTransaction]] | None = None,
     ) -> None:
-        """Takes what opens a connection, and what closes those that are kept."""
+        """Takes what opens a connection, what closes those that are kept, and what opens one for a user's function."""
         self._opened = opened
         self._close = close
+        self._for_work = for_work or opened
 
     def close(self) -> None:
         """Closes the connections of an engine that was made here."""
@@ -41,6 +45,12 @@ class LocalDatabase:
             wait: Seconds to wait for a lock, at most; None: as the connection is set.
         """
         with self._opened() as local, on(local, wait):
+            yield local
+
+    @contextlib.contextmanager
+    def for_work(self) -> Iterator[LocalTransaction]:
+        """A connection on which a user's function runs; the caller begins and ends its transaction."""
+        with self._for_work() as local:
             yield local
 
 
@@ -101,7 +111,7 @@ def _engine_of(url: str) -> Any:
         raise ConfigurationError(msg, field="database") from error
     try:
         return sa.create_engine(url)
-    except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+    except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
         msg = f"database is no URL that SQLAlchemy can open: {error}"
         raise ConfigurationError(msg, field="database") from error
 
@@ -118,7 +128,10 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
             else "an AsyncEngine goes to an AsyncTransactionFence"
         )
         raise ConfigurationError(msg, field="database")
-    refuse_shared_connection(given)
+    if given.dialect.is_async:
+        msg = f"{given.dialect.driver} is a driver for asyncio; give its URL to an AsyncTransactionFence"
+        raise ConfigurationError(msg, field="database")
+    refuse_engine(given)
 
     @contextlib.contextmanager
     def opened() -> Iterator[LocalTransaction]:
@@ -131,11 +144,11 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
     return LocalDatabase(opened, close)
 
 
-def refuse_shared_connection(engine: Any) -> None:
-    """Refuses engines whose checks would run inside of a local transaction.
+def refuse_engine(engine: Any) -> None:
+    """Refuses engines whose checks would run inside of a local transaction, or see what is not committed.
 
     Raises:
-        ConfigurationError: Its pool has one connection for all, or one for each thread.
+        ConfigurationError: Its pool has one connection for all, or its isolation level is none.
     """
     import sqlalchemy as sa  # noqa: PLC0415
 
@@ -145,12 +158,20 @@ def refuse_shared_connection(engine: Any) -> None:
             "for SQLite name a file"
         )
         raise ConfigurationError(msg, field="database")
+    level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
+    if level in {"AUTOCOMMIT", "READ UNCOMMITTED"}:
+        msg = f"the fence needs transactions: its engine's isolation_level is {level}"
+        raise ConfigurationError(msg, field="database")
 
 
 def _of_django(given: object) -> LocalDatabase:
     from django.db import connections  # noqa: PLC0415
 
-    from client_core.local_database.by_django import DjangoTransaction, alias_of  # noqa: PLC0415
+    from client_core.local_database.by_django import (  # noqa: PLC0415
+        DjangoOwnTransaction,
+        DjangoTransaction,
+        alias_of,
+    )
 
     alias = alias_of(given)
     if alias is None:
@@ -159,13 +180,21 @@ def _of_django(given: object) -> LocalDatabase:
 
     @contextlib.contextmanager
     def opened() -> Iterator[LocalTransaction]:
-        # Connections belong to threads: this one is the check's, and is closed with it.
+        local = DjangoOwnTransaction(alias)
         try:
-            yield DjangoTransaction(alias)
+            yield local
         finally:
-            connections[alias].close()
+            local.close()
 
-    return LocalDatabase(opened)
+    @contextlib.contextmanager
+    def for_work() -> Iterator[LocalTransaction]:
+        # The models of the user's function work on the connection of the thread.
+        if connections[alias].in_atomic_block:
+            msg = "send_in_transaction commits a transaction of its own: call it outside of atomic(), or use the block"
+            raise ConfigurationError(msg, field="database")
+        yield DjangoTransaction(alias)
+
+    return LocalDatabase(opened, for_work=for_work)
 
 
 @contextlib.contextmanager

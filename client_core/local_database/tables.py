@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Kind", "Table"]
 
-_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
 
 
 class Kind(Enum):
@@ -55,7 +55,7 @@ class Table:
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             msg = (
-                f"table is a name of letters, digits and underscores, with a schema and a dot before it where needed, "
+                f"table is a name of small letters, digits and underscores, perhaps after a schema and a dot, "
                 f"not {self.name!r}"
             )
             raise ConfigurationError(msg, field="table")

@@ -58,9 +58,9 @@ class LocalTransaction(ABC):
     def is_same(self) -> bool | None:
         """Whether the transaction that ``begin`` joined was not ended since; None: this library cannot tell."""
 
-    @abstractmethod
-    def has_failed(self) -> bool:
-        """Whether a statement failed since ``begin``, so that the server may have undone the transaction by itself."""
+    def is_doomed(self) -> bool:
+        """Whether commit() will roll back, and no statement runs any more."""
+        return False
 
     def mark(self) -> None:
         """Marks the transaction on the server, where the library cannot tell one from the next."""

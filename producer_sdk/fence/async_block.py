@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from client_core.connection import text_of_reason
+from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState
 from producer_sdk.async_transaction import AsyncTransaction
-from producer_sdk.fence.block import ended_inside, is_whole, never_ended
+from producer_sdk.fence.block import ended_inside
 
 if TYPE_CHECKING:
-    from client_core.local_database import AsyncLocalTransaction
+    from collections.abc import Awaitable
+
+    from client_core.local_database import AsyncLocalTransaction, LocalTransaction
     from producer_sdk.fence.rows import FenceRows
 
-__all__ = ["AsyncFencedTransaction"]
+__all__ = ["AsyncFencedTransaction", "to_its_end"]
 
 _log = logging.getLogger("halfmq.producer")
+
+ResultT = TypeVar("ResultT")
 
 
 class AsyncFence(Protocol):
@@ -24,8 +30,12 @@ class AsyncFence(Protocol):
 
     rows: FenceRows
 
-    async def begin(self, joined: AsyncLocalTransaction, transaction_id: str) -> None:
-        """Begins or joins the local transaction, and writes its row."""
+    async def identity(self) -> str:
+        """Which table checks look at."""
+        ...
+
+    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Writes the row of a local transaction that has begun."""
         ...
 
     def decided(self, transaction_id: str) -> None:
@@ -47,6 +57,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         self._fence = fence
         self._joined = joined
         self._rolled_back = False
+        self._identity = ""
 
     @property
     def connection(self) -> Any:
@@ -58,9 +69,19 @@ class AsyncFencedTransaction(AsyncTransaction):
 
         Args:
             reason: Why, in up to 500 characters; kept with the transaction.
+
+        Raises:
+            LocalTransactionEnded: The block's own code had committed it; the messages are released.
+            TransactionRefused: The block is over.
         """
+        self.refuse_if_over()
+        reason = text_of_reason(reason)
         self._rolled_back = True
-        await self._undo()
+        await self._end_sends()
+        outcome = await to_its_end(self._joined.run(self._outcome))
+        if outcome is LocalTransactionState.COMMIT:
+            await self._conclude_with(None, outcome)
+            raise ended_inside(self.transaction_id)
         await super().rollback(reason)
 
     async def __aenter__(self) -> Self:
@@ -69,11 +90,21 @@ class AsyncFencedTransaction(AsyncTransaction):
         Raises:
             ConfigurationError: It cannot be joined, or is on another database than the fence.
         """
+        begun = False
+
+        def begin(local: LocalTransaction) -> None:
+            nonlocal begun
+            local.begin()
+            begun = True
+            self._fence.put(local, self.transaction_id)
+
         try:
-            await self._fence.begin(self._joined, self.transaction_id)
+            self._identity = await self._fence.identity()
+            await self._joined.run(begin)
         except BaseException:
-            await self._undo()
-            await self._joined.close()
+            if begun:
+                await self._undo()
+            await to_its_end(self._joined.close())
             raise
         return self
 
@@ -92,13 +123,14 @@ class AsyncFencedTransaction(AsyncTransaction):
             else:
                 await self._roll_back_local(error)
         finally:
-            await self._joined.close()
+            await to_its_end(self._joined.close())
 
     async def _commit_local(self) -> None:
+        rows, transaction_id = self._fence.rows, self.transaction_id
         try:
+            await self._end_sends()
             self.refuse_if_in_doubt()
-            rows, transaction_id = self._fence.rows, self.transaction_id
-            if not await self._joined.run(lambda local: is_whole(rows, local, transaction_id)):
+            if not await self._joined.run(lambda local: rows.is_whole(local, transaction_id, self._identity)):
                 raise ended_inside(transaction_id)
         except BaseException as error:
             await self._roll_back_local(error)
@@ -113,13 +145,28 @@ class AsyncFencedTransaction(AsyncTransaction):
         await self._conclude_with(None, LocalTransactionState.COMMIT)
 
     async def _roll_back_local(self, error: BaseException) -> None:
-        never_committed = never_ended(self._joined.local)
-        await self._undo()
-        await self._conclude_with(error, LocalTransactionState.ROLLBACK if never_committed else None)
+        await self._end_sends()
+        outcome = await to_its_end(self._joined.run(self._outcome))
+        if outcome is LocalTransactionState.COMMIT:
+            # Committed by the block's own code, or by a statement that commits by itself.
+            try:
+                await self._conclude_with(None, outcome)
+            except HalfmqError as failure:
+                _log.warning("%s", failure)
+            return
+        await self._conclude_with(error, outcome)
+
+    def _outcome(self, local: LocalTransaction) -> LocalTransactionState | None:
+        return self._fence.rows.outcome(local, self.transaction_id)
+
+    async def _end_sends(self) -> None:
+        # A message that is still being stored belongs to the transaction, and must not come after its end.
+        if self.refuse_sends():
+            await self.wait_for_sends()
 
     async def _undo(self) -> None:
         try:
-            await asyncio.shield(self._joined.run(lambda local: local.rollback()))
+            await to_its_end(self._joined.run(lambda local: local.rollback()))
         except Exception as failure:
             _log.warning("the local transaction could not be rolled back: %s", failure)
 
@@ -128,5 +175,28 @@ class AsyncFencedTransaction(AsyncTransaction):
             await self.settle(error, local_state)
         else:
             await super().finish(error)
-        if self.is_decided:
+        # After a rollback that was certain there is no row.
+        if self.is_decided and local_state is not LocalTransactionState.ROLLBACK:
             self._fence.decided(self.transaction_id)
+
+
+async def to_its_end(work: Awaitable[ResultT]) -> ResultT:
+    """Waits for work on a connection however often the task is cancelled meanwhile: none may be left half way.
+
+    Raises:
+        CancelledError: The task was cancelled; the work is done all the same.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

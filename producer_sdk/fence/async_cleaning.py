@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from producer_sdk.fence.cleaning import AT_ONCE, PAUSE, DecidedRows, is_final, to_ask_about
+from producer_sdk.fence.cleaning import AT_ONCE, LOCK_WAIT, PAUSE, DecidedRows, is_final, to_ask_about
 from producer_sdk.fence.rows import FIRST, id_of_age
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AsyncFenceCleaner:
         self._settings = settings
         self._asking: list[AskBroker] = []
         self._decided = DecidedRows()
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
 
     def attach(self, ask: AskBroker) -> None:
@@ -46,9 +46,9 @@ class AsyncFenceCleaner:
 
     def decided(self, transaction_id: str) -> None:
         """Notes a row that can go."""
-        if self._decided.add([transaction_id]) >= AT_ONCE:
+        if self._decided.add([transaction_id]) >= AT_ONCE and self._wake is not None:
             self._wake.set()
-        if self._task is None and self._asking:
+        if (self._task is None or self._task.done()) and self._asking:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def clean(self) -> int:
@@ -73,14 +73,15 @@ class AsyncFenceCleaner:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        wake = self._wake = asyncio.Event()
         look_at = loop.time() + self._settings.clean_every
         while True:
             try:
                 async with asyncio.timeout(PAUSE):
-                    await self._wake.wait()
+                    await wake.wait()
             except TimeoutError:
                 pass
-            self._wake.clear()
+            wake.clear()
             try:
                 await self._delete_decided()
                 if self._settings.clean_every and loop.time() >= look_at:
@@ -102,7 +103,8 @@ class AsyncFenceCleaner:
 
     async def _delete(self, transaction_ids: list[str]) -> int:
         def delete(database: LocalDatabase) -> int:
-            with database.transaction() as local:
+            # A row that another transaction holds is left to the next time.
+            with database.transaction(LOCK_WAIT) as local:
                 return self._rows.delete(local, transaction_ids)
 
         return int(await self._on_database(delete))
@@ -114,11 +116,12 @@ class AsyncFenceCleaner:
             with database.transaction() as local:
                 return self._rows.between(local, after, id_of_age(self._settings.leftover_after))
 
-        while asking := self._asking[:1]:
+        while asking := self._asking[-1:]:
             found: list[tuple[str, str]] = await self._on_database(between)
             if not found:
                 break
             after = found[-1][0]
-            if done := [each for each in to_ask_about(found, self._settings) if is_final(await asking[0](each))]:
+            wanted = to_ask_about(found, self._settings)
+            if done := [each for each in wanted if is_final(await asking[0](each), each, self._settings)]:
                 count += await self._delete(done)
         return count

@@ -11,6 +11,7 @@ from client_core.local_database import LocalDatabase, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
+from producer_sdk.fence.block import ended_inside
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.settings import FenceSettings
 from producer_sdk.fence.verified import VerifiedDatabases
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from client_core.local_database import AsyncLocalTransaction, LocalTransaction
+    from client_core.local_database import LocalTransaction
     from client_core.message import HalfMessages
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.fencing import AskBroker
@@ -77,7 +78,7 @@ class AsyncTransactionFence(AsyncFencingListener):
                 local.execute(self.rows.table.sql(local.dialect.name))
 
         await self.on_database(create)
-        await self._identify()
+        await self.identity()
 
     def sql(self, dialect: str) -> str:
         """The statement that creates the table, for migrations that are written by hand.
@@ -107,10 +108,20 @@ class AsyncTransactionFence(AsyncFencingListener):
                 "or use the block producer.transaction(session)"
             )
             raise ConfigurationError(msg, field="arg")
-        async with self._engine.begin() as connection:
-            local = join_async(connection)
-            await self.begin(local, messages.transaction_id)
+        rows, transaction_id, identity = self.rows, messages.transaction_id, await self.identity()
+        async with self._engine.connect() as connection:
+            joined = join_async(connection)
+
+            def begin(local: LocalTransaction) -> None:
+                local.begin()
+                self.put(local, transaction_id)
+
+            # An exception, or a cancellation, has the connection rolled back when it is given back.
+            await joined.run(begin)
             await arg(connection)
+            if not await joined.run(lambda local: rows.is_whole(local, transaction_id, identity)):
+                raise ended_inside(transaction_id)
+            await joined.run(lambda local: local.commit())
         return LocalTransactionState.COMMIT
 
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
@@ -124,23 +135,24 @@ class AsyncTransactionFence(AsyncFencingListener):
         """The block of ``producer.transaction(given)``."""
         return AsyncFencedTransaction(core, self, join_async(given))
 
-    async def begin(self, joined: AsyncLocalTransaction, transaction_id: str) -> None:
-        """Begins or joins a local transaction, and notes in it which one it is.
+    async def identity(self) -> str:
+        """Which table checks look at."""
+        if self._identity is None:
+            self._identity = await self.on_database(self.rows.identity)
+        return self._identity
+
+    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Writes the row of a local transaction that has begun; identity() was called before.
 
         Raises:
             ConfigurationError: It is on another database than the fence.
             LocalTransactionRefused: A check was answered before.
         """
-        identity = await self._identify()
-
-        def put(local: LocalTransaction) -> None:
-            local.begin()
-            self.rows.put(local, transaction_id)
-            if not self._verified.has(local):
-                self.rows.verify(local, identity)
-                self._verified.add(local)
-
-        await joined.run(put)
+        # Written first: on SQLite, one that reads before may find its view too old to write.
+        self.rows.put(local, transaction_id)
+        if self._identity is not None and not self._verified.has(local):
+            self.rows.verify(local, self._identity)
+            self._verified.add(local)
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""
@@ -173,28 +185,23 @@ class AsyncTransactionFence(AsyncFencingListener):
 
             return await connection.run_sync(run)
 
-    async def _identify(self) -> str:
-        if self._identity is None:
-            self._identity = await self.on_database(self.rows.identity)
-        return self._identity
-
 
 def _engine_of(given: Any) -> AsyncEngine:
     try:
         from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
 
-        from client_core.local_database.databases import refuse_shared_connection  # noqa: PLC0415
+        from client_core.local_database.databases import refuse_engine  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = "an AsyncTransactionFence needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
         raise ConfigurationError(msg, field="database") from error
     try:
         engine = create_async_engine(given) if isinstance(given, str) else given
-    except (ArgumentError, ModuleNotFoundError) as error:
+    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
         msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
         raise ConfigurationError(msg, field="database") from error
     if not isinstance(engine, AsyncEngine):
         msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
         raise ConfigurationError(msg, field="database")
-    refuse_shared_connection(engine)
+    refuse_engine(engine)
     return engine

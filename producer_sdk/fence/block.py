@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError, LocalTransactionEnded
 from client_core.local_database import Ending
 from client_core.states import LocalTransactionState
-from producer_sdk.fence.rows import COMMITTED
 from producer_sdk.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.fence.rows import FenceRows
 
-__all__ = ["FencedTransaction", "ended_inside", "is_whole", "never_ended"]
+__all__ = ["FencedTransaction", "ended_inside"]
 
 _log = logging.getLogger("halfmq.producer")
 
@@ -29,8 +29,12 @@ class Fence(Protocol):
 
     rows: FenceRows
 
-    def begin(self, local: LocalTransaction, transaction_id: str) -> None:
-        """Begins or joins the local transaction, and writes its row."""
+    def identity(self) -> str:
+        """Which table checks look at."""
+        ...
+
+    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Writes the row of a local transaction that has begun."""
         ...
 
     def decided(self, transaction_id: str) -> None:
@@ -51,6 +55,7 @@ class FencedTransaction(Transaction):
         self._fence = fence
         self._local = local
         self._rolled_back = False
+        self._identity = ""
 
     @property
     def connection(self) -> Any:
@@ -62,9 +67,19 @@ class FencedTransaction(Transaction):
 
         Args:
             reason: Why, in up to 500 characters; kept with the transaction.
+
+        Raises:
+            LocalTransactionEnded: The block's own code had committed it; the messages are released.
+            TransactionRefused: The block is over.
         """
+        self._core.refuse_if_over()
+        reason = text_of_reason(reason)
         self._rolled_back = True
-        self._local.rollback()
+        self._end_sends()
+        outcome = self._fence.rows.outcome(self._local, self.transaction_id)
+        if outcome is LocalTransactionState.COMMIT:
+            self._finish(None, outcome)
+            raise ended_inside(self.transaction_id)
         super().rollback(reason)
 
     def __enter__(self) -> Self:
@@ -73,10 +88,15 @@ class FencedTransaction(Transaction):
         Raises:
             ConfigurationError: It cannot be joined, or is on another database than the fence.
         """
+        begun = False
         try:
-            self._fence.begin(self._local, self.transaction_id)
+            self._identity = self._fence.identity()
+            self._local.begin()
+            begun = True
+            self._fence.put(self._local, self.transaction_id)
         except BaseException:
-            self._undo()
+            if begun:
+                self._undo()
             self._local.close()
             raise
         return self
@@ -102,8 +122,9 @@ class FencedTransaction(Transaction):
 
     def _commit(self) -> None:
         try:
+            self._end_sends()
             self._core.refuse_if_in_doubt()
-            if not is_whole(self._fence.rows, self._local, self.transaction_id):
+            if not self._fence.rows.is_whole(self._local, self.transaction_id, self._identity):
                 raise ended_inside(self.transaction_id)
         except BaseException as error:
             self._roll_back(error)
@@ -122,9 +143,21 @@ class FencedTransaction(Transaction):
             self._finish(None, LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK)
 
     def _roll_back(self, error: BaseException) -> None:
-        never_committed = never_ended(self._local)
-        self._undo()
-        self._finish(error, LocalTransactionState.ROLLBACK if never_committed else None)
+        self._end_sends()
+        outcome = self._fence.rows.outcome(self._local, self.transaction_id)
+        if outcome is LocalTransactionState.COMMIT:
+            # Committed by the block's own code, or by a statement that commits by itself.
+            try:
+                self._finish(None, outcome)
+            except HalfmqError as failure:
+                _log.warning("%s", failure)
+            return
+        self._finish(error, outcome)
+
+    def _end_sends(self) -> None:
+        # A message that is still being stored belongs to the transaction, and must not come after its end.
+        if self._core.refuse_sends():
+            self._runner.run(self._core.wait_for_sends())
 
     def _undo(self) -> None:
         try:
@@ -134,7 +167,8 @@ class FencedTransaction(Transaction):
 
     def _finish(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         self._runner.run(self._core.settle(error, local_state))
-        if self._core.is_decided:
+        # After a rollback that was certain there is no row.
+        if self._core.is_decided and local_state is not LocalTransactionState.ROLLBACK:
             self._fence.decided(self.transaction_id)
 
     def _finish_later(self) -> None:
@@ -142,22 +176,6 @@ class FencedTransaction(Transaction):
             self._finish(None, LocalTransactionState.COMMIT)
         except HalfmqError as failure:
             _log.warning("%s", failure)
-
-
-def is_whole(rows: FenceRows, local: LocalTransaction, transaction_id: str) -> bool:
-    """Whether what is about to be committed has the row: whether it is still the transaction that began."""
-    if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
-        return False
-    # A server that undid the transaction by itself, after a deadlock for example, undid the row as well.
-    return not local.has_failed() or rows.state(local, transaction_id) == COMMITTED
-
-
-def never_ended(local: LocalTransaction) -> bool:
-    """Whether no COMMIT can have been sent: only then is a rollback certain without a look at the row."""
-    try:
-        return local.is_same() is True
-    except Exception:
-        return False
 
 
 def ended_inside(transaction_id: str) -> LocalTransactionEnded:

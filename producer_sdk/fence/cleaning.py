@@ -9,6 +9,7 @@ still come stay for days.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ __all__ = ["DecidedRows", "FenceCleaner", "is_final", "to_ask_about"]
 
 _log = logging.getLogger("halfmq.producer")
 
-AT_ONCE = 500
+AT_ONCE = 200
+LOCK_WAIT = 1.0
+"""Seconds to wait for a row that is to be deleted."""
 PAUSE = 1.0
 """Seconds that decided rows are collected for."""
 _MOST_WAITING = 100_000
@@ -70,6 +73,7 @@ class FenceCleaner:
         self._wake = threading.Event()
         self._decided = DecidedRows()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def attach(self, ask: Callable[[str], TransactionState | None]) -> None:
         """Takes what asks the broker where a transaction stands; None as answer: it knows nothing of it."""
@@ -78,6 +82,9 @@ class FenceCleaner:
 
     def decided(self, transaction_id: str) -> None:
         """Notes a row that can go."""
+        if self._process != os.getpid():
+            # A fork: the thread and the producers are the parent's.
+            self._process, self._thread, self._asking = os.getpid(), None, self._asking[-1:]
         if self._decided.add([transaction_id]) >= AT_ONCE:
             self._wake.set()
         if self._thread is None:
@@ -129,18 +136,21 @@ class FenceCleaner:
         return count
 
     def _delete(self, transaction_ids: list[str]) -> int:
-        with self._database.transaction() as local:
+        # A row that another transaction holds is left to the next time.
+        with self._database.transaction(LOCK_WAIT) as local:
             return self._rows.delete(local, transaction_ids)
 
     def _delete_leftovers(self) -> int:
         count, after = 0, FIRST
-        while asking := self._asking[:1]:
+        # The newest producer: in a forked child those of the parent cannot ask.
+        while asking := self._asking[-1:]:
             with self._database.transaction() as local:
                 found = self._rows.between(local, after, id_of_age(self._settings.leftover_after))
             if not found:
                 break
             after = found[-1][0]
-            if done := [each for each in to_ask_about(found, self._settings) if is_final(asking[0](each))]:
+            wanted = to_ask_about(found, self._settings)
+            if done := [each for each in wanted if is_final(asking[0](each), each, self._settings)]:
                 count += self._delete(done)
         return count
 
@@ -151,6 +161,11 @@ def to_ask_about(found: list[tuple[str, str]], settings: FenceSettings) -> list[
     return [each for each, state in found if state == COMMITTED or each < refused_before]
 
 
-def is_final(state: TransactionState | None) -> bool:
-    """Whether the broker never asks about a transaction again: it is decided, or was never prepared."""
-    return state in {None, TransactionState.COMMITTED, TransactionState.ROLLED_BACK}
+def is_final(state: TransactionState | None, transaction_id: str, settings: FenceSettings) -> bool:
+    """Whether the broker never asks about a transaction again.
+
+    It is decided; or the broker knows nothing of it, and it is so old that another broker, which might, has asked.
+    """
+    if state is None:
+        return transaction_id < id_of_age(settings.keep_refused)
+    return state in {TransactionState.COMMITTED, TransactionState.ROLLED_BACK}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import join, local_database
+from client_core.local_database import Ending, join, local_database
 from client_core.states import LocalTransactionState
-from producer_sdk.fence.block import FencedTransaction
+from producer_sdk.fence.block import FencedTransaction, ended_inside
 from producer_sdk.fence.cleaning import FenceCleaner
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.settings import FenceSettings
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from producer_sdk.async_transaction import AsyncTransaction
 
 __all__ = ["TransactionFence"]
+
+_log = logging.getLogger("halfmq.producer")
 
 _CHECKS_AT_A_TIME = 4
 
@@ -75,7 +79,7 @@ class TransactionFence(FencingListener):
         """Creates the table where it does not exist."""
         with self._database.transaction() as local:
             local.execute(self.rows.table.sql(local.dialect.name))
-        self._identify()
+        self.identity()
 
     def sql(self, dialect: str) -> str:
         """The statement that creates the table, for migrations that are written by hand.
@@ -105,10 +109,25 @@ class TransactionFence(FencingListener):
                 "the block producer.transaction(session)"
             )
             raise ConfigurationError(msg, field="arg")
-        with self._database.transaction() as local:
-            self.rows.put(local, messages.transaction_id)
-            arg(local.given)
+        with self._database.for_work() as local:
+            self._run(local, messages.transaction_id, arg)
         return LocalTransactionState.COMMIT
+
+    def _run(self, local: LocalTransaction, transaction_id: str, work: Callable[[Any], Any]) -> None:
+        identity = self.identity()
+        local.begin()
+        try:
+            self.put(local, transaction_id)
+            work(local.given)
+            if not self.rows.is_whole(local, transaction_id, identity):
+                raise ended_inside(transaction_id)
+            ending = local.commit()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                local.rollback()
+            raise
+        if ending is not Ending.COMMITTED:
+            raise ended_inside(transaction_id)
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
         """Answers from the table; what has not happened by now cannot happen any more."""
@@ -119,18 +138,26 @@ class TransactionFence(FencingListener):
         """The block of ``producer.transaction(given)``."""
         return FencedTransaction(core, runner, self, join(given))
 
-    def begin(self, local: LocalTransaction, transaction_id: str) -> None:
-        """Begins or joins a local transaction, and notes in it which one it is.
+    def identity(self) -> str:
+        """Which table checks look at."""
+        if self._identity is None:
+            with self._lock:
+                if self._identity is None:
+                    self._identity = self.rows.identity(self._database)
+        return self._identity
+
+    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+        """Writes the row of a local transaction that has begun.
 
         Raises:
             ConfigurationError: It is on another database than the fence.
             LocalTransactionRefused: A check was answered before.
         """
-        identity = self._identify()
-        local.begin()
         # Written first: on SQLite, one that reads before may find its view too old to write.
         self.rows.put(local, transaction_id)
-        self._verify(local, identity)
+        if not self._verified.has(local):
+            self.rows.verify(local, self.identity())
+            self._verified.add(local)
         local.mark()
 
     def decided(self, transaction_id: str) -> None:
@@ -138,8 +165,17 @@ class TransactionFence(FencingListener):
         self._cleaner.decided(transaction_id)
 
     def attach(self, ask: Callable[[str], TransactionState | None]) -> None:
-        """Tells it how to ask the broker where a transaction stands; the producer does so."""
+        """Tells it how to ask the broker where a transaction stands; the producer does so.
+
+        It also looks which table this is, if the database answers: later that takes a connection beside the block's.
+        """
         self._cleaner.attach(ask)
+        try:
+            self.identity()
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            _log.warning("the fence cannot be looked at now (%s); the first block tries again", error)
 
     def clean(self) -> int:
         """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
@@ -152,15 +188,3 @@ class TransactionFence(FencingListener):
     def close(self) -> None:
         """Closes the connections of an Engine that was made from a URL; others are the user's."""
         self._database.close()
-
-    def _identify(self) -> str:
-        if self._identity is None:
-            with self._lock:
-                if self._identity is None:
-                    self._identity = self.rows.identity(self._database)
-        return self._identity
-
-    def _verify(self, local: LocalTransaction, identity: str) -> None:
-        if not self._verified.has(local):
-            self.rows.verify(local, identity)
-            self._verified.add(local)

@@ -13,6 +13,7 @@ look at is refused, before a check looks for its row in the wrong place.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from client_core.local_database import LocalDatabase, LocalTransaction
 
 __all__ = ["COMMITTED", "FIRST", "REFUSED", "FenceRows"]
+
+_log = logging.getLogger("halfmq.producer")
 
 COMMITTED, REFUSED = "committed", "refused"
 IDENTITY = "00000000-0000-0000-0000-000000000000"
@@ -53,7 +56,8 @@ class FenceRows:
             f"SELECT transaction_id, state FROM {table} WHERE transaction_id > :after AND transaction_id < :before"  # noqa: S608
             " ORDER BY transaction_id LIMIT 500"
         )
-        self._delete = f"DELETE FROM {table} WHERE transaction_id IN "  # noqa: S608
+        self._select_both = f"SELECT transaction_id, state FROM {table} WHERE transaction_id IN (:id, :first)"  # noqa: S608
+        self._delete = f"DELETE FROM {table} WHERE transaction_id = :id"  # noqa: S608
 
     def put(self, local: LocalTransaction, transaction_id: str) -> None:
         """Notes in a local transaction that it is this one.
@@ -72,6 +76,8 @@ class FenceRows:
             )
             raise LocalTransactionRefused(msg, transaction_id=transaction_id) from error
         if local.in_transaction() is False:
+            # It is committed already, for something that has not happened.
+            local.execute(self._delete, id=transaction_id)
             msg = (
                 "the connection commits each statement by itself (autocommit); the block needs a transaction: switch "
                 "autocommit off"
@@ -94,6 +100,11 @@ class FenceRows:
             transaction_id: Which one.
             wait: Seconds to wait for a local transaction that still runs.
         """
+        # Most checks come when it is over: no lock, no wait.
+        with database.transaction(wait) as reading:
+            found = self.verdict(reading, transaction_id)
+        if found is not None:
+            return found
         for _ in range(_ATTEMPTS):
             local: LocalTransaction | None = None
             try:
@@ -144,23 +155,63 @@ class FenceRows:
         Raises:
             ConfigurationError: It is another one, or there is none.
         """
-        if self.state(local, IDENTITY) == identity:
-            return
+        if self.state(local, IDENTITY) != identity:
+            raise self._another_table()
+
+    def is_whole(self, local: LocalTransaction, transaction_id: str, identity: str) -> bool:
+        """Whether what is about to be committed has the row, in the table that checks look at.
+
+        Raises:
+            ConfigurationError: It is another table by now.
+            Exception: The transaction cannot go on, so that it is rolled back.
+        """
+        if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
+            return False
+        if local.is_doomed():
+            return True  # Its commit() rolls back, and says so.
+        rows = dict(local.fetch(self._select_both, id=transaction_id, first=IDENTITY))
+        if rows.get(IDENTITY) != identity:
+            raise self._another_table()
+        # A server that undid the transaction by itself, after a deadlock for example, undid the row as well.
+        return rows.get(transaction_id) == COMMITTED
+
+    def outcome(self, local: LocalTransaction, transaction_id: str) -> LocalTransactionState | None:
+        """Rolls a block back, and finds out what became of the transaction that had its row; None: unknown."""
+        same = _is_same(local)
+        try:
+            local.rollback()
+            local.begin()
+            found = self.verdict(local, transaction_id)
+            local.rollback()
+        except Exception as failure:
+            _log.warning("the local transaction %s could not be rolled back: %s", transaction_id, failure)
+            return None
+        if found is None and same is False:
+            # A COMMIT that the block's own code sent may still be on its way, on a connection that is lost.
+            return None
+        return LocalTransactionState.ROLLBACK if found is None else found
+
+    def _another_table(self) -> ConfigurationError:
         msg = (
             f"the local transaction's table {self.table.name} is not the one that the fence looks at: give the fence "
             "and the block the same database (if it is the same: call create_tables() before the transaction begins)"
         )
-        raise ConfigurationError(msg, field="database")
+        return ConfigurationError(msg, field="database")
 
     def between(self, local: LocalTransaction, after: str, before: str) -> list[tuple[str, str]]:
         """Up to 500 rows between two ids, in their order: id and state."""
         return [(str(row[0]), str(row[1])) for row in local.fetch(self._select_range, after=after, before=before)]
 
     def delete(self, local: LocalTransaction, transaction_ids: Sequence[str]) -> int:
-        """Deletes rows, by key; how many there were."""
-        names = {f"id_{number}": each for number, each in enumerate(sorted(transaction_ids))}
-        marks = ", ".join(f":{name}" for name in names)
-        return local.execute(f"{self._delete}({marks})", **names)
+        """Deletes rows, each by its key: a list of keys may be looked up by a scan, which locks others' rows."""
+        return sum(local.execute(self._delete, id=each) for each in sorted(transaction_ids))
+
+
+def _is_same(local: LocalTransaction) -> bool | None:
+    try:
+        return local.is_same()
+    except Exception:
+        return False
 
 
 def age(transaction_id: str) -> float:

@@ -64,12 +64,13 @@ def _run(
     end_session = _session_ender(shop, connection)
     local = join(connection)
     fence = TransactionFence(shop.connect)
-    fence._identify()
+    fence.identity()
     ready()
     if course is Course.LATE:
         time.sleep(chance.uniform(0, 2 * LONGEST))
     # What a block does, step by step.
-    fence.begin(local, transaction_id)
+    local.begin()
+    fence.put(local, transaction_id)
     if course is not Course.FAST:
         time.sleep(chance.uniform(0, LONGEST))
     OfDriver(connection).write(transaction_id)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from broker.embedded import EmbeddedBroker
+    from client_core.local_database import LocalTransaction
     from ways.shops import Shop
 
 
@@ -137,7 +138,13 @@ async def test_checks_are_exact(shop: Shop, engine: AsyncEngine, fence: AsyncTra
         from client_core.local_database import join_async
 
         joined = join_async(session)
-        await fence.begin(joined, own)
+        await fence.identity()
+
+        def begin(local: LocalTransaction) -> None:
+            local.begin()
+            fence.put(local, own)
+
+        await joined.run(begin)
         assert await check(own) is LocalTransactionState.UNKNOWN
         await session.execute(ORDER, {"content": "lamp"})
         await session.commit()

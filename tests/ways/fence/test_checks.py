@@ -47,7 +47,8 @@ def test_what_never_began_cannot_come_late(shop: Shop, work: Work, fence: Transa
     assert check(fence, own) is ROLLBACK
     local = join(work.given)
     with pytest.raises(LocalTransactionRefused, match="comes too late") as refused:
-        fence.begin(local, own)
+        local.begin()
+        fence.put(local, own)
     assert refused.value.transaction_id == own
     local.rollback()
     assert check(fence, own) is ROLLBACK
@@ -59,7 +60,8 @@ def test_while_it_runs_the_answer_is_unknown_and_it_is_not_disturbed(
 ) -> None:
     own = new_id()
     local = join(work.given)
-    fence.begin(local, own)
+    local.begin()
+    fence.put(local, own)
     assert check(fence, own) is UNKNOWN
     work.write("lamp")
     local.commit()
@@ -71,7 +73,8 @@ def test_while_it_runs_the_answer_is_unknown_and_it_is_not_disturbed(
 def test_a_check_waits_for_one_that_ends_soon(shop: Shop, work: Work, fence: TransactionFence, end: str) -> None:
     own = new_id()
     local = join(work.given)
-    fence.begin(local, own)
+    local.begin()
+    fence.put(local, own)
     answers: list[LocalTransactionState] = []
     asking = threading.Thread(target=lambda: answers.append(check(fence, own)))
     asking.start()
@@ -87,7 +90,8 @@ def test_a_check_waits_for_one_that_ends_soon(shop: Shop, work: Work, fence: Tra
 def test_many_checks_at_once_agree(shop: Shop, work: Work, fence: TransactionFence) -> None:
     own, other = new_id(), new_id()
     local = join(work.given)
-    fence.begin(local, own)
+    local.begin()
+    fence.put(local, own)
     answers: list[tuple[str, LocalTransactionState]] = []
     threads = [
         threading.Thread(target=lambda each=each: answers.append((each, check(fence, each))))
@@ -127,5 +131,5 @@ def test_the_url_or_a_function_that_connects_will_do(shop: Shop, fence: Transact
         own = new_id()
         assert check(other, own) is ROLLBACK
         assert check(fence, own) is ROLLBACK
-        assert other._identify() == fence._identify()
+        assert other.identity() == fence.identity()
         other.close()

@@ -54,12 +54,13 @@ def test_leftovers_go_when_the_broker_has_decided(shop: Shop, broker: EmbeddedBr
         other.prepare(Message(topic, "y"), transaction_id=decided)
         other.commit(decided)
         with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence):
-            assert fence.clean() == 3
-        assert set(shop.fences()) == {pending, young, refused_young}
+            assert fence.clean() == 2
+        # Another cluster's broker may know what this one does not.
+        assert set(shop.fences()) == {pending, unknown, young, refused_young}
         other.commit(pending)
         with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence):
             assert fence.clean() == 1
-    assert set(shop.fences()) == {young, refused_young}
+    assert set(shop.fences()) == {unknown, young, refused_young}
 
 
 def test_nothing_can_come_after_its_refusal_is_gone(shop: Shop) -> None:
@@ -69,7 +70,8 @@ def test_nothing_can_come_after_its_refusal_is_gone(shop: Shop) -> None:
     with shop.engine.connect() as connection:
         local = join(connection)
         with pytest.raises(LocalTransactionRefused, match="more than an hour ago"):
-            fence.begin(local, late)
+            local.begin()
+            fence.put(local, late)
         local.rollback()
     assert fence.check_local_transaction(HalfMessages(late, ())) is LocalTransactionState.ROLLBACK
 
@@ -98,7 +100,7 @@ def test_what_cannot_be_deleted_now_is_deleted_later(shop: Shop, broker: Embedde
     fence = TransactionFence(shop.engine)
     fence.create_tables()
     with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence) as producer:
-        delete, fence.rows._delete = fence.rows._delete, "DELETE FROM no_such_table WHERE transaction_id IN "
+        delete, fence.rows._delete = fence.rows._delete, "DELETE FROM no_such_table WHERE transaction_id = :id"
         with producer.transaction(shop.engine) as tx:
             tx.send(topic, "lamp")
         time.sleep(1.5)
