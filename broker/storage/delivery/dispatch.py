@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Lease
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.delivery.backlog import Backlog, look, progressing, skip_expired
-from broker.storage.delivery.judged import Judged
+from broker.storage.delivery.filter_results import Judged
 from broker.storage.delivery.plan import carry_out, plan_dispatch
 from broker.storage.log.fitting import fitting
 from broker.storage.log.ranges import (

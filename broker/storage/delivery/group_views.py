@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
-    from broker.storage.delivery.judged import Judged
+    from broker.storage.delivery.filter_results import Judged
     from broker.storage.engine.session import Session
 
 

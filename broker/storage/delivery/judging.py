@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.filters.pacing import Steps
-from broker.storage.delivery.judged import Judged, Wanted
+from broker.storage.delivery.filter_results import Judged, Wanted
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.log.ranges import candidates, candidates_in
 from broker.storage.log.reading import EXAMINED_AT_ONCE

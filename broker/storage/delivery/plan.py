@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from broker.domain.message import Candidate
     from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.backlog import Backlog
+    from broker.storage.delivery.filter_results import Wanted
     from broker.storage.delivery.handout import Budget, Handout
-    from broker.storage.delivery.judged import Wanted
 
 
 @dataclass(slots=True)

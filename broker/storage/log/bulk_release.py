@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.storage.engine.statements import Statement
-from broker.storage.log.log import take_offsets
+from broker.storage.log.offsets import take_offsets
 from broker.storage.log.release_plan import INTO_LOG
 from broker.storage.tables import rows
 

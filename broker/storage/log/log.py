@@ -1,4 +1,4 @@
-"""The log: dense offsets assigned under the queue's lock, and appending ordinary messages."""
+"""The log: appending ordinary messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
 from broker.storage.log import deduplication, keys, message_id_reuse
+from broker.storage.log.offsets import take_offsets
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -27,27 +28,6 @@ if TYPE_CHECKING:
 
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
 SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
-
-
-def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """Takes the next offsets of queues for numbers of messages and bytes of bodies; returns the first of each.
-
-    Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset sees all below
-    it.
-    """
-    queue_ids = sorted(wanted)
-    taken = session.execute_all(
-        [
-            Statement(session.dialect.take_offsets, (wanted[queue_id][1], wanted[queue_id][0], queue_id))
-            for queue_id in queue_ids
-        ]
-    )
-    first = {}
-    for queue_id, answer in zip(queue_ids, taken, strict=True):
-        if not (answer.rows or answer.changed):
-            raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
-        first[queue_id] = session.dialect.offset_after(answer) - wanted[queue_id][0]
-    return first
 
 
 def send(

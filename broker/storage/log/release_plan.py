@@ -14,7 +14,8 @@ from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Answer, Statement
 from broker.storage.log import keys
-from broker.storage.log.log import SCHEDULED_COLUMNS, take_offsets
+from broker.storage.log.log import SCHEDULED_COLUMNS
+from broker.storage.log.offsets import take_offsets
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

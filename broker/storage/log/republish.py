@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.message import Message
 from broker.storage.log import keys
-from broker.storage.log.log import take_offsets
+from broker.storage.log.offsets import take_offsets
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:

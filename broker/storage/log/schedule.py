@@ -18,7 +18,7 @@ from broker.storage.catalog import free_queues
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import keys
-from broker.storage.log.log import take_offsets
+from broker.storage.log.offsets import take_offsets
 from broker.storage.log.release_plan import INTO_LOG
 from broker.storage.tables import rows
 

@@ -1,0 +1,34 @@
+"""Dense offsets: taken under the lock of the queue's row, so that a queue has no gaps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import NotFound
+from broker.storage.engine.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.storage.engine.session import Session
+
+
+def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Takes the next offsets of queues for numbers of messages and bytes of bodies; returns the first of each.
+
+    Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset sees all below
+    it.
+    """
+    queue_ids = sorted(wanted)
+    taken = session.execute_all(
+        [
+            Statement(session.dialect.take_offsets, (wanted[queue_id][1], wanted[queue_id][0], queue_id))
+            for queue_id in queue_ids
+        ]
+    )
+    first = {}
+    for queue_id, answer in zip(queue_ids, taken, strict=True):
+        if not (answer.rows or answer.changed):
+            raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
+        first[queue_id] = session.dialect.offset_after(answer) - wanted[queue_id][0]
+    return first
