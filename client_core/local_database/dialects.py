@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dialect", "Failure", "dialect_of"]
 
-Fetch = "Callable[[str], list[tuple[Any, ...]]]"
-
 
 class Failure(Enum):
     """Why a statement failed, as far as it matters here."""

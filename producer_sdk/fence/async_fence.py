@@ -13,6 +13,7 @@ from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
 from producer_sdk.fence.block import ended_inside
 from producer_sdk.fence.rows import FenceRows
+from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import FenceSettings
 from producer_sdk.fence.verified import VerifiedDatabases
 from producer_sdk.fencing import AsyncFencingListener
@@ -35,7 +36,7 @@ ResultT = TypeVar("ResultT")
 _CHECKS_AT_A_TIME = 4
 
 
-class AsyncTransactionFence(AsyncFencingListener):
+class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
     """Answers checks exactly, from a row that the block of ``producer.transaction(session)`` writes.
 
     As TransactionFence, for an AsyncTransactionProducer and SQLAlchemy's AsyncSession, AsyncConnection, AsyncEngine::
@@ -79,18 +80,6 @@ class AsyncTransactionFence(AsyncFencingListener):
 
         await self.on_database(create)
         await self.identity()
-
-    def sql(self, dialect: str) -> str:
-        """The statement that creates the table, for migrations that are written by hand.
-
-        Args:
-            dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
-        """
-        return self.rows.table.sql(dialect)
-
-    def add_tables(self, metadata: sa.MetaData) -> sa.Table:
-        """Adds the table to a MetaData of SQLAlchemy, so that ``create_all`` and Alembic know it."""
-        return self.rows.table.to_metadata(metadata)
 
     async def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
         """Runs a coroutine function as the local transaction of ``send_in_transaction(messages, arg=function)``.

@@ -48,9 +48,7 @@ class DecidedRows:
     def add(self, transaction_ids: list[str]) -> int:
         """Notes rows; how many wait."""
         with self._lock:
-            self._ids = (self._ids + transaction_ids)[:_MOST_WAITING] if len(transaction_ids) > 1 else self._ids
-            if len(transaction_ids) == 1 and len(self._ids) < _MOST_WAITING:
-                self._ids.append(transaction_ids[0])
+            self._ids += transaction_ids[: _MOST_WAITING - len(self._ids)]
             return len(self._ids)
 
     def take(self) -> list[str]:

@@ -13,14 +13,13 @@ from client_core.states import LocalTransactionState
 from producer_sdk.fence.block import FencedTransaction, ended_inside
 from producer_sdk.fence.cleaning import FenceCleaner
 from producer_sdk.fence.rows import FenceRows
+from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import FenceSettings
 from producer_sdk.fence.verified import VerifiedDatabases
 from producer_sdk.fencing import FencingListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import sqlalchemy as sa
 
     from client_core.connection import BackgroundRunner
     from client_core.local_database import LocalTransaction
@@ -35,7 +34,7 @@ _log = logging.getLogger("halfmq.producer")
 _CHECKS_AT_A_TIME = 4
 
 
-class TransactionFence(FencingListener):
+class TransactionFence(FenceSchema, FencingListener):
     """Answers checks exactly, from a row that the block of ``producer.transaction(session)`` writes.
 
     Give it to a TransactionProducer as its listener::
@@ -80,18 +79,6 @@ class TransactionFence(FencingListener):
         with self._database.transaction() as local:
             local.execute(self.rows.table.sql(local.dialect.name))
         self.identity()
-
-    def sql(self, dialect: str) -> str:
-        """The statement that creates the table, for migrations that are written by hand.
-
-        Args:
-            dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
-        """
-        return self.rows.table.sql(dialect)
-
-    def add_tables(self, metadata: sa.MetaData) -> sa.Table:
-        """Adds the table to a MetaData of SQLAlchemy, so that ``create_all`` and Alembic know it."""
-        return self.rows.table.to_metadata(metadata)
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
         """Runs a function as the local transaction of ``send_in_transaction(messages, arg=function)``.
