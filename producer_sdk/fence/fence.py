@@ -162,7 +162,10 @@ class TransactionFence(FenceSchema, FencingListener):
         except ConfigurationError:
             raise
         except Exception as error:
-            _log.warning("the fence cannot be looked at now (%s); the first block tries again", error)
+            _log.warning(
+                "the fence's table cannot be read now (create_tables() creates it): %s; the first block tries again",
+                error,
+            )
 
     def clean(self) -> int:
         """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
