@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+_EXTRAS = {
+    "halfmq_connect.cli.bridge": "kafka",
+    "halfmq_connect.cli.cdc": "cdc",
+    "halfmq_connect.cli.relay": "sqlalchemy",
+    "halfmq_pipeline": "pipeline",
+}
+"""What brings the libraries of commands, by their package or module."""
+
+
 class _LoadedWhenAskedFor(UserDict[str, Any]):
     """Commands by name; the value of one that is not imported yet is its module and its function."""
 
@@ -40,9 +49,10 @@ def _loaded(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if not module.startswith("halfmq_pipeline."):
+        extra = _EXTRAS.get(module.partition(".")[0]) or _EXTRAS.get(module)
+        if extra is None:
             raise
-        typer.echo(f"{error.name} is not installed: pip install 'halfmq[pipeline]'", err=True)
+        typer.echo(f"{error.name} is not installed: pip install 'halfmq[{extra}]'", err=True)
         raise typer.Exit(1) from None
 
 

@@ -8,7 +8,7 @@ user hands in an object of it.
 from client_core.local_database.databases import LocalDatabase, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of
 from client_core.local_database.joining import join, join_async
-from client_core.local_database.tables import Column, Kind, Table
+from client_core.local_database.tables import Column, Index, Kind, Table
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Dialect",
     "Ending",
     "Failure",
+    "Index",
     "Kind",
     "LocalDatabase",
     "LocalTransaction",

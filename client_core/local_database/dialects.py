@@ -35,6 +35,19 @@ class Dialect(ABC):
     name: str
     table_options = ""
     types: dict[str, str]
+    """The type of each kind of column."""
+    serial_is_key = False
+    """Whether the type of a serial number makes it the primary key."""
+    inline_indexes = False
+    """Whether CREATE TABLE has the indexes."""
+    now: str
+    """The expression for the database's time, in microseconds since 1970 (UTC)."""
+    skip_locked = ""
+    """What has a SELECT pass over rows that another transaction holds; none: there are no such rows."""
+
+    def create_index(self, table: str, name: str, columns: tuple[str, ...]) -> str:
+        """The statement for an index where it does not exist."""
+        return f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
 
     @abstractmethod
     def failure_of_driver(self, error: BaseException) -> Failure | None:
@@ -69,7 +82,15 @@ class MySQL(Dialect):
     types = {  # noqa: RUF012 - never changed
         "id": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
         "word": "VARCHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
+        "serial": "BIGINT AUTO_INCREMENT",
+        "number": "BIGINT",
+        "name": "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "text": "MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "body": "MEDIUMBLOB",
     }
+    inline_indexes = True
+    now = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
     _CODES = {  # noqa: RUF012
         1062: Failure.DUPLICATE,
         1205: Failure.LOCKED,
@@ -95,7 +116,17 @@ class PostgreSQL(Dialect):
     """PostgreSQL."""
 
     name = "postgresql"
-    types = {"id": "VARCHAR(36)", "word": "VARCHAR(36)"}  # noqa: RUF012
+    types = {  # noqa: RUF012
+        "id": "VARCHAR(36)",
+        "word": "VARCHAR(36)",
+        "serial": "BIGSERIAL",
+        "number": "BIGINT",
+        "name": "VARCHAR(255)",
+        "text": "TEXT",
+        "body": "BYTEA",
+    }
+    now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
     _STATES = {  # noqa: RUF012
         "23505": Failure.DUPLICATE,
         "55P03": Failure.LOCKED,
@@ -120,7 +151,23 @@ class SQLite(Dialect):
     """SQLite: one writer at a time, so the lock is that of the database."""
 
     name = "sqlite"
-    types = {"id": "TEXT", "word": "TEXT"}  # noqa: RUF012
+    types = {  # noqa: RUF012
+        "id": "TEXT",
+        "word": "TEXT",
+        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "number": "BIGINT",
+        "name": "VARCHAR(255)",
+        "text": "TEXT",
+        "body": "BLOB",
+    }
+    serial_is_key = True
+    # To the millisecond, as far as SQLite's clock goes.
+    now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
+
+    def create_index(self, table: str, name: str, columns: tuple[str, ...]) -> str:
+        """The schema stands before the index's name."""
+        schema, dot, table = table.rpartition(".")
+        return f"CREATE INDEX IF NOT EXISTS {schema}{dot}{name} ON {table} ({', '.join(columns)})"
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """By the name of the error's code."""

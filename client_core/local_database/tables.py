@@ -13,7 +13,9 @@ from client_core.local_database.dialects import dialect_of
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-__all__ = ["Column", "Kind", "Table"]
+    from client_core.local_database.transactions import LocalTransaction
+
+__all__ = ["Column", "Index", "Kind", "Table"]
 
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
 
@@ -24,28 +26,57 @@ class Kind(Enum):
     ID = "id"
     """A UUID as text."""
     WORD = "word"
-    """A short word in ASCII."""
+    """A short word in ASCII, up to 36 characters."""
+    SERIAL = "serial"
+    """A number that the database gives; only as the primary key of one column."""
+    NUMBER = "number"
+    """A 64-bit number; also a time, in microseconds since 1970 (UTC)."""
+    NAME = "name"
+    """A text of up to 255 characters, compared by its code points."""
+    TEXT = "text"
+    """A text without a bound that matters here."""
+    BODY = "body"
+    """Bytes, up to 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is never NULL."""
+    """A column.
+
+    Attributes:
+        name: Its name.
+        kind: What it holds.
+        nullable: Whether it may be NULL.
+    """
 
     name: str
     kind: Kind
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index; its name in the database is the table's, an underscore, and its own."""
+
+    name: str
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; its first column is the primary key.
+    """A table.
 
     Attributes:
         name: Its name, with the schema before a dot where it is not the connection's own.
         columns: Its columns.
+        key: Names of the primary key's columns; none: the first column.
+        indexes: Its further indexes.
     """
 
     name: str
     columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    indexes: tuple[Index, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the name, which is written into statements.
@@ -61,7 +92,7 @@ class Table:
             raise ConfigurationError(msg, field="table")
 
     def sql(self, dialect: str) -> str:
-        """The statement that creates the table where it does not exist.
+        """The statements that create the table where it does not exist, separated by semicolons.
 
         Args:
             dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
@@ -69,11 +100,29 @@ class Table:
         Raises:
             ConfigurationError: There is no such dialect.
         """
+        return ";\n".join(self.statements(dialect))
+
+    def statements(self, dialect: str) -> list[str]:
+        """The same, one by one."""
         database = dialect_of(dialect)
-        lines = [f"  {column.name} {database.types[column.kind.value]} NOT NULL" for column in self.columns]
-        lines.append(f"  PRIMARY KEY ({self.columns[0].name})")
+        lines = [
+            f"  {column.name} {database.types[column.kind.value]}{'' if column.nullable else ' NOT NULL'}"
+            for column in self.columns
+        ]
+        if not (database.serial_is_key and any(column.kind is Kind.SERIAL for column in self.columns)):
+            lines.append(f"  PRIMARY KEY ({', '.join(self._key())})")
+        if database.inline_indexes:
+            lines += [f"  KEY {self._name_of(index)} ({', '.join(index.columns)})" for index in self.indexes]
         body = ",\n".join(lines)
-        return f"CREATE TABLE IF NOT EXISTS {self.name} (\n{body}\n){database.table_options}"
+        statements = [f"CREATE TABLE IF NOT EXISTS {self.name} (\n{body}\n){database.table_options}"]
+        if not database.inline_indexes:
+            statements += [database.create_index(self.name, self._name_of(each), each.columns) for each in self.indexes]
+        return statements
+
+    def create(self, local: LocalTransaction) -> None:
+        """Creates the table where it does not exist, in a transaction that has begun."""
+        for statement in self.statements(local.dialect.name):
+            local.execute(statement)
 
     def to_metadata(self, metadata: sa.MetaData) -> sa.Table:
         """Adds the table to a MetaData, for ``create_all`` and for Alembic's autogenerate.
@@ -89,8 +138,30 @@ class Table:
         known = metadata.tables.get(self.name)
         if known is not None:
             return known
-        columns: list[Any] = [
-            sa.Column(column.name, sqlalchemy_types.TYPES[column.kind.value], primary_key=not number, nullable=False)
-            for number, column in enumerate(self.columns)
+        key = self._key()
+        parts: list[Any] = [
+            sa.Column(
+                column.name,
+                sqlalchemy_types.TYPES[column.kind.value],
+                primary_key=column.name in key,
+                nullable=column.nullable,
+                autoincrement=column.kind is Kind.SERIAL,
+            )
+            for column in self.columns
         ]
-        return sa.Table(name, metadata, *columns, schema=schema or None, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+        parts += [sa.Index(self._name_of(index), *index.columns) for index in self.indexes]
+        return sa.Table(
+            name,
+            metadata,
+            *parts,
+            schema=schema or None,
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+            sqlite_autoincrement=any(column.kind is Kind.SERIAL for column in self.columns),
+        )
+
+    def _key(self) -> tuple[str, ...]:
+        return self.key or (self.columns[0].name,)
+
+    def _name_of(self, index: Index) -> str:
+        return f"{self.name.rpartition('.')[2]}_{index.name}"

@@ -76,7 +76,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
 
         def create(database: LocalDatabase) -> None:
             with database.transaction() as local:
-                local.execute(self.rows.table.sql(local.dialect.name))
+                self.rows.table.create(local)
 
         await self.on_database(create)
         await self.identity()

@@ -77,7 +77,7 @@ class TransactionFence(FenceSchema, FencingListener):
     def create_tables(self) -> None:
         """Creates the table where it does not exist."""
         with self._database.transaction() as local:
-            local.execute(self.rows.table.sql(local.dialect.name))
+            self.rows.table.create(local)
         self.identity()
 
     def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:

@@ -142,7 +142,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 TOP_FOLDERS = (
-    "broker|client_core|consumer_sdk|halfmq_cli|halfmq_pipeline|producer_sdk|proto|scripts|tests|docs|examples"
+    "broker|client_core|consumer_sdk|halfmq_cli|halfmq_connect|halfmq_pipeline|producer_sdk|proto|scripts|tests|docs|"
+    "examples"
 )
 
 

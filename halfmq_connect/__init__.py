@@ -1,0 +1,1 @@
+"""Connectors: what carries messages between halfmq and other systems, exactly once."""

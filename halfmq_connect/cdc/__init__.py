@@ -1,0 +1,1 @@
+"""Change data capture: committed transactions of MySQL and MariaDB, read from the binlog, as halfmq transactions."""

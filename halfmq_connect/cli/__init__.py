@@ -1,0 +1,1 @@
+"""The commands ``halfmq relay``, ``halfmq cdc`` and ``halfmq bridge``, one module each."""

@@ -1,0 +1,1 @@
+"""Kafka: topics of halfmq carried to Kafka and back, exactly once."""
