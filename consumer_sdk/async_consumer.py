@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from client_core.arguments import check_count, check_seconds
 from client_core.connection import BrokerLink, reason_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from client_core.filters import Filters, MessageFilter
     from client_core.message import LogPosition
     from client_core.positions import StartPosition
+    from consumer_sdk.applied import AsyncAppliedMessages
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.reading import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, ReceiptResults
@@ -289,10 +291,22 @@ class AsyncConsumer:
             said |= await future
         return said
 
+    @overload
     async def run(
         self,
         handler: Callable[[AsyncReceivedMessage], Awaitable[object]] | Callable[[AsyncReceivedMessage], object],
         workers: int = 4,
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[AsyncReceivedMessage, Any], Awaitable[object]],
+        workers: int = 4,
+        *,
+        applied: AsyncAppliedMessages,
+    ) -> None: ...
+    async def run(
+        self, handler: Callable[..., object], workers: int = 4, *, applied: AsyncAppliedMessages | None = None
     ) -> None:
         """Passes every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
@@ -303,12 +317,20 @@ class AsyncConsumer:
         Args:
             handler: A coroutine function, or a function, which is called in threads.
             workers: Messages handled at a time.
+            applied: Has each effect happen once: the coroutine function is called with the message and an
+                AsyncConnection, in a transaction that is committed when it returns, and not at all for what was
+                applied before.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
-            TypeError: The handler cannot be called.
+            ConfigurationError: ``applied`` is of another group.
+            TypeError: The handler cannot be called, or is no coroutine function though ``applied`` needs one.
         """
-        ended_by = await self.run_wrapped(lambda delivery: AsyncReceivedMessage(delivery, self), handler, workers)
+        async with contextlib.AsyncExitStack() as while_running:
+            if applied is not None:
+                handler = applied.handler_for(self.group, handler)
+                await while_running.enter_async_context(applied.running(self))
+            ended_by = await self.run_wrapped(lambda delivery: AsyncReceivedMessage(delivery, self), handler, workers)
         if ended_by is not None:
             raise ended_by
 

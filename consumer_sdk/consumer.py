@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import contextlib
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from client_core.arguments import check_count
 from client_core.connection import BackgroundRunner
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from client_core.filters import Filters, MessageFilter
     from client_core.message import LogPosition
     from client_core.positions import StartPosition
+    from consumer_sdk.applied import AppliedMessages
     from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.reading import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, ReceiptResults
@@ -238,7 +240,13 @@ class Consumer:
         said = self._settle(handles, nack_of(delay, reason), wait=wait)
         return dead_letters(handles, said) if wait else []
 
-    def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None:
+    @overload
+    def run(self, handler: Callable[[ReceivedMessage], object], workers: int = 4) -> None: ...
+    @overload
+    def run(
+        self, handler: Callable[[ReceivedMessage, Any], object], workers: int = 4, *, applied: AppliedMessages
+    ) -> None: ...
+    def run(self, handler: Callable[..., object], workers: int = 4, *, applied: AppliedMessages | None = None) -> None:
         """Passes every message to a handler until ``stop()``: acked when it returns, nacked when it raises.
 
         An interrupt (Ctrl-C) does what ``stop()`` does and is raised again.
@@ -249,19 +257,29 @@ class Consumer:
         Args:
             handler: A function, which is called in threads.
             workers: Messages handled at a time.
+            applied: Has each effect happen once: the handler is called with the message and a connection, in a
+                transaction that is committed when it returns, and not at all for what was applied before.
 
         Raises:
             SubscriptionRefused: The broker refuses the subscription.
+            ConfigurationError: ``applied`` is of another group.
             TypeError: The handler cannot be called.
         """
+        with contextlib.ExitStack() as while_running:
+            if applied is not None:
+                handler = applied.handler_for(self.group, handler)
+                while_running.enter_context(applied.running(self))
+            ended_by = self._run(handler, workers)
+        if ended_by is not None:
+            raise ended_by
+
+    def _run(self, handler: Callable[[ReceivedMessage], object], workers: int) -> BaseException | None:
         running = self._core.run_wrapped(lambda delivery: ReceivedMessage(delivery, self), handler, workers)
         try:
-            ended_by = self._runner.run(running)
+            return self._runner.run(running)
         finally:
             if self._close_after_run:
                 self.close()
-        if ended_by is not None:
-            raise ended_by
 
     def stop(self) -> None:
         """Ends iterations and ``run()`` after the messages being handled; safe from any thread and signal handler."""

@@ -5,6 +5,7 @@ mysqlclient, psycopg and sqlite3; on MySQL, MariaDB, PostgreSQL and SQLite. None
 user hands in an object of it.
 """
 
+from client_core.local_database.async_databases import AsyncLocalDatabase
 from client_core.local_database.databases import LocalDatabase, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of
 from client_core.local_database.joining import join, join_async
@@ -12,6 +13,7 @@ from client_core.local_database.tables import Column, Index, Kind, Table
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
 
 __all__ = [
+    "AsyncLocalDatabase",
     "AsyncLocalTransaction",
     "Column",
     "Dialect",

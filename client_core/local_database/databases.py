@@ -125,11 +125,14 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
         msg = (
             f"database is the Engine, not {type(given).__name__}: checks need connections of their own"
             if not hasattr(given, "sync_engine")
-            else "an AsyncEngine goes to an AsyncTransactionFence"
+            else "an AsyncEngine goes to the form for asyncio (AsyncTransactionFence, AsyncAppliedMessages)"
         )
         raise ConfigurationError(msg, field="database")
     if given.dialect.is_async:
-        msg = f"{given.dialect.driver} is a driver for asyncio; give its URL to an AsyncTransactionFence"
+        msg = (
+            f"{given.dialect.driver} is a driver for asyncio; give its URL to the form for asyncio "
+            "(AsyncTransactionFence, AsyncAppliedMessages)"
+        )
         raise ConfigurationError(msg, field="database")
     refuse_engine(given)
 
@@ -160,7 +163,7 @@ def refuse_engine(engine: Any) -> None:
         raise ConfigurationError(msg, field="database")
     level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
     if level in {"AUTOCOMMIT", "READ UNCOMMITTED"}:
-        msg = f"the fence needs transactions: its engine's isolation_level is {level}"
+        msg = f"local transactions need an engine that has some: its isolation_level is {level}"
         raise ConfigurationError(msg, field="database")
 
 

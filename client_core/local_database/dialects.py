@@ -45,6 +45,9 @@ class Dialect(ABC):
     skip_locked = ""
     """What has a SELECT pass over rows that another transaction holds; none: there are no such rows."""
 
+    keep_existing = ""
+    """What has an INSERT leave out a row whose key exists; none: it fails, and the transaction goes on."""
+
     def create_index(self, table: str, name: str, columns: tuple[str, ...]) -> str:
         """The statement for an index where it does not exist."""
         return f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
@@ -125,6 +128,7 @@ class PostgreSQL(Dialect):
         "text": "TEXT",
         "body": "BYTEA",
     }
+    keep_existing = " ON CONFLICT DO NOTHING"
     now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     _STATES = {  # noqa: RUF012
@@ -161,6 +165,7 @@ class SQLite(Dialect):
         "body": "BLOB",
     }
     serial_is_key = True
+    keep_existing = " ON CONFLICT DO NOTHING"
     # To the millisecond, as far as SQLite's clock goes.
     now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
 

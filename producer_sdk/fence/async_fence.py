@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import LocalDatabase, join_async
+from client_core.local_database import AsyncLocalDatabase, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
@@ -19,19 +18,14 @@ from producer_sdk.fence.verified import VerifiedDatabases
 from producer_sdk.fencing import AsyncFencingListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from client_core.local_database import LocalTransaction
+    from client_core.local_database import LocalDatabase, LocalTransaction
     from client_core.message import HalfMessages
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.fencing import AskBroker
 
 __all__ = ["AsyncTransactionFence"]
-
-ResultT = TypeVar("ResultT")
 
 _CHECKS_AT_A_TIME = 4
 
@@ -65,11 +59,11 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         """
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
-        self._engine = _engine_of(database)
+        self._database = AsyncLocalDatabase(database)
         self._checks = asyncio.Semaphore(_CHECKS_AT_A_TIME)
         self._identity: str | None = None
         self._verified = VerifiedDatabases()
-        self._cleaner = AsyncFenceCleaner(self.on_database, self.rows, self.settings)
+        self._cleaner = AsyncFenceCleaner(self._database.run, self.rows, self.settings)
 
     async def create_tables(self) -> None:
         """Creates the table where it does not exist."""
@@ -78,7 +72,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             with database.transaction() as local:
                 self.rows.table.create(local)
 
-        await self.on_database(create)
+        await self._database.run(create)
         await self.identity()
 
     async def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
@@ -98,7 +92,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             )
             raise ConfigurationError(msg, field="arg")
         rows, transaction_id, identity = self.rows, messages.transaction_id, await self.identity()
-        async with self._engine.connect() as connection:
+        async with self._database.engine.connect() as connection:
             joined = join_async(connection)
 
             def begin(local: LocalTransaction) -> None:
@@ -116,7 +110,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
         """Answers from the table; what has not happened by now cannot happen any more."""
         async with self._checks:
-            return await self.on_database(
+            return await self._database.run(
                 lambda database: self.rows.answer(database, messages.transaction_id, self.settings.wait)
             )
 
@@ -127,7 +121,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
     async def identity(self) -> str:
         """Which table checks look at."""
         if self._identity is None:
-            self._identity = await self.on_database(self.rows.identity)
+            self._identity = await self._database.run(self.rows.identity)
         return self._identity
 
     def put(self, local: LocalTransaction, transaction_id: str) -> None:
@@ -158,39 +152,3 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
     async def detach(self, ask: AskBroker) -> None:
         """Deletes what is known to be decided, and ends the clean-up; the producer does so when it is closed."""
         await self._cleaner.detach(ask)
-
-    async def on_database(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
-        """Runs work on a connection of its own."""
-        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
-
-        async with self._engine.connect() as connection:
-
-            def run(sync_connection: sa.Connection) -> ResultT:
-                @contextlib.contextmanager
-                def opened() -> Iterator[LocalTransaction]:
-                    yield SqlalchemyTransaction(sync_connection)
-
-                return work(LocalDatabase(opened))
-
-            return await connection.run_sync(run)
-
-
-def _engine_of(given: Any) -> AsyncEngine:
-    try:
-        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
-        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
-
-        from client_core.local_database.databases import refuse_engine  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        msg = "an AsyncTransactionFence needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
-        raise ConfigurationError(msg, field="database") from error
-    try:
-        engine = create_async_engine(given) if isinstance(given, str) else given
-    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
-        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
-        raise ConfigurationError(msg, field="database") from error
-    if not isinstance(engine, AsyncEngine):
-        msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
-        raise ConfigurationError(msg, field="database")
-    refuse_engine(engine)
-    return engine

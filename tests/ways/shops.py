@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pymysql
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from consumer_sdk import QueueReader
@@ -185,6 +187,16 @@ FORMS: dict[str, Callable[[Shop], contextlib.AbstractContextManager[Work]]] = {
     "connection": _connection,
     "driver": _driver,
 }
+
+
+def differences(shop: Shop, metadata: sa.MetaData) -> list[object]:
+    """How the tables of a database differ from what Alembic expects."""
+    with shop.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={"compare_type": True, "include_name": lambda name, kind, _: kind != "table" or name != "orders"},
+        )
+        return list(compare_metadata(context, metadata))
 
 
 def texts(endpoint: str, topic: str) -> list[str]:

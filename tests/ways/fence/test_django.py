@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import pytest
 
 from producer_sdk import TransactionProducer, TransactionState
 from producer_sdk.fence import TransactionFence
-from support.databases import in_ci
 from ways.shops import texts
 
 if TYPE_CHECKING:
@@ -20,34 +18,6 @@ if TYPE_CHECKING:
 
     from broker.embedded import EmbeddedBroker
     from ways.shops import Shop
-
-ENGINES = {"sqlite": "sqlite3", "mariadb": "mysql", "mysql": "mysql", "postgresql": "postgresql"}
-
-
-@pytest.fixture
-def alias(shop: Shop) -> Iterator[str]:
-    """The name of a connection in DATABASES."""
-    import django
-    from django.conf import settings
-    from django.db import connections
-
-    if shop.kind in {"mariadb", "mysql"} and not in_ci():
-        pytest.importorskip("MySQLdb", reason="Django works with mysqlclient on MySQL and MariaDB")
-    if not settings.configured:
-        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
-        django.setup()
-    parts = urlsplit(shop.url)
-    name = f"shop{time.monotonic_ns()}"
-    entry: dict[str, Any] = {"ENGINE": f"django.db.backends.{ENGINES[shop.kind]}", "NAME": parts.path.strip("/")}
-    if shop.kind == "sqlite":
-        entry["NAME"] = shop.engine.url.database
-    else:
-        entry |= {"HOST": parts.hostname, "PORT": parts.port, "USER": parts.username, "PASSWORD": parts.password}
-    known = connections.settings
-    known[name] = connections.configure_settings({"default": known["default"], name: entry})[name]
-    yield name
-    connections[name].close()
-    del known[name]
 
 
 @pytest.fixture

@@ -6,23 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from producer_sdk import ConfigurationError
 from producer_sdk.fence import TransactionFence
+from ways.shops import differences
 
 if TYPE_CHECKING:
     from ways.shops import Shop
-
-
-def differences(shop: Shop, metadata: sa.MetaData) -> list[object]:
-    with shop.engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection,
-            opts={"compare_type": True, "include_name": lambda name, kind, _: kind != "table" or name != "orders"},
-        )
-        return list(compare_metadata(context, metadata))
 
 
 @pytest.mark.parametrize("table", ["halfmq_fence", "our_transactions"])

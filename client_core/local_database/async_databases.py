@@ -1,0 +1,69 @@
+"""The user's database on asyncio, as halfmq opens it itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_core.errors import ConfigurationError
+from client_core.local_database.databases import LocalDatabase, refuse_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from client_core.local_database.transactions import LocalTransaction
+
+__all__ = ["AsyncLocalDatabase"]
+
+ResultT = TypeVar("ResultT")
+
+
+class AsyncLocalDatabase:
+    """Runs work on connections of an AsyncEngine."""
+
+    engine: AsyncEngine
+
+    def __init__(self, given: AsyncEngine | str) -> None:
+        """Takes the engine, or a URL for one.
+
+        Raises:
+            ConfigurationError: It is neither, or all of its users share one connection.
+        """
+        self.engine = _engine_of(given)
+
+    async def run(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
+        """Runs work on a connection of its own."""
+        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
+
+        async with self.engine.connect() as connection:
+
+            def run(sync_connection: sa.Connection) -> ResultT:
+                @contextlib.contextmanager
+                def opened() -> Iterator[LocalTransaction]:
+                    yield SqlalchemyTransaction(sync_connection)
+
+                return work(LocalDatabase(opened))
+
+            return await connection.run_sync(run)
+
+
+def _engine_of(given: Any) -> AsyncEngine:
+    try:
+        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
+        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        msg = "a database on asyncio needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
+        raise ConfigurationError(msg, field="database") from error
+    try:
+        engine = create_async_engine(given) if isinstance(given, str) else given
+    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
+        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
+        raise ConfigurationError(msg, field="database") from error
+    if not isinstance(engine, AsyncEngine):
+        msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
+        raise ConfigurationError(msg, field="database")
+    refuse_engine(engine)
+    return engine

@@ -1,0 +1,101 @@
+"""One application of messages: begins or joins a transaction, marks, and ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_core.errors import ConfigurationError, LocalTransactionEnded
+from client_core.local_database import Ending
+from consumer_sdk.applied.keys import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from client_core.local_database import LocalTransaction
+    from client_core.stored import StoredMessage
+    from consumer_sdk.applied.keys import BusinessKey
+    from consumer_sdk.applied.marks import Marks
+
+__all__ = ["Application"]
+
+
+class Application:
+    """The messages of one transaction; used by blocks of both forms."""
+
+    def __init__(self, marks: Marks, key: BusinessKey, messages: Sequence[StoredMessage]) -> None:
+        """Takes the messages, and what names their effects.
+
+        Raises:
+            NoBusinessKey: A message has none.
+        """
+        self._marks = marks
+        self._keyed = [(message, key_of(message, key)) for message in messages]
+        self.fresh: list[StoredMessage] = []
+        """The messages whose effects this transaction is to make."""
+        self._own: list[tuple[StoredMessage, str]] = []
+
+    def begin(self, local: LocalTransaction) -> None:
+        """Begins or joins the transaction, and marks what was not applied before.
+
+        Raises:
+            ConfigurationError: The connection cannot be joined, or commits each statement by itself.
+        """
+        local.begin()
+        try:
+            # In the order of their keys in every process, so that none waits for another in a circle.
+            in_order = sorted(self._keyed, key=lambda each: each[1])
+            own = {key for message, key in in_order if self._marks.put(local, message, key)}
+            if own and local.in_transaction() is False:
+                self._refuse_autocommit(local)
+            local.mark()
+        except BaseException:
+            local.rollback()
+            raise
+        for message, key in self._keyed:
+            if key in own:
+                own.remove(key)
+                self._own.append((message, key))
+                self.fresh.append(message)
+
+    def _refuse_autocommit(self, local: LocalTransaction) -> None:
+        for message, key in self._keyed:
+            self._marks.take_back(local, message, key)
+        msg = (
+            "the connection commits each statement by itself (autocommit); effect and mark need one transaction: "
+            "switch autocommit off"
+        )
+        raise ConfigurationError(msg, field="database")
+
+    def end(self, local: LocalTransaction) -> None:
+        """Commits the effects with their marks; where nothing was to be applied, rolls back what was done.
+
+        Raises:
+            LocalTransactionEnded: The transaction was ended inside the block.
+        """
+        if not self.fresh:
+            local.rollback()
+            return
+        try:
+            whole = self._is_whole(local)
+        except BaseException:
+            local.rollback()
+            raise
+        if not whole:
+            local.rollback()
+            raise self._ended_inside()
+        if local.commit() is Ending.ROLLED_BACK:
+            raise self._ended_inside()
+
+    def _is_whole(self, local: LocalTransaction) -> bool:
+        if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
+            return False
+        # A server that undid the transaction by itself, after a deadlock for example, undid the marks as well.
+        return local.is_doomed() or all(self._marks.has(local, message, key) for message, key in self._own)
+
+    def _ended_inside(self) -> LocalTransactionEnded:
+        named = ", ".join(message.message_id for message, _ in self._own[:3])
+        msg = (
+            f"the local transaction of message {named} was ended inside of its block, by a commit, a rollback, a "
+            "statement that commits by itself, or the server: leave its end to the block"
+        )
+        return LocalTransactionEnded(msg)

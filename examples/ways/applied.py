@@ -1,0 +1,45 @@
+"""Adds payments up, each once. Usage: applied.py ENDPOINT [DATABASE].
+
+The article's example: a payment is a message, its seller and its buyer have sums in another database.
+"""
+
+import json
+import sys
+
+from sqlalchemy import Connection, create_engine, text
+
+from consumer_sdk import Consumer, ReceivedMessage
+from consumer_sdk.applied import AppliedMessages, by_property
+
+SETS = {"seller": "amt_sold = amt_sold + :amount", "buyer": "amt_bought = amt_bought + :amount"}
+
+
+def add_up(message: ReceivedMessage, connection: Connection) -> None:
+    """Runs in a transaction that is committed, together with the message's mark, when it returns."""
+    payment = json.loads(message.body)
+    for who, change in SETS.items():
+        connection.execute(
+            text(f"UPDATE users SET {change} WHERE id = :id"), {"amount": payment["amount"], "id": payment[who]}
+        )
+    print(f"payment {payment['xid']}: {payment['amount']} from user {payment['buyer']} to user {payment['seller']}")
+
+
+def main(endpoint: str, database: str = "sqlite:///users.db") -> None:
+    """Receives until it is interrupted."""
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE IF NOT EXISTS users (id INT PRIMARY KEY, amt_sold INT NOT NULL, amt_bought INT NOT NULL)"
+            )
+        )
+        if connection.execute(text("SELECT COUNT(*) FROM users")).scalar_one() == 0:
+            connection.execute(text("INSERT INTO users VALUES (1, 0, 0), (2, 0, 0), (3, 0, 0)"))
+    applied = AppliedMessages(engine, "sums", key=by_property("xid"))
+    applied.create_tables()
+    with Consumer(endpoint, "sums", "payments") as consumer:
+        consumer.run(add_up, applied=applied)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
