@@ -10,6 +10,7 @@ from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.services.catalog import Catalog, CatalogConfig
@@ -27,6 +28,7 @@ from broker.services.producing.check_sessions import CheckSessions
 from broker.services.producing.checks import CheckAnswers
 from broker.services.producing.epochs import EpochService
 from broker.services.producing.sending import SendService
+from broker.services.producing.submissions import SubmissionService
 from broker.services.producing.transactions import TransactionService
 from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
@@ -104,6 +106,7 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
             LeaseWatcher(store, wakeups),
             ClockSynchroniser(store),
             DelayScheduler(store, wakeups, store.clock),
+            SubmissionReleaser(SubmissionService(store, validator, wakeups)),
             RetentionSweeper(
                 store,
                 keep_ops=config.retention,

@@ -79,6 +79,11 @@ class Access:
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
+        # Submissions are read and released one part after the other, apart from the slower chores.
+        self._submitting = _LookUps(
+            database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1
+        )
+
     def _lane(
         self,
         name: str,
@@ -99,7 +104,15 @@ class Access:
         for lane in self._open_lanes:
             await lane.close()
         self._judging_slots.close()
-        for threads in (self._look_ups, self._changes, self._judgements, self._watches, self._epochs, self._chores):
+        for threads in (
+            self._look_ups,
+            self._changes,
+            self._judgements,
+            self._watches,
+            self._epochs,
+            self._chores,
+            self._submitting,
+        ):
             await threads.close()
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:

@@ -13,6 +13,7 @@ from broker.storage.adapters.groups import Groups
 from broker.storage.adapters.log import Log
 from broker.storage.adapters.queries import Queries
 from broker.storage.adapters.schedule import Schedule
+from broker.storage.adapters.submissions import Submissions
 from broker.storage.adapters.topics import Topics
 from broker.storage.adapters.transactions import Transactions
 from broker.storage.adapters.upkeep import Upkeep
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
 
 
-class Store(Transactions, Checks, Epochs, Log, Schedule, Delivery, Groups, Topics, Queries, Upkeep):
+class Store(Transactions, Checks, Epochs, Log, Submissions, Schedule, Delivery, Groups, Topics, Queries, Upkeep):
     """Implements every port of broker.ports on a database, with a class per noun."""
 
     def __init__(

@@ -20,6 +20,7 @@ from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import keys
 from broker.storage.log.offsets import take_offsets
 from broker.storage.log.release_plan import INTO_LOG
+from broker.storage.log.turns import take_turn
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def move_due(
         without: not those of these topics.
         free: does not wait for locks: locked messages, and those whose queues are locked, are deferred.
     """
-    if not _take_turn(session):
+    if not take_turn(session, TURN):
         return Moved(busy=True)
     left = set(without)
     while True:
@@ -140,16 +141,6 @@ def move_due(
         # A topic was deleted that is still cached here.
         directory.clear()
         raise StartOver from None
-
-
-def _take_turn(session: Session) -> bool:
-    query = "SELECT task FROM maintenance_turn WHERE task = ?"
-    if session.fetch(query + session.dialect.skip_locked, (TURN,)):
-        return True
-    if session.fetch(query, (TURN,)):
-        return False
-    session.insert("maintenance_turn", "task, broker_id, until", [(TURN, "", 0)], keep_existing="task")
-    return True
 
 
 def due_topics(session: Session, now: int) -> list[int]:

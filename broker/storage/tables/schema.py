@@ -134,6 +134,39 @@ scheduled_message = sa.Table(
     **_MYSQL,
 )
 
+_SUBMITTED: tuple[sa.Column[Any], ...] = (
+    sa.Column("message_id", Id, comment="its identity; none: the broker generates one"),
+    sa.Column("topic_name", sa.String(127), nullable=False),
+    sa.Column("body", Body, nullable=False),
+    sa.Column("tag", Text),
+    sa.Column("message_keys", Text, comment="JSON list"),
+    sa.Column("message_group", sa.String(64)),
+    sa.Column("properties", Text, comment="JSON object"),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("deliver_at", sa.BigInteger, comment="earliest delivery"),
+    sa.Column("delay", sa.BigInteger, comment="instead: time from its release on, in microseconds"),
+    sa.Column("deduplication_key", sa.String(255)),
+)
+
+# Applications insert here, in transactions of their own; the broker releases what is committed.
+submission = sa.Table(
+    "submission",
+    metadata,
+    sa.Column("submission_id", Counter, primary_key=True, autoincrement=True),
+    *(each._copy() for each in _SUBMITTED),
+    **_NUMBERED,
+)
+
+refused_submission = sa.Table(
+    "refused_submission",
+    metadata,
+    sa.Column("submission_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    *(each._copy() for each in _SUBMITTED),
+    sa.Column("refused_at", sa.BigInteger, nullable=False),
+    sa.Column("cause", sa.String(500), nullable=False),
+    **_MYSQL,
+)
+
 dedup_key = sa.Table(
     "dedup_key",
     metadata,

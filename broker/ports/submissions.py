@@ -1,0 +1,72 @@
+"""Submissions: messages that applications wrote into the broker's database in transactions of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.message import Message
+    from broker.domain.place import Queue
+    from broker.errors import BrokerError
+    from broker.ports.log import SendWork
+
+__all__ = ["ReleasedSubmissions", "Submission", "SubmissionStore", "SubmissionWork"]
+
+
+@dataclass(slots=True)
+class Submission:
+    """A committed submission; `message` is an error where it cannot be read.
+
+    Attributes:
+        number: its place in the order of insertion.
+        message_id: its identity; None: none was given.
+        message: what is to be sent.
+    """
+
+    number: int
+    message_id: bytes | None
+    message: Message | BrokerError
+
+
+@dataclass(slots=True)
+class SubmissionWork:
+    """What is to become of a submission: it is sent, or it is refused for ever."""
+
+    number: int
+    send: SendWork | BrokerError
+
+
+@dataclass(slots=True)
+class ReleasedSubmissions:
+    """What one round released.
+
+    Attributes:
+        count: submissions that became messages, or were dropped as duplicates.
+        refused: submissions that cannot become messages, with the cause.
+        gone: names of topics that were deleted meanwhile; their submissions are still there.
+        end_offsets: the new ends of queues.
+        next_due: the earliest delivery time of those that were scheduled.
+        busy: another broker releases submissions.
+    """
+
+    count: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    end_offsets: dict[Queue, int] = field(default_factory=dict)
+    next_due: int | None = None
+    busy: bool = False
+
+
+class SubmissionStore(Protocol):
+    """The port of submissions."""
+
+    async def submissions(self) -> list[Submission]:
+        """Committed submissions, the earliest ones in their order, as many as are sent at once."""
+        ...
+
+    async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:
+        """Sends and removes submissions in one database transaction; those that are gone already are left out."""
+        ...

@@ -1,0 +1,168 @@
+"""Submissions: what applications inserted and committed becomes messages, in the order of insertion.
+
+Offsets are given here, under the locks of the queues, so that they stay dense; the application's own transaction locks
+nothing but its new rows. Rows of open transactions are not seen, and are passed over where they are locked. One broker
+at a time does it (see turns), because a later part that was released first would overtake in a message group.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.message import Message
+from broker.domain.place import InLog, Scheduled
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound
+from broker.ports.log import Duplicate
+from broker.ports.submissions import ReleasedSubmissions, Submission
+from broker.storage.catalog.free_queues import FreeQueues
+from broker.storage.engine.statements import Statement
+from broker.storage.log import log
+from broker.storage.log.turns import take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.ports.submissions import SubmissionWork
+    from broker.storage.catalog.directory import Directory
+    from broker.storage.engine.session import Session
+
+TURN = "submissions"
+AT_ONCE = 1000
+BYTES_AT_ONCE = 8 * 1024 * 1024
+
+_CONTENT = (
+    "message_id, topic_name, body, tag, message_keys, message_group, properties, priority, deliver_at, delay,"
+    " deduplication_key"
+)
+_REFUSE = (
+    f"INSERT INTO refused_submission (submission_id, {_CONTENT}, refused_at, cause)"
+    f" SELECT submission_id, {_CONTENT}, ?, ? FROM submission WHERE submission_id = ?"
+)
+_LONGEST_CAUSE = 500
+
+
+def waiting(session: Session, at_once: int = AT_ONCE, bytes_at_once: int = BYTES_AT_ONCE) -> list[Submission]:
+    """Committed submissions from the first one on; in the order of the primary key.
+
+    Args:
+        session: for reading.
+        at_once: maximum number.
+        bytes_at_once: maximum bytes of bodies, if it is more than one.
+    """
+    numbers: list[int] = []
+    size = 0
+    for number, length in session.fetch(
+        "SELECT submission_id, LENGTH(body) FROM submission ORDER BY submission_id LIMIT ?", (at_once,)
+    ):
+        size += length
+        if numbers and size > bytes_at_once:
+            break
+        numbers.append(number)
+    if not numbers:
+        return []
+    found = session.fetch_in(
+        f"SELECT submission_id, {_CONTENT} FROM submission WHERE submission_id", numbers, " ORDER BY submission_id"
+    )
+    return [Submission(row[0], row[1], _message(row)) for row in sorted(found, key=lambda row: row[0])]
+
+
+def release(
+    session: Session, work: Sequence[SubmissionWork], now: int, directory: Directory, rotation: int
+) -> ReleasedSubmissions:
+    """Sends submissions and removes them; see SubmissionStore.release_submissions.
+
+    Args:
+        session: a transaction.
+        work: the submissions, in their order.
+        now: the database's time.
+        directory: the topics.
+        rotation: chooses among queues.
+    """
+    done = ReleasedSubmissions()
+    if not take_turn(session, TURN):
+        done.busy = True
+        return done
+    locked = {
+        row[0]
+        for row in session.fetch_in(
+            "SELECT submission_id FROM submission WHERE submission_id",
+            [item.number for item in work],
+            " ORDER BY submission_id" + session.dialect.skip_locked,
+        )
+    }
+    sending, ended = [], []
+    for item in work:
+        if item.number not in locked:
+            continue
+        if isinstance(item.send, BrokerError):
+            done.refused[item.number] = _cause(item.send)
+        else:
+            sending.append((item.number, item.send))
+    # What is for a queue that another session holds waits for the next round, and holds up nothing else.
+    free = FreeQueues(session)
+    outcomes = log.send(session, [each for _, each in sending], now, directory, rotation, free) if sending else []
+    for (number, sent), outcome in zip(sending, outcomes, strict=True):
+        if isinstance(outcome, InLog):
+            queue = (sent.topic_id, outcome.queue_id)
+            done.end_offsets[queue] = max(outcome.offset + 1, done.end_offsets.get(queue, 0))
+        elif isinstance(outcome, Scheduled):
+            done.next_due = min(outcome.due, done.next_due or outcome.due)
+        elif isinstance(outcome, NotFound):
+            done.gone.add(sent.message.topic)
+            continue
+        elif isinstance(outcome, AlreadyExists) and outcome.reason != "DEDUP_KEY_PENDING":
+            done.refused[number] = _cause(outcome)
+            continue
+        elif not isinstance(outcome, Duplicate | tuple):
+            continue  # For now: its queue is held, or another message with its dedup_key has no verdict yet.
+        ended.append(number)
+    done.count = len(ended)
+    session.execute_all(
+        [
+            *(Statement(_REFUSE, (now, cause, number)) for number, cause in sorted(done.refused.items())),
+            *session.deletion("submission", "submission_id", sorted([*ended, *done.refused])),
+        ]
+    )
+    return done
+
+
+def _cause(error: BrokerError) -> str:
+    return (f"{error.field}: {error.message}" if error.field else error.message)[:_LONGEST_CAUSE]
+
+
+def _message(row: Sequence[Any]) -> Message | BrokerError:
+    _, _, topic, body, tag, keys, group, properties, priority, deliver_at, delay, dedup_key = row
+    try:
+        if priority < 0 or (delay or 0) < 0:
+            raise InvalidArgument("It is at least 0.", field="priority" if priority < 0 else "delay")
+        return Message(
+            topic=topic,
+            body=body.encode() if isinstance(body, str) else bytes(body),
+            tag=tag,
+            keys=tuple(_texts(json.loads(keys), "message_keys")) if keys else (),
+            message_group=group,
+            properties=_headers(json.loads(properties)) if properties else {},
+            priority=priority,
+            deliver_at=deliver_at,
+            delay=delay,
+            dedup_key=dedup_key,
+        )
+    except ValueError:
+        return InvalidArgument(
+            "Not JSON: message_keys is a list, properties an object.", field="message_keys, properties"
+        )
+    except BrokerError as error:
+        return error
+
+
+def _texts(decoded: object, column: str) -> list[str]:
+    if isinstance(decoded, list) and all(isinstance(each, str) for each in decoded):
+        return decoded
+    raise InvalidArgument("It is a JSON list of texts.", field=column)
+
+
+def _headers(decoded: object) -> dict[str, str]:
+    if isinstance(decoded, dict) and all(isinstance(each, str) for each in decoded.values()):
+        return decoded
+    raise InvalidArgument("It is a JSON object whose values are texts.", field="properties")

@@ -1,0 +1,314 @@
+"""Submissions: what an application inserts and commits in a transaction of its own becomes messages, once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.domain.check_policy import SECOND
+from broker.domain.topic import TopicSettings
+from broker.maintenance.submission_releaser import SubmissionReleaser
+from broker.ports.transactions import Half, PrepareWork
+from broker.services.catalog import Catalog
+from broker.services.producing.submissions import SubmissionService
+from broker.services.producing.validation import MessageValidator
+from broker.services.wakeups import Wakeups
+from broker.storage.log import submissions
+from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, sending, text
+
+if TYPE_CHECKING:
+    from broker.domain.topic import Topic
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
+
+SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+
+
+def submit(session: Session, body: str = "hello", topic: str = "orders", **columns: object) -> None:
+    """What an application does."""
+    names = ", ".join(["topic_name", "body", *columns])
+    marks = ", ".join("?" * (2 + len(columns)))
+    session.run(f"INSERT INTO submission ({names}) VALUES ({marks})", (topic, body.encode(), *columns.values()))
+
+
+def committed(world: World, *bodies: str, **columns: object) -> None:
+    session = world.session()
+    session.begin()
+    for body in bodies:
+        submit(session, body, **columns)
+    session.commit()
+
+
+def service_on(store: Store, wakeups: Wakeups | None = None) -> SubmissionService:
+    validator = MessageValidator(Catalog(store, store, store), store.clock)
+    return SubmissionService(store, validator, wakeups or Wakeups())
+
+
+@pytest.fixture
+def service(store: Store) -> SubmissionService:
+    return service_on(store)
+
+
+async def texts(store: Store, topic: Topic) -> list[str]:
+    return [message.body.decode() for message in await everywhere(store, topic)]
+
+
+def refused(world: World) -> list[tuple[str, str]]:
+    """Bodies and causes."""
+    session = world.session()
+    session.begin(write=False)
+    found = session.fetch("SELECT body, cause FROM refused_submission ORDER BY submission_id")
+    session.rollback()
+    return [(bytes(body).decode(), cause) for body, cause in found]
+
+
+async def test_what_is_committed_becomes_messages_in_order(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    assert await service.release() == 0
+    own_id = new_id()
+    committed(
+        world, "first", message_id=own_id, tag="t", message_keys='["k"]', properties='{"a":"ä"}', message_group="g"
+    )
+    committed(world, "second", "third")
+    assert await service.release() == 3
+    first, *rest = await everywhere(store, topic)
+    assert (first.body, first.tag, first.keys, first.message_group) == (b"first", "t", ["k"], "g")
+    assert (first.properties, first.transaction_id, first.stored_at) == ({"a": "ä"}, own_id, START)
+    assert [(each.body, each.offset) for each in rest] == [(b"second", 1), (b"third", 2)]
+    assert world.count("submission") == 0
+    assert world.count("op_record") == 3
+    assert await service.release() == 0
+
+
+async def test_what_was_rolled_back_never_was(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    session = world.session()
+    session.begin()
+    submit(session, "yacht")
+    session.rollback()
+    committed(world, "lamp")
+    assert await service.release() == 1
+    assert await texts(store, topic) == ["lamp"]
+
+
+@SERVERS
+async def test_an_open_transaction_holds_nothing_up_and_comes_later(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    slow = world.session()
+    slow.begin()
+    submit(slow, "slow")
+    committed(world, "fast")
+    async with asyncio.timeout(30):
+        assert await service.release() == 1
+        ok(await store.send([sending(topic, "sent")]))
+        assert await service.release() == 0
+        slow.commit()
+        assert await service.release() == 1
+    assert [(each.body, each.offset) for each in await log_of(store, topic)] == [
+        (b"fast", 0),
+        (b"sent", 1),
+        (b"slow", 2),
+    ]
+
+
+@SERVERS
+async def test_a_queue_that_is_held_holds_up_only_what_is_for_it(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT queue_id FROM queue WHERE queue_id = ? FOR UPDATE", (topic.queue_ids[0],))
+    committed(world, "held")
+    committed(world, "free", topic="other")
+    async with asyncio.timeout(30):
+        assert await service.release() == 1
+        assert await texts(store, other) == ["free"]
+        holder.rollback()
+        assert await service.release() == 1
+    assert await texts(store, topic) == ["held"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cause"),
+    [
+        ({"topic": "nowhere"}, "topic: There is no topic 'nowhere'"),
+        ({"topic": "no such name"}, "topic: The name"),
+        ({"message_keys": '{"a": 1}'}, "message_keys: It is a JSON list of texts"),
+        ({"message_keys": "[1]"}, "message_keys: It is a JSON list of texts"),
+        ({"message_keys": "["}, "message_keys, properties: Not JSON"),
+        ({"properties": "[]"}, "properties: It is a JSON object"),
+        ({"properties": '{"a": 1}'}, "properties: It is a JSON object"),
+        ({"properties": '{"halfmq.x": "1"}'}, "the broker's own"),
+        ({"priority": 3}, "Priority 3"),
+        ({"priority": -1}, "priority: It is at least 0"),
+        ({"deliver_at": START + 400 * 24 * HOUR}, "deliver_at: A message may wait"),
+        ({"delay": -1}, "delay: It is at least 0"),
+        ({"tag": "a|b"}, "A tag must not contain"),
+    ],
+)
+async def test_what_cannot_be_a_message_is_put_aside_with_its_cause(
+    world: World, store: Store, service: SubmissionService, topic: Topic, columns: dict[str, object], cause: str
+) -> None:
+    committed(world, "before")
+    committed(world, "wrong", **columns)
+    committed(world, "after")
+    assert await service.release() == 3
+    assert await texts(store, topic) == ["before", "after"]
+    ((body, why),) = refused(world)
+    assert body == "wrong"
+    assert cause in why, why
+    assert world.count("submission") == 0
+
+
+async def test_an_id_is_stored_once(world: World, store: Store, service: SubmissionService, topic: Topic) -> None:
+    own_id = new_id()
+    for _ in range(2):
+        committed(world, "same", "same", message_id=own_id)
+        await service.release()
+    committed(world, "another", message_id=own_id)
+    await service.release()
+    assert await texts(store, topic) == ["same"]
+    assert [each[0] for each in refused(world)] == ["another"]
+
+
+async def test_a_business_key_is_stored_once(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    committed(world, "first", "second", deduplication_key="7")
+    assert await service.release() == 2
+    committed(world, "third", deduplication_key="7")
+    assert await service.release() == 1
+    assert await texts(store, topic) == ["first"]
+    assert refused(world) == []
+
+
+async def test_one_whose_business_key_is_pending_waits_for_the_verdict(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    group = await store.producer_group_id("shop")
+    half = Half(topic.topic_id, None, text("half", "orders", dedup_key="7"))
+    ok(await store.prepare([PrepareWork(new_id(), group, [half])]))
+    committed(world, "waits", deduplication_key="7")
+    committed(world, "goes")
+    assert await service.release() == 1
+    assert await service.release() == 0
+    assert world.count("submission") == 1
+    assert refused(world) == []
+
+
+async def test_delays_begin_with_the_release(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    wakeups, due = Wakeups(), []
+    wakeups.on_scheduled = due.append
+    committed(world, "delayed", delay=5 * SECOND)
+    committed(world, "at", deliver_at=START + 2 * SECOND)
+    assert await service_on(store, wakeups).release() == 2
+    assert due == [START + 2 * SECOND]
+    assert await texts(store, topic) == []
+    world.clock.pass_time(5 * SECOND)
+    await store.move_due()
+    assert await texts(store, topic) == ["at", "delayed"]
+
+
+async def test_a_topic_that_another_broker_deleted_is_refused(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    committed(world, "before")
+    assert await service.release() == 1
+    other = world.broker("b")
+    known = await other.find_topic("orders")
+    assert known is not None
+    await other.delete_topic(known)
+    committed(world, "after")
+    while await service.release() == 0:
+        assert world.count("submission") == 1
+    assert [each[0] for each in refused(world)] == ["after"]
+
+
+async def test_one_that_the_database_cannot_store_holds_up_no_other(
+    world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = submissions.log.send
+
+    def send(session: Session, work: list[object], *rest: object) -> object:
+        if any(each.message.body == b"poison" for each in work):  # type: ignore[attr-defined]
+            raise ValueError("the driver gives up")
+        return real(session, work, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(submissions.log, "send", send)
+    committed(world, "before", "poison", "after")
+    assert await service.release() == 3
+    assert await texts(store, topic) == ["before", "after"]
+    assert refused(world) == [("poison", "The database cannot store it: the driver gives up")]
+
+
+async def test_large_bodies_go_in_parts(world: World, store: Store, service: SubmissionService, topic: Topic) -> None:
+    body = "x" * (3 * 1024 * 1024)
+    committed(world, *[body] * 5)
+    assert await service.release() == 2
+    assert await service.release() == 2
+    assert await service.release() == 1
+    assert len(await texts(store, topic)) == 5
+
+
+@SERVERS
+async def test_one_broker_at_a_time(world: World, store: Store, service: SubmissionService, topic: Topic) -> None:
+    committed(world, "lamp")
+    assert await service.release() == 1
+    frozen = world.session()
+    frozen.begin()
+    assert submissions.take_turn(frozen, submissions.TURN)
+    committed(world, "desk")
+    async with asyncio.timeout(30):
+        assert await service.release() is None
+        frozen.rollback()
+        assert await service.release() == 1
+    assert await texts(store, topic) == ["lamp", "desk"]
+
+
+@SERVERS
+async def test_writers_and_brokers_at_once(world: World, topic: Topic) -> None:
+    """Each group has one writer at a time, which rolls back now and then; two brokers release."""
+    writers, each = 4, 60
+    stores = [world.broker(name) for name in ("b", "c")]
+    expected: dict[str, list[str]] = {}
+
+    def write(group: str) -> None:
+        session, chance = world.session(), random.Random(group)
+        kept = expected.setdefault(group, [])
+        for number in range(each):
+            session.begin()
+            bodies = [f"{group} {number}.{part}" for part in range(chance.randint(1, 3))]
+            for body in bodies:
+                submit(session, body, message_group=group)
+            if chance.random() < 0.2:
+                session.rollback()
+            else:
+                session.commit()
+                kept += bodies
+
+    threads = [InThread(lambda group=f"g{number}": write(group)) for number in range(writers)]
+    loops = [SubmissionReleaser(service_on(store), look_interval=0.001) for store in stores]
+    for loop in loops:
+        loop.start()
+    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+    assert [thread.error for thread in threads] == [None] * writers
+    async with asyncio.timeout(60):
+        while world.count("submission"):  # noqa: ASYNC110 - the loops tell nobody
+            await asyncio.sleep(0.01)
+    for loop in loops:
+        await loop.stop()
+    found: dict[str, list[str]] = {}
+    log = await log_of(stores[0], topic)
+    for message in log:
+        found.setdefault(message.message_group or "", []).append(message.body.decode())
+    assert found == expected
+    assert [message.offset for message in log] == list(range(len(log)))
