@@ -18,6 +18,7 @@ from broker.services.consuming.config import DeliveryConfig
 from broker.services.consuming.delivery import DeliveryService
 from broker.services.consuming.reading import QueueReader
 from broker.services.consuming.receipts import ReceiptService
+from broker.services.forwarding import ForwardService
 from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
 from broker.services.operating.queries import MessageQueries
@@ -58,6 +59,7 @@ class Parts:
     epochs: EpochService
     delivery: DeliveryService
     receipts: ReceiptService
+    forwarding: ForwardService
     reader: QueueReader
     topics: TopicService
     groups: GroupService
@@ -81,6 +83,7 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, validator, positions, wakeups)
+    sending = SendService(store, validator, positions, wakeups)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     return Parts(
         store=store,
@@ -89,11 +92,12 @@ def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_O
         sessions=sessions,
         delivery_config=delivery_config,
         transactions=transactions,
-        sending=SendService(store, validator, positions, wakeups),
+        sending=sending,
         answers=CheckAnswers(store, store, transactions, observer),
         epochs=EpochService(store, catalog, validator, wakeups),
         delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
         receipts=ReceiptService(store, positions, wakeups, delivery_config),
+        forwarding=ForwardService(store, sending, validator, positions, wakeups),
         reader=QueueReader(store, catalog, wakeups, delivery_config),
         topics=TopicService(store, catalog),
         groups=GroupService(store, catalog, wakeups),

@@ -149,7 +149,9 @@ class Server:
         )
         admin = AdminServicer(parts.topics, parts.groups, parts.dead_letters, parts.operations, parts.store.clock)
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(transactions, server)
-        producer_pb2_grpc.add_ProducerServiceServicer_to_server(ProducerServicer(parts.sending), server)
+        producer_pb2_grpc.add_ProducerServiceServicer_to_server(
+            ProducerServicer(parts.sending, parts.forwarding), server
+        )
         sink_pb2_grpc.add_SinkServiceServicer_to_server(SinkServicer(parts.epochs), server)
         consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)

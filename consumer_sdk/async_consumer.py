@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from client_core.arguments import check_count, check_seconds
 from client_core.connection import BrokerLink, reason_of
 from consumer_sdk.handlers import HandlerPool, called_by_handler_of
-from consumer_sdk.message import AsyncReceivedMessage, handles_of
+from consumer_sdk.message import AsyncReceivedMessage, DeliveredMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.reading import queue_offsets, read_queue
 from consumer_sdk.receipts import nack_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from client_core.message import LogPosition
     from client_core.positions import StartPosition
     from consumer_sdk.applied import AsyncAppliedMessages
-    from consumer_sdk.message import DeliveredMessage
     from consumer_sdk.reading import QueueOffset, QueueSlice
     from consumer_sdk.receipts import Nack, ReceiptResults
     from halfmq.v1 import consumer_pb2 as pb
@@ -36,7 +35,7 @@ __all__ = ["AsyncConsumer"]
 
 _log = logging.getLogger("halfmq.consumer")
 
-MessageT = TypeVar("MessageT")
+MessageT = TypeVar("MessageT", bound=DeliveredMessage)
 
 
 class AsyncConsumer:
@@ -356,6 +355,10 @@ class AsyncConsumer:
         finally:
             if self._close_after_run and run.done():
                 await self.close()
+
+    def settled_elsewhere(self, message: DeliveredMessage) -> None:
+        """Takes note of a message that another call acknowledged; AsyncReceivedMessage.settled_elsewhere does so."""
+        self.subscription.settled_elsewhere([message.receipt_handle])
 
     def stop(self) -> None:
         """Ends iterations and ``run()`` after the messages being handled; safe from any thread and signal handler."""

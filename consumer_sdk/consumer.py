@@ -332,6 +332,10 @@ class Consumer:
         """
         return self._runner.run(self._core.queue_offsets(topic, group, time=time))
 
+    def settled_elsewhere(self, message: DeliveredMessage) -> None:
+        """Takes note of a message that another call acknowledged; ReceivedMessage.settled_elsewhere does so."""
+        self._runner.post(self._core.subscription.settled_elsewhere, [message.receipt_handle])
+
     def _take(self, limit: int, timeout: float | None) -> list[pb.Delivery]:
         subscription = self._core.subscription
         if subscription.stopped:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from client_core.connection import is_own_cancellation, reason_of
+from consumer_sdk.message import DeliveredMessage
 from consumer_sdk.receipts import Nack
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["HandlerPool", "called_by_handler_of"]
 
 _log = logging.getLogger("halfmq.consumer")
 
-MessageT = TypeVar("MessageT")
+MessageT = TypeVar("MessageT", bound=DeliveredMessage)
 
 # The subscription whose handler is running; inherited by threads of handlers and by their calls on the loop.
 _at_work_for: ContextVar[Subscription | None] = ContextVar("_at_work_for", default=None)
@@ -101,8 +102,9 @@ class HandlerPool(Generic[MessageT]):
 
     async def _handle(self, delivery: pb.Delivery) -> None:
         handles = (delivery.receipt_handle,)
+        message = self._wrap(delivery)
         try:
-            await self._call(self._wrap(delivery))
+            await self._call(message)
         except BaseException as error:
             if is_own_cancellation(error):
                 raise
@@ -116,9 +118,11 @@ class HandlerPool(Generic[MessageT]):
                 delivery.attempt,
                 " and ending run()" if to_the_end else "",
             )
-            self._subscription.settle(handles, Nack(reason=reason_of(error)), wait=False)
+            if not message.settled:
+                self._subscription.settle(handles, Nack(reason=reason_of(error)), wait=False)
         else:
-            self._subscription.settle(handles, None, wait=False)
+            if not message.settled:
+                self._subscription.settle(handles, None, wait=False)
 
     async def _call(self, message: MessageT) -> None:
         if self._threads is None:

@@ -20,12 +20,14 @@ __all__ = ["AsyncReceivedMessage", "DeliveredMessage", "ReceivedMessage", "handl
 class DeliveredMessage(StoredMessage):
     """A message that was delivered to this consumer under a lease."""
 
-    __slots__ = ("_delivery",)
+    __slots__ = ("_delivery", "settled")
 
     def __init__(self, delivery: consumer_pb2.Delivery) -> None:
         """Wraps the wire form."""
         self._delivery = delivery
         self._message = delivery.message
+        self.settled = False
+        """Whether a call that was not the consumer's own acknowledged it: ``Producer.send_and_ack``."""
 
     @property
     def receipt_handle(self) -> str:
@@ -49,12 +51,15 @@ class _Settles(Protocol):
         self, messages: DeliveredMessage, /, *, delay: float | None = None, reason: str = "", wait: bool = True
     ) -> list[LogPosition | None]: ...
 
+    def settled_elsewhere(self, message: DeliveredMessage, /) -> None: ...
+
 
 class _SettlesAsync(Protocol):
     def ack(self, messages: DeliveredMessage, /, *, wait: bool = True) -> Coroutine[Any, Any, None]: ...
     def nack(
         self, messages: DeliveredMessage, /, *, delay: float | None = None, reason: str = "", wait: bool = True
     ) -> Coroutine[Any, Any, list[LogPosition | None]]: ...
+    def settled_elsewhere(self, message: DeliveredMessage, /) -> None: ...
 
 
 class ReceivedMessage(DeliveredMessage):
@@ -79,6 +84,11 @@ class ReceivedMessage(DeliveredMessage):
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
         self._consumer.ack(self, wait=wait)
+
+    def settled_elsewhere(self) -> None:
+        """Has the consumer know that another call acknowledged it; ``Producer.send_and_ack`` does so."""
+        self.settled = True
+        self._consumer.settled_elsewhere(self)
 
     def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
         """Returns the message; it is delivered again, or moved to the dead letter topic after its last attempt.
@@ -127,6 +137,11 @@ class AsyncReceivedMessage(DeliveredMessage):
             BrokerUnavailable: No broker confirmed it before the retry deadline; it is still sent when one is back.
         """
         await self._consumer.ack(self, wait=wait)
+
+    def settled_elsewhere(self) -> None:
+        """Has the consumer know that another call acknowledged it; ``Producer.send_and_ack`` does so."""
+        self.settled = True
+        self._consumer.settled_elsewhere(self)
 
     async def nack(self, delay: float | None = None, reason: str = "", *, wait: bool = True) -> LogPosition | None:
         """Returns the message; it is delivered again, or moved to the dead letter topic after its last attempt.

@@ -83,6 +83,11 @@ class Settling:
             self._on_broken_off(broken_off)
         return ordered
 
+    def settled_elsewhere(self, handles: Sequence[str]) -> None:
+        """Takes note of messages that another call acknowledged."""
+        self._fifo.acking(handles)
+        self._note(handles, {}, False)
+
     def on_outcome(self, outcome: pb.ReceiptOutcome) -> bool:
         """Handles an outcome; returns whether it was that of an ack or a nack."""
         return any(lane.on_outcome(outcome) for lane in self._lanes)

@@ -146,6 +146,11 @@ class Subscription:
             raise self._failure
         return self._settling.submit(handles, nack, wait=wait)
 
+    def settled_elsewhere(self, handles: Sequence[str]) -> None:
+        """Takes note of messages that another call acknowledged."""
+        if not self._closed:
+            self._settling.settled_elsewhere(handles)
+
     def break_off(self, handles: Sequence[str]) -> None:
         """Stops delivery of the message groups that are returned with a nack of these; from any thread."""
         self._settling.break_off(handles)

@@ -25,6 +25,7 @@ from client_core.errors import (
 from client_core.ids import plausible_id, sent_id
 from client_core.message import LogPosition, as_messages
 from halfmq.v1 import producer_pb2
+from producer_sdk.received import as_received
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from client_core.times import Span
     from halfmq.v1 import message_pb2
+    from producer_sdk.received import Received
 
 __all__ = ["AsyncProducer"]
 
@@ -181,6 +183,41 @@ class AsyncProducer:
             msg = f"{missing} of {len(outcomes)} messages were not sent; the first of them: {first}; see .outcomes"
             raise BatchRefused(msg, outcomes, [message.message_id for message in encoded])
         return positions
+
+    async def send_and_ack(
+        self, messages: Message | Iterable[Message], received: Received | Iterable[Received]
+    ) -> list[LogPosition]:
+        """Sends messages and acknowledges those that they were made from, in one step: all of it, or nothing.
+
+        So what is read, transformed and sent on is sent on once, whatever dies in between: until this call took
+        effect the received messages are delivered again, and after it they are not.
+
+        Args:
+            messages: What to send; one message or several. All are stored, or none is.
+            received: What a consumer of the same brokers received; it need not be acked any more.
+
+        Returns:
+            The positions or delivery times of the messages, in the order of the call; see send.
+
+        Raises:
+            RequestRefused: A message was refused, or a lease has ended, so that its message was, or will be, delivered
+                again (``RECEIPT_STALE``, ``RECEIPT_GONE``). Nothing was stored, nothing acknowledged.
+            BrokerUnavailable: No broker answered in time; it may or may not have happened, and nothing is to be done:
+                what was not acknowledged is delivered again.
+            BrokerFailed: The same, because a broker failed to process it.
+            TypeError: An argument is of the wrong type.
+            ValueError: As for send.
+        """
+        self._begin()
+        encoded = [to_wire(message, sent_id(message.message_id)) for message in as_messages(messages)]
+        inputs = as_received(received)
+        request = producer_pb2.SendAndAckRequest(
+            messages=encoded, receipt_handles=[each.receipt_handle for each in inputs]
+        )
+        response = await self._link.call(lambda broker: broker.producer.SendAndAck, request)
+        for each in inputs:
+            each.settled_elsewhere()
+        return [_position(result) for result in response.results]
 
     async def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
         """Recalls scheduled messages: no consumer will get them. Safe to repeat.

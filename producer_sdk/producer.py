@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.message import LogPosition, Message
     from client_core.times import Span
+    from producer_sdk.received import Received
 
 __all__ = ["Producer"]
 
@@ -154,6 +155,32 @@ class Producer:
             ValueError: As for send; nothing was sent.
         """
         return self._runner.run(self._core.send_many(messages))
+
+    def send_and_ack(
+        self, messages: Message | Iterable[Message], received: Received | Iterable[Received]
+    ) -> list[LogPosition]:
+        """Sends messages and acknowledges those that they were made from, in one step: all of it, or nothing.
+
+        So what is read, transformed and sent on is sent on once, whatever dies in between: until this call took
+        effect the received messages are delivered again, and after it they are not.
+
+        Args:
+            messages: What to send; one message or several. All are stored, or none is.
+            received: What a consumer of the same brokers received; it need not be acked any more.
+
+        Returns:
+            The positions or delivery times of the messages, in the order of the call; see send.
+
+        Raises:
+            RequestRefused: A message was refused, or a lease has ended, so that its message was, or will be, delivered
+                again (``RECEIPT_STALE``, ``RECEIPT_GONE``). Nothing was stored, nothing acknowledged.
+            BrokerUnavailable: No broker answered in time; it may or may not have happened, and nothing is to be done:
+                what was not acknowledged is delivered again.
+            BrokerFailed: The same, because a broker failed to process it.
+            TypeError: An argument is of the wrong type.
+            ValueError: As for send.
+        """
+        return self._runner.run(self._core.send_and_ack(messages, received))
 
     def recall(self, message_ids: str | Iterable[str]) -> list[datetime]:
         """Recalls scheduled messages: no consumer will get them. Safe to repeat.

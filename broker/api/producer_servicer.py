@@ -14,7 +14,8 @@ from halfmq.v1 import producer_pb2, producer_pb2_grpc
 if TYPE_CHECKING:
     import grpc
 
-    from broker.services.producing.sending import SendService
+    from broker.services.forwarding import ForwardService
+    from broker.services.producing.sending import SendService, Sent
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
     """Ordinary messages."""
 
-    def __init__(self, sending: SendService) -> None:
-        """Takes the service it exposes."""
+    def __init__(self, sending: SendService, forwarding: ForwardService) -> None:
+        """Takes the services it exposes."""
         self._sending = sending
+        self._forwarding = forwarding
 
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Appends messages to the log."""
@@ -36,8 +38,25 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
             if isinstance(outcome, BrokerError):
                 result.error.CopyFrom(item_error(outcome))
             else:
-                messages.fill_position(result.position, outcome.position)
-                result.duplicate = outcome.duplicate
+                _fill(result, outcome)
+        return response
+
+    async def SendAndAck(
+        self, request: producer_pb2.SendAndAckRequest, context: _Context
+    ) -> producer_pb2.SendAndAckResponse:
+        """Appends messages to the log, and acknowledges those that they were made from."""
+        self._sending.limits.check_items(len(request.messages), "messages")
+        items = []
+        for index, message in enumerate(request.messages):
+            item = messages.ordinary_message(message)
+            if isinstance(item, InvalidArgument):
+                raise item.within(f"messages[{index}]")
+            if isinstance(item, BrokerError):
+                raise item
+            items.append(item)
+        response = producer_pb2.SendAndAckResponse()
+        for outcome in await self._forwarding.send_and_ack(items, request.receipt_handles):
+            _fill(response.results.add(), outcome)
         return response
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
@@ -52,6 +71,11 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
             else:
                 result.recalled_at.CopyFrom(times.timestamp(outcome))
         return response
+
+
+def _fill(result: producer_pb2.SendResult, sent: Sent) -> None:
+    messages.fill_position(result.position, sent.position)
+    result.duplicate = sent.duplicate
 
 
 def _message_id(text: str) -> tuple[bytes, int] | BrokerError:

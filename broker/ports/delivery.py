@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.lease import Receipt
     from broker.domain.message import LogMessage
-    from broker.domain.place import InLog
+    from broker.domain.place import InLog, Place
     from broker.domain.topic import Topic
     from broker.errors import BrokerError
+    from broker.ports.log import Duplicate, SendWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,27 @@ class ReceiptStore(Protocol):
 
     async def settle(self, work: Sequence[Settling]) -> list[ReceiptOutcome | AckOutcome | BrokerError]:
         """Applies acks, nacks and extensions."""
+        ...
+
+
+@dataclass(slots=True)
+class Forwarded:
+    """Messages that were stored together with the acks of those that they were made from.
+
+    Attributes:
+        places: the place of each message.
+        frees: groups with available leases now.
+    """
+
+    places: list[Place | Duplicate]
+    frees: tuple[int, ...] = ()
+
+
+class ForwardStore(Protocol):
+    """Sending and acknowledging in one step."""
+
+    async def send_and_ack(self, work: Sequence[SendWork], acks: Sequence[AckWork]) -> Forwarded:
+        """Stores all messages and applies all acks, or nothing."""
         ...
 
 

@@ -204,5 +204,9 @@ def texts(endpoint: str, topic: str) -> list[str]:
     found: list[str] = []
     with QueueReader(endpoint) as reader:
         for queue in reader.queue_offsets(topic):
-            found += [each.text for each in reader.read_queue(topic, queue.queue, queue.min_offset, 1000).messages]
+            at = queue.min_offset
+            while at < queue.max_offset:
+                part = reader.read_queue(topic, queue.queue, at, 1000)
+                found += [each.text for each in part.messages]
+                at = part.next_offset
     return sorted(found)

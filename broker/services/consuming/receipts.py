@@ -53,16 +53,8 @@ class ReceiptService:
         """Acknowledges messages."""
         check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
         results: ReceiptResults = {}
-        # Handles of one lease differ in the offset only: the common part is parsed once, and they are settled together.
-        by_lease: dict[str, list[str]] = {}
-        for handle in handles:
-            lease = handle.rpartition(".")[0]
-            if lease in by_lease:
-                by_lease[lease].append(handle)
-            else:
-                by_lease[lease] = [handle]
         work: list[AckWork] = []
-        for some in by_lease.values():
+        for some in _by_lease(handles):
             try:
                 work.append(_ack_of(some))
             except InvalidArgument:
@@ -141,6 +133,28 @@ class ReceiptService:
                     new = outcome.receipt
                     results[handle] = Settled(outcome.expires_at, receipt_handle="" if new is None else new.handle)
         return results
+
+
+def acks_of(handles: Sequence[str]) -> list[AckWork]:
+    """The acks of all these messages.
+
+    Raises:
+        InvalidArgument: there are none or too many, or one is no receipt handle.
+    """
+    check_count(len(handles), MAX_RECEIPTS, "receipt_handles")
+    return [_ack_of(some) for some in _by_lease(handles)]
+
+
+def _by_lease(handles: Sequence[str]) -> list[list[str]]:
+    """Handles of one lease differ in the offset only: the common part is parsed once, and they are settled together."""
+    by_lease: dict[str, list[str]] = {}
+    for handle in handles:
+        lease = handle.rpartition(".")[0]
+        if lease in by_lease:
+            by_lease[lease].append(handle)
+        else:
+            by_lease[lease] = [handle]
+    return list(by_lease.values())
 
 
 def _ack_of(handles: Sequence[str]) -> AckWork:

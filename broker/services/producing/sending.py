@@ -86,7 +86,7 @@ class SendService:
         released = Released()
         for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
             if isinstance(done, Duplicate):
-                outcomes[index] = Sent(await self._position_of_owner(sent.message.topic, done), duplicate=True)
+                outcomes[index] = Sent(await self.position_of_owner(sent.message.topic, done), duplicate=True)
             elif isinstance(done, InvalidArgument):
                 outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
@@ -124,7 +124,8 @@ class SendService:
             done[index] = outcome
         return done
 
-    async def _position_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
+    async def position_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
+        """Position of the message that owns the dedup_key of a duplicate."""
         own_id = message_id(owner.transaction_id, owner.position)
         if owner.place is None:  # It was decided so long ago that its op record was deleted.
             return LogPosition(topic, 0, UNKNOWN_OFFSET, own_id)

@@ -31,6 +31,7 @@ Outcome = TypeVar("Outcome")
 LOOK_UP_THREADS = 3
 CHANGE_THREADS = 3
 EPOCH_THREADS = 2
+FORWARDING_THREADS = 2
 JUDGING_THREADS = 2
 
 
@@ -79,6 +80,8 @@ class Access:
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
+        # Sends with acks may wait for a queue, and delay no other change by that.
+        self._forwarding = _LookUps(database, self._lanes.reconnect_timeout, FORWARDING_THREADS)
         # Submissions are read and released one part after the other, apart from the slower chores.
         self._submitting = _LookUps(
             database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1
@@ -111,6 +114,7 @@ class Access:
             self._watches,
             self._epochs,
             self._chores,
+            self._forwarding,
             self._submitting,
         ):
             await threads.close()

@@ -11,7 +11,7 @@ from broker.domain.lease import Receipt
 from broker.errors import BrokerError, Overloaded, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
-from broker.storage.delivery import claims, judging, receipts
+from broker.storage.delivery import claims, forwarding, judging, receipts
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.group_commit import Lane
 from broker.storage.groups import joining
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from broker.domain.group import ConsumerGroup
-    from broker.ports.delivery import AckOutcome, ClaimWork, GroupNews, JoinWork, ReceiptOutcome, Settling
+    from broker.ports.delivery import AckOutcome, ClaimWork, Forwarded, GroupNews, JoinWork, ReceiptOutcome, Settling
+    from broker.ports.log import SendWork
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
 
@@ -33,7 +34,7 @@ OFFSET_MEMORY = 40
 
 
 class Delivery(Access):
-    """Implements LeaseStore, ReceiptStore and GroupWatch."""
+    """Implements LeaseStore, ReceiptStore, ForwardStore and GroupWatch."""
 
     def __init__(self, database: Database, config: StoreConfig) -> None:
         """Creates the lanes of claims and of receipts."""
@@ -134,6 +135,23 @@ class Delivery(Access):
     async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         """Applies acks, nacks and extensions; one outcome per item."""
         return await self._receipts.submit(work)
+
+    async def send_and_ack(self, work: Sequence[SendWork], acks: Sequence[AckWork]) -> Forwarded:
+        """Stores all messages and applies all acks, or nothing."""
+
+        def forward(session: Session) -> Forwarded:
+            return forwarding.send_and_ack(
+                session,
+                work,
+                acks,
+                self.clock.now(),
+                self.directory,
+                self.groups,
+                next(self._rotations),
+                keep_history=self._keep_history,
+            )
+
+        return await self._forwarding.run(forward, write=True)
 
     async def join(self, work: JoinWork) -> ConsumerGroup:
         """Joins a group; returns the group to claim for, in a broadcasting group the consumer's member."""

@@ -91,6 +91,11 @@ def send(
     ]
 
 
+def were_sent(session: Session, ids: Sequence[bytes]) -> bool:
+    """Whether messages with all of these ids were sent before."""
+    return _sent_before(session, ids, ())[0].keys() >= set(ids)
+
+
 def _choose_queues(
     work: Iterable[SendWork], topics: Mapping[int, Topic], now: int, rotation: int, free: FreeQueues | None
 ) -> tuple[dict[bytes, int], dict[bytes, RowsLocked]]:

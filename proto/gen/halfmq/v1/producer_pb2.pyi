@@ -103,6 +103,60 @@ class SendResult(_message.Message):
 Global___SendResult: _TypeAlias = SendResult  # noqa: Y015
 
 @_typing.final
+class SendAndAckRequest(_message.Message):
+    """Asks to send messages and to acknowledge received ones."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """The messages; all are stored, or none is."""
+
+    @_builtins.property
+    def receipt_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The handles of the deliveries that they were made from."""
+
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "receipt_handles", b"receipt_handles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendAndAckRequest: _TypeAlias = SendAndAckRequest  # noqa: Y015
+
+@_typing.final
+class SendAndAckResponse(_message.Message):
+    """Answers SendAndAck."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SendResult]:
+        """One result per message, in the order of the request; none has an error."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___SendResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendAndAckResponse: _TypeAlias = SendAndAckResponse  # noqa: Y015
+
+@_typing.final
 class RecallRequest(_message.Message):
     """Asks to recall scheduled messages."""
 

@@ -40,6 +40,11 @@ class ProducerServiceStub:
                 request_serializer=halfmq_dot_v1_dot_producer__pb2.SendRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_producer__pb2.SendResponse.FromString,
                 _registered_method=True)
+        self.SendAndAck = channel.unary_unary(
+                '/halfmq.v1.ProducerService/SendAndAck',
+                request_serializer=halfmq_dot_v1_dot_producer__pb2.SendAndAckRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_producer__pb2.SendAndAckResponse.FromString,
+                _registered_method=True)
         self.Recall = channel.unary_unary(
                 '/halfmq.v1.ProducerService/Recall',
                 request_serializer=halfmq_dot_v1_dot_producer__pb2.RecallRequest.SerializeToString,
@@ -53,6 +58,14 @@ class ProducerServiceServicer:
 
     def Send(self, request, context):
         """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendAndAck(self, request, context):
+        """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
+        sent on is so sent on once. A repetition under the same message ids gets the same answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +85,11 @@ def add_ProducerServiceServicer_to_server(servicer, server):
                     servicer.Send,
                     request_deserializer=halfmq_dot_v1_dot_producer__pb2.SendRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_producer__pb2.SendResponse.SerializeToString,
+            ),
+            'SendAndAck': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendAndAck,
+                    request_deserializer=halfmq_dot_v1_dot_producer__pb2.SendAndAckRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_producer__pb2.SendAndAckResponse.SerializeToString,
             ),
             'Recall': grpc.unary_unary_rpc_method_handler(
                     servicer.Recall,
@@ -107,6 +125,33 @@ class ProducerService:
             '/halfmq.v1.ProducerService/Send',
             halfmq_dot_v1_dot_producer__pb2.SendRequest.SerializeToString,
             halfmq_dot_v1_dot_producer__pb2.SendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendAndAck(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.ProducerService/SendAndAck',
+            halfmq_dot_v1_dot_producer__pb2.SendAndAckRequest.SerializeToString,
+            halfmq_dot_v1_dot_producer__pb2.SendAndAckResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class ProducerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ProducerServiceAsyncStub: ...
     Send: _grpc.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]
     """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
+    SendAndAck: _grpc.UnaryUnaryMultiCallable[_producer_pb2.SendAndAckRequest, _producer_pb2.SendAndAckResponse]
+    """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
+    sent on is so sent on once. A repetition under the same message ids gets the same answer.
+    """
     Recall: _grpc.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]
     """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
 
@@ -45,6 +49,10 @@ class ProducerServiceAsyncStub(ProducerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Send: _aio.UnaryUnaryMultiCallable[_producer_pb2.SendRequest, _producer_pb2.SendResponse]  # type: ignore[assignment]
     """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
+    SendAndAck: _aio.UnaryUnaryMultiCallable[_producer_pb2.SendAndAckRequest, _producer_pb2.SendAndAckResponse]  # type: ignore[assignment]
+    """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
+    sent on is so sent on once. A repetition under the same message ids gets the same answer.
+    """
     Recall: _aio.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]  # type: ignore[assignment]
     """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
 
@@ -58,6 +66,16 @@ class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_producer_pb2.SendResponse, _abc.Awaitable[_producer_pb2.SendResponse]]:
         """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
+
+    @_abc_1.abstractmethod
+    def SendAndAck(
+        self,
+        request: _producer_pb2.SendAndAckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_producer_pb2.SendAndAckResponse, _abc.Awaitable[_producer_pb2.SendAndAckResponse]]:
+        """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
+        sent on is so sent on once. A repetition under the same message ids gets the same answer.
+        """
 
     @_abc_1.abstractmethod
     def Recall(
