@@ -116,7 +116,7 @@ class DbapiTransaction(LocalTransaction):
     def _run(self, sql: str, values: dict[str, Any]) -> Any:
         cursor = self.given.cursor()
         if self._driver != "sqlite3" and values:
-            sql = _PLACE.sub(r"%(\1)s", sql)
+            sql = _PLACE.sub(r"%(\1)s", sql.replace("%", "%%"))
         try:
             cursor.execute(sql, values) if values else cursor.execute(sql)
         except BaseException:

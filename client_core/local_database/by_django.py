@@ -50,13 +50,13 @@ class DjangoTransaction(LocalTransaction):
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
         with self.given.cursor() as cursor:
-            cursor.execute(_PLACE.sub(r"%(\1)s", sql), values or None)
+            cursor.execute(_placed(sql, values), values or None)
             return int(cursor.rowcount)
 
     def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Runs a query, or a statement without rows."""
         with self.given.cursor() as cursor:
-            cursor.execute(_PLACE.sub(r"%(\1)s", sql), values or None)
+            cursor.execute(_placed(sql, values), values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 
     def in_transaction(self) -> bool:
@@ -141,6 +141,11 @@ class DjangoOwnTransaction(LocalTransaction):
     def close(self) -> None:
         """Closes the connection."""
         self.given.close()
+
+
+def _placed(sql: str, values: dict[str, Any]) -> str:
+    """A statement with its places as Django has them; without values it is not looked through for places."""
+    return _PLACE.sub(r"%(\1)s", sql.replace("%", "%%")) if values else sql
 
 
 def alias_of(given: object) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from consumer_sdk.reconciliation import KINDS, Window
 from halfmq_pipeline.reconcile.job import Reconcile, Reconciled
-from halfmq_pipeline.reconcile.kinds import KINDS
 from halfmq_pipeline.reconcile.repair import Repair
-from halfmq_pipeline.reconcile.window import Window
 
 __all__ = ["KINDS", "Reconcile", "Reconciled", "Repair", "Window"]

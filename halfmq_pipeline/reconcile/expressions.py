@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["columns_named", "filtered", "selected"]
 
-BUSINESS_TIME = "business_time"
-"""Property with the business time of a message, if it was sent at another time."""
-
 
 def selected(frame: DataFrame, expressions: Mapping[str, str], fields: Mapping[str, str]) -> DataFrame:
     """Selects expressions under names.

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions
 
+from consumer_sdk.reconciliation import KINDS, ROW_WITHOUT_MESSAGE, Window
 from consumer_sdk.spark.options import ReadOptions
 from halfmq_pipeline.archive.folder import Folder
 from halfmq_pipeline.failures import told_in_one_line
-from halfmq_pipeline.reconcile.kinds import KINDS, ROW_WITHOUT_MESSAGE
 from halfmq_pipeline.reconcile.matching import findings_of, judged
-from halfmq_pipeline.reconcile.messages import kept_since, known_messages
+from halfmq_pipeline.reconcile.messages import known_messages, log_kept_since
 from halfmq_pipeline.reconcile.output import findings_path, write_findings
 from halfmq_pipeline.reconcile.presentation import write_report
 from halfmq_pipeline.reconcile.repair import check_recognised, send_missing
 from halfmq_pipeline.reconcile.results import STEPS_OF_TEN, Reconciled
 from halfmq_pipeline.reconcile.rows import business_rows
 from halfmq_pipeline.reconcile.settings import ReconcileSettings
-from halfmq_pipeline.reconcile.window import Window
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -51,7 +50,7 @@ class Reconcile(ReconcileSettings):
     def _run(self, spark: SparkSession) -> Reconciled:
         folder = Folder(self.output)
         now = datetime.fromtimestamp(self.clock(), UTC)
-        window = Window.of(self.start, self.end, self.grace, now).kept(kept_since(self, now))
+        window = Window.of(self.start, self.end, self.grace, now).kept(log_kept_since(self, now))
         for note in window.notes:
             self.say(note)
         messages = known_messages(spark, self, window)

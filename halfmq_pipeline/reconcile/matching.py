@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
 
-from halfmq_pipeline.reconcile.kinds import (
+from consumer_sdk.reconciliation import (
     DUPLICATE,
     IN_DOUBT,
     MESSAGE_WITHOUT_ROW,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from halfmq_pipeline.reconcile.window import Window
+    from consumer_sdk.reconciliation import Window
 
 __all__ = ["FINDING_COLUMNS", "findings_of", "judged"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from halfmq_pipeline.reconcile.kinds import KINDS, WRONG
+from consumer_sdk.reconciliation import KINDS, WRONG
 from halfmq_pipeline.reports.plots import log_histogram, stacked_bars
 from halfmq_pipeline.reports.report import Headline, Report
 from halfmq_pipeline.reports.steps import Steps

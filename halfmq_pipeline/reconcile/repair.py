@@ -8,9 +8,7 @@ by then the message is in the log, where the next reconciliation finds it.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,11 +18,12 @@ from client_core.batching import Batcher, BatchLimits, ask
 from client_core.connection.statuses import as_item_error
 from client_core.encoding import to_wire
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.reconciliation import BUSINESS_TIME, REPAIRED_BY, business_time_text, repair_id
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.source.columns import COLUMNS
 from halfmq.v1 import producer_pb2
-from halfmq_pipeline.reconcile.expressions import BUSINESS_TIME, filtered
+from halfmq_pipeline.reconcile.expressions import filtered
 from producer_sdk import Message
 
 if TYPE_CHECKING:
@@ -36,11 +35,9 @@ if TYPE_CHECKING:
     from consumer_sdk.spark.options import BrokerOptions
     from halfmq.v1 import message_pb2
 
-__all__ = ["REPAIR_COLUMNS", "Repair", "repair_id", "send_missing"]
+__all__ = ["REPAIR_COLUMNS", "Repair", "send_missing"]
 
 REPAIR_COLUMNS = ("repair_body", "repair_tag", "repair_properties")
-_NAMESPACE = uuid.UUID("6e1f3c5a-3b0e-5d43-9d0e-6a6c1b7a2f18")
-_MARK = "repaired_by"
 
 
 @dataclass(frozen=True)
@@ -73,11 +70,6 @@ class Repair:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
-def repair_id(topic: str, tag: str | None, key: str) -> str:
-    """The id of a message that a repair sends: a UUID of version 5, the same in every run."""
-    return str(uuid.uuid5(_NAMESPACE, "\n".join((topic, tag or "", key))))
 
 
 def check_recognised(missing: DataFrame, topic: str, message_key: str, condition: str | None) -> None:
@@ -137,8 +129,7 @@ def _messages(topic: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[message
             msg = f"repair's body is empty for the row with the key {key!r}; a message needs at least one byte"
             raise ConfigurationError(msg, field="repair")
         given = {name: value for name, value in row["repair_properties"] if value is not None}
-        at = row["row_time"].astimezone(UTC).isoformat()
-        properties = given | {BUSINESS_TIME: at, _MARK: "reconcile"}
+        properties = given | {BUSINESS_TIME: business_time_text(row["row_time"]), REPAIRED_BY: "reconcile"}
         message = Message(topic, row["repair_body"], tag=tag, keys=[key], properties=properties)
         yield to_wire(message, repair_id(topic, tag, key))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfmq_pipeline.reconcile.kinds import WRONG
+from consumer_sdk.reconciliation import WRONG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfmq_pipeline.reconcile.window import Window
+    from consumer_sdk.reconciliation import Window
 
 STEPS_OF_TEN = 4
 """Bars of the lag's histogram from one power of ten to the next."""

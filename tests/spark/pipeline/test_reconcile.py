@@ -23,7 +23,7 @@ from consumer_sdk import QueueReader
 from consumer_sdk.errors import HalfmqError, RequestRefused
 from halfmq_cli.commands import app
 from halfmq_pipeline.reconcile import Reconcile, Repair
-from halfmq_pipeline.reconcile.messages import kept_since
+from halfmq_pipeline.reconcile.messages import log_kept_since
 from producer_sdk import Message, Producer, TransactionProducer
 from support.databases import connect
 from support.spark import forget
@@ -197,11 +197,11 @@ def test_what_retention_took_is_told(broker: BrokerProcess, topic: str, admin: A
                 producer.send_many([message(topic, order)])
 
         fill_queues()
-        assert kept_since(settings, now) is None
+        assert log_kept_since(settings, now) is None
         retention = timedelta(milliseconds=1)
         admin.update_topic(topic, retention=retention)
         forget(broker, topic)
-        assert kept_since(settings, now) == now - retention
+        assert log_kept_since(settings, now) == now - retention
         # What comes now tells more than the time of retention does.
         day = timedelta(days=1)
         admin.update_topic(topic, retention=day)
@@ -209,10 +209,10 @@ def test_what_retention_took_is_told(broker: BrokerProcess, topic: str, admin: A
         queues = [each for each in reader.queue_offsets(topic) if each.min_offset]
         firsts = [reader.read_queue(topic, each.queue, each.min_offset, 1).messages for each in queues]
         times = [part[0].stored_at if part else now - day for part in firsts]
-        assert kept_since(settings, now) == max(times)
+        assert log_kept_since(settings, now) == max(times)
         assert max(times) > now
     with pytest.raises(RequestRefused):
-        kept_since(replace(settings, topic="no-such-topic"), now)
+        log_kept_since(replace(settings, topic="no-such-topic"), now)
 
 
 class Runs:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer_sdk.errors import ConfigurationError
-from halfmq_pipeline.reconcile.window import Window
+from consumer_sdk.reconciliation import Window
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

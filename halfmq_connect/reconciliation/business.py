@@ -1,0 +1,146 @@
+"""The business table: its rows in a window, page by page, in the order of their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from client_core.local_database import LocalDatabase, LocalTransaction
+
+__all__ = ["BusinessRow", "BusinessTable"]
+
+_UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PAGE = 500
+_KEYS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BusinessRow:
+    """A row.
+
+    Attributes:
+        key: Its key, as text.
+        time: When it was written (UTC).
+        values: The columns that messages are made of and compared with, by name.
+    """
+
+    key: str
+    time: datetime
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BusinessTable:
+    """A table whose rows have messages. Its parts are SQL of the database, written by you, not by your users.
+
+    Attributes:
+        name: The table, or a SELECT in brackets with an alias.
+        key: Column or expression of the key; not NULL.
+        time: Column or expression with the time when the row was written; an index on it lets the database find the
+            window. A time without a zone is UTC.
+        columns: Columns or ``expression AS name`` to give to functions that make and compare messages.
+        where: Only these rows have messages; None: all.
+        time_unit: Unit of a numeric time since 1970: ``s``, ``ms`` or ``us``.
+    """
+
+    name: str
+    key: str = "id"
+    time: str = "created_at"
+    columns: Sequence[str] = ()
+    where: str | None = None
+    time_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            ConfigurationError: Something is empty or unknown.
+        """
+        for field in ("name", "key", "time"):
+            if not getattr(self, field):
+                msg = f"{field} of the business table is SQL, not {getattr(self, field)!r}"
+                raise ConfigurationError(msg, field=field)
+        if self.time_unit is not None and self.time_unit not in _UNITS:
+            msg = f"time_unit is one of {', '.join(_UNITS)}, not {self.time_unit!r}"
+            raise ConfigurationError(msg, field="time_unit")
+
+    def rows(self, database: LocalDatabase, start: datetime, end: datetime) -> Iterator[list[BusinessRow]]:
+        """Rows whose time is in [start, end), in pages.
+
+        Raises:
+            ConfigurationError: The time column is none.
+        """
+        names = [each.rpartition(" ")[2].strip('"`') for each in self.columns]
+        listed = "".join(f", {each}" for each in self.columns)
+        condition = f" AND ({self.where})" if self.where else ""
+        head = f"SELECT {self.key}, {self.time}{listed} FROM {self.name} WHERE {self.key} IS NOT NULL{condition}"  # noqa: S608 - the user's own SQL
+        order = f" ORDER BY {self.time}, {self.key} LIMIT {_PAGE}"
+        first = f"{head} AND {self.time} >= :start AND {self.time} < :until{order}"
+        further = f"({self.time} > :at OR ({self.time} = :at AND {self.key} > :after))"
+        more = f"{head} AND {self.time} < :until AND {further}{order}"
+        with database.transaction() as local:
+            write = self._writer(local)
+        last: tuple[Any, ...] | None = None
+        while True:
+            with database.transaction() as local:
+                if last is None:
+                    found = local.fetch(first, start=write(start), until=write(end))
+                else:
+                    found = local.fetch(more, until=write(end), at=last[1], after=last[0])
+            if found:
+                last = found[-1]
+                yield [
+                    BusinessRow(_text(row[0]), self._read(row[1]), dict(zip(names, row[2:], strict=True)))
+                    for row in found
+                ]
+            if len(found) < _PAGE:
+                return
+
+    def known(self, local: LocalTransaction, keys: Sequence[str]) -> set[str]:
+        """Those keys that the table has, whatever its ``where``."""
+        found: set[str] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            part = {f"k{number}": key for number, key in enumerate(keys[start : start + _KEYS_AT_ONCE])}
+            listed = ", ".join(f":{name}" for name in part)
+            statement = f"SELECT {self.key} FROM {self.name} WHERE {self.key} IN ({listed})"  # noqa: S608
+            found |= {_text(row[0]) for row in local.fetch(statement, **part)}
+        return found
+
+    def _writer(self, local: LocalTransaction) -> Any:
+        """How times are written for the database to compare, as the table's own times are."""
+        if self.time_unit is not None:
+            unit = _UNITS[self.time_unit]
+            return lambda moment: -(-((moment - _EPOCH) // timedelta(microseconds=1)) // unit)
+        statement = f"SELECT {self.time} FROM {self.name} WHERE {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
+        ((sample,),) = local.fetch(statement) or [(datetime(1970, 1, 1),)]  # noqa: DTZ001
+        if isinstance(sample, int | float):
+            msg = f"{self.time} is a number; name its time_unit: one of {', '.join(_UNITS)}"
+            raise ConfigurationError(msg, field="time_unit")
+        if isinstance(sample, str):
+            separator = "T" if "T" in sample else " "
+            return lambda moment: _naive(moment).isoformat(sep=separator, timespec="microseconds")
+        if isinstance(sample, datetime):
+            return _naive if sample.tzinfo is None else (lambda moment: moment)
+        msg = f"{self.time} is a {type(sample).__name__}, not a time"
+        raise ConfigurationError(msg, field="time")
+
+    def _read(self, value: Any) -> datetime:
+        if self.time_unit is not None:
+            return _EPOCH + timedelta(microseconds=round(value * _UNITS[self.time_unit]))
+        read = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _text(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)

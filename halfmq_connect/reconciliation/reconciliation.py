@@ -1,0 +1,282 @@
+"""The reconciliation of a business table with the messages about it, running all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from client_core.admin import Admin
+from client_core.errors import BatchRefused, ConfigurationError, RequestRefused
+from client_core.local_database import local_database
+from client_core.message import Message
+from consumer_sdk.reconciliation import (
+    BUSINESS_TIME,
+    REPAIRED_BY,
+    ROW_WITHOUT_MESSAGE,
+    Window,
+    business_time_text,
+    kept_since,
+    repair_id,
+)
+from halfmq_connect.reconciliation.comparison import Comparison, NotCaughtUp
+from halfmq_connect.reconciliation.findings import Finding, Round
+from halfmq_connect.reconciliation.recorder import Recorder, first_key
+from halfmq_connect.reconciliation.records import Records
+from halfmq_connect.reconciliation.settings import ReconciliationSettings
+from producer_sdk import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import sqlalchemy as sa
+
+    from client_core.connection import Connection
+    from client_core.stored import StoredMessage
+    from halfmq_connect.reconciliation.business import BusinessRow, BusinessTable
+
+__all__ = ["Reconciliation"]
+
+_log = logging.getLogger("halfmq.reconciliation")
+
+
+class Reconciliation:
+    """Consumes what a service produced, compares it with its table, and sends what is missing.
+
+    ::
+
+        reconciliation = Reconciliation(
+            engine, BusinessTable("orders", columns=["content"]), endpoint, "orders",
+            make=lambda row: Message("orders", row.values["content"], keys=[row.key]),
+        )
+        reconciliation.create_tables()
+        with reconciliation.running():
+            ...
+
+    Any number of processes may run it: what is recorded is, once, and a missing message is sent once.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        table: BusinessTable,
+        endpoint: Connection | str,
+        topic: str,
+        *,
+        make: Callable[[BusinessRow], Message] | None = None,
+        message_key: Callable[[StoredMessage | Message], str | None] = first_key,
+        compare: Mapping[str, Callable[[StoredMessage], object]] | None = None,
+        unique: bool = True,
+        group: str | None = None,
+        record_table: str = "halfmq_delivered",
+        on_finding: Callable[[Finding], None] | None = None,
+        settings: ReconciliationSettings | None = None,
+    ) -> None:
+        """Takes both sides; nothing is opened yet.
+
+        Args:
+            database: Of the business table, where the records are kept, too: a SQLAlchemy Engine or a URL for one, a
+                connection of Django's, or a function that opens a connection.
+            table: The business table.
+            endpoint: Where the brokers listen.
+            topic: Topic of the messages.
+            make: Makes the message for a row without one; None: such rows are reported only. The message is of the
+                topic, and has the row's key; it is sent under an id that is derived from topic, tag and key.
+            message_key: The key of a message's row; by default its first key.
+            compare: What to compare, by the name of a column of the table: the same value of a message.
+            unique: Whether a second message of the same key is a finding.
+            group: Consumer group that records; None: ``reconcile-`` and the topic. It is made so that retention spares
+                what it has not read.
+            record_table: Name of the table of records.
+            on_finding: Called with each finding, once in this process; by default it is logged.
+            settings: Times; None: the defaults of ReconciliationSettings.
+
+        Raises:
+            ConfigurationError: Something of it cannot be used.
+        """
+        self.settings = settings or ReconciliationSettings()
+        self.group = group or f"reconcile-{topic}"
+        self._database = local_database(database)
+        self._table = table
+        self._endpoint = endpoint
+        self._topic = topic
+        self._make = make
+        self._key = message_key
+        self._compare = dict(compare or {})
+        missing = set(self._compare) - {each.rpartition(" ")[2].strip('"`') for each in table.columns}
+        if missing:
+            msg = f"compare names {', '.join(sorted(missing))}, which is not among the table's columns"
+            raise ConfigurationError(msg, field="compare")
+        self._unique = unique
+        self._records = Records(record_table, self.group)
+        self._on_finding = on_finding or _log_finding
+        self._known: set[tuple[str, str]] = set()
+
+    def create_tables(self) -> None:
+        """Creates the tables of records where they do not exist."""
+        with self._database.transaction() as local:
+            self._records.create(local)
+
+    def sql(self, dialect: str) -> str:
+        """The statements that create the tables, separated by semicolons.
+
+        Args:
+            dialect: ``mysql``, ``mariadb``, ``postgresql`` or ``sqlite``.
+        """
+        return f"{self._records.table.sql(dialect)};\n{self._records.state.sql(dialect)}"
+
+    def add_tables(self, metadata: sa.MetaData) -> list[sa.Table]:
+        """Adds the tables to a MetaData of SQLAlchemy, so that ``create_all`` and Alembic know them."""
+        return [each.to_metadata(metadata) for each in (self._records.table, self._records.state)]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Records and compares in threads of its own while the block runs."""
+        stopped = threading.Event()
+        with self.recording():
+            rounds = threading.Thread(target=self._rounds, args=(stopped,), name="halfmq-reconciliation", daemon=True)
+            rounds.start()
+            try:
+                yield
+            finally:
+                stopped.set()
+                rounds.join(self.settings.catch_up + 30)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records what is delivered while the block runs; call compare() for a round."""
+        with Admin(self._endpoint) as admin:
+            admin.create_group(self.group, start="earliest", keep_unread=True, exist_ok=True)
+        recorder = Recorder(self._database, self._records, self._topic, self._key, self._compare)
+        recorder.start(self._endpoint, self.group)
+        try:
+            yield
+        finally:
+            recorder.stop()
+
+    def compare(self) -> Round:
+        """One round: compares, and sends what is missing.
+
+        Some process must record meanwhile: see recording() and running().
+
+        Raises:
+            HalfmqError: The broker refused, or none answered.
+            Exception: The database's own.
+        """
+        window = self._window()
+        if window is None:
+            return Round(None, postponed="all of it is younger than the grace")
+        comparison = Comparison(
+            self._database,
+            self._table,
+            self._records,
+            self._endpoint,
+            self._topic,
+            self.group,
+            self._key,
+            unique=self._unique,
+        )
+        findings: list[Finding] = []
+        try:
+            for missing, others in comparison.rows_without_message(window, self.settings.catch_up):
+                findings += others
+                findings += self._repair(missing)
+        except NotCaughtUp as error:
+            return Round(None, findings=tuple(findings), postponed=str(error))
+        findings += comparison.messages_alone(window)
+        with self._database.transaction() as local:
+            self._records.judge_until(local, window.end)
+        self._tell(findings)
+        self._forget(window)
+        return Round(window, comparison.rows, tuple(findings))
+
+    def _rounds(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self.settings.every):
+            try:
+                done = self.compare()
+            except Exception as error:
+                _log.warning("rows cannot be compared now: %s; the next round tries again", error)
+            else:
+                if done.window is None and done.postponed:
+                    _log.info("nothing was compared: %s", done.postponed)
+
+    def _window(self) -> Window | None:
+        with self._database.transaction() as local:
+            now = self._now(local)
+            judged = self._records.judged_until(local)
+        start = now - timedelta(seconds=self.settings.window)
+        if judged is not None:
+            start = min(start, judged)
+        try:
+            window = Window.of(start, now, timedelta(seconds=self.settings.grace), now)
+            # Before the first round, the group may have come too late for what retention took.
+            return window if judged is not None else window.kept(kept_since(self._endpoint, self._topic, now))
+        except ConfigurationError:
+            return None
+
+    @staticmethod
+    def _now(local: Any) -> datetime:
+        ((micros,),) = local.fetch(f"SELECT {local.dialect.now}")
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(micros))
+
+    def _repair(self, missing: list[BusinessRow]) -> list[Finding]:
+        if self._make is None or not missing:
+            return [Finding(ROW_WITHOUT_MESSAGE, row.key, row.time) for row in missing]
+        messages = [self._message(row) for row in missing]
+        with Producer(self._endpoint) as producer:
+            try:
+                producer.send_many(messages)
+            except BatchRefused as refused:
+                # Sent before under its id, from a row that has changed since: its message is there.
+                others = [each for each in refused.outcomes if isinstance(each, Exception) and not _was_sent(each)]
+                if others:
+                    raise others[0] from refused
+        return [
+            Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, message.message_id, repaired=True)
+            for row, message in zip(missing, messages, strict=True)
+        ]
+
+    def _message(self, row: BusinessRow) -> Message:
+        assert self._make is not None  # noqa: S101 - the caller's check
+        made = self._make(row)
+        if made.topic != self._topic or self._key(made) != row.key:
+            msg = (
+                f"make gave a message of topic {made.topic!r} with the key {self._key(made)!r} for the row "
+                f"{row.key!r}: the next round would not recognise it; give it the topic {self._topic!r} and that key"
+            )
+            raise ConfigurationError(msg, field="make")
+        properties = {**made.properties, BUSINESS_TIME: business_time_text(row.time), REPAIRED_BY: "reconciliation"}
+        return Message(
+            made.topic,
+            made.body,
+            tag=made.tag,
+            keys=made.keys,
+            properties=properties,
+            message_group=made.message_group,
+            priority=made.priority,
+            message_id=repair_id(self._topic, made.tag, row.key),
+        )
+
+    def _tell(self, findings: list[Finding]) -> None:
+        new = [each for each in findings if (each.kind, each.key) not in self._known]
+        self._known = {(each.kind, each.key) for each in findings}
+        for each in new:
+            self._on_finding(each)
+
+    def _forget(self, window: Window) -> None:
+        before = window.start - timedelta(seconds=self.settings.grace + self.settings.keep)
+        with self._database.transaction() as local:
+            while self._records.delete_older(local, before):
+                pass
+
+
+def _was_sent(error: Exception) -> bool:
+    return isinstance(error, RequestRefused) and error.reason == "MESSAGE_ID_REUSED"
+
+
+def _log_finding(finding: Finding) -> None:
+    _log.warning(
+        "%s: %s of %s%s", finding.kind, finding.key, finding.at.isoformat(), "; sent now" if finding.repaired else ""
+    )

@@ -1,0 +1,117 @@
+"""The consumer that records what is delivered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from client_core.errors import HalfmqError
+from consumer_sdk import Consumer
+from consumer_sdk.reconciliation import BUSINESS_TIME
+from halfmq_connect.reconciliation.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from client_core.connection import Endpoint
+    from client_core.local_database import LocalDatabase
+    from client_core.message import Message
+    from client_core.stored import StoredMessage
+    from halfmq_connect.reconciliation.records import Records
+
+__all__ = ["Recorder", "first_key"]
+
+_log = logging.getLogger("halfmq.reconciliation")
+
+_AT_ONCE = 500
+_PAUSE = 1.0
+
+
+def first_key(message: StoredMessage | Message) -> str | None:
+    """The first of a message's business keys."""
+    return message.keys[0] if message.keys else None
+
+
+class Recorder:
+    """Receives the topic's messages in a thread of its own; a message is acked when its record is committed."""
+
+    def __init__(
+        self,
+        database: LocalDatabase,
+        records: Records,
+        topic: str,
+        key: Callable[[StoredMessage | Message], str | None],
+        compare: Mapping[str, Callable[[StoredMessage], object]],
+    ) -> None:
+        """Takes where to write, and what to take from a message."""
+        self._database = database
+        self._records = records
+        self._topic = topic
+        self._key = key
+        self._compare = compare
+        self._stopped = threading.Event()
+        self._consumer: Consumer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, endpoint: Endpoint, group: str) -> None:
+        """Starts the thread; the group must exist."""
+        self._consumer = Consumer(endpoint, group, self._topic, prefetch=2 * _AT_ONCE)
+        self._consumer.start()
+        self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="halfmq-recorder", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; what it holds is delivered again."""
+        self._stopped.set()
+        if self._consumer is not None:
+            self._consumer.stop()
+        if self._thread is not None:
+            self._thread.join(30)
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def record_of(self, message: StoredMessage) -> Record:
+        """The record of a message."""
+        at = message.born_at
+        given = message.properties.get(BUSINESS_TIME)
+        if given is not None:
+            try:
+                at = datetime.fromisoformat(given)
+            except ValueError:
+                _log.warning("message %s has a %s that is no time: %r", message.message_id, BUSINESS_TIME, given)
+            else:
+                at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        values = {name: _told(take, message) for name, take in self._compare.items()}
+        return Record(self._key(message), message.message_id, at, values)
+
+    def _run(self, consumer: Consumer) -> None:
+        while not self._stopped.is_set():
+            try:
+                messages = consumer.receive(_AT_ONCE, timeout=_PAUSE)
+                if not messages:
+                    continue
+                records = [self.record_of(each) for each in messages]
+                while not self._stopped.is_set():
+                    try:
+                        with self._database.transaction() as local:
+                            self._records.add(local, records)
+                    except Exception as error:
+                        _log.warning("deliveries cannot be recorded now: %s; trying again", error)
+                        self._stopped.wait(_PAUSE)
+                    else:
+                        consumer.ack(messages, wait=False)
+                        break
+            except HalfmqError as error:
+                _log.warning("messages of %s cannot be received now: %s; trying again", self._topic, error)
+                time.sleep(_PAUSE)
+
+
+def _told(take: Callable[[StoredMessage], object], message: StoredMessage) -> str | None:
+    try:
+        value = take(message)
+    except Exception as error:
+        return f"!{type(error).__name__}: {error}"
+    return None if value is None else str(value)

@@ -1,0 +1,272 @@
+"""Self-produced, self-consumed: rows without a message are found and sent, once; nothing is reported in between."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from consumer_sdk import Admin
+from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings
+from producer_sdk import ConfigurationError, Message, Producer, TransactionProducer
+from producer_sdk.fence import TransactionFence
+from ways.shops import differences, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.embedded import EmbeddedBroker
+    from client_core.stored import StoredMessage
+    from halfmq_connect.reconciliation.business import BusinessRow
+    from ways.shops import Shop
+
+SOON = ReconciliationSettings(window=60.0, grace=0.0, every=0.05, catch_up=20.0)
+TYPES = {"sqlite": "VARCHAR(40)", "mysql": "DATETIME(6)", "mariadb": "DATETIME(6)", "postgresql": "TIMESTAMPTZ"}
+
+
+@pytest.fixture
+def sales(shop: Shop) -> Shop:
+    """A shop with a table of sales."""
+    with shop.engine.begin() as connection:
+        columns = f"id INT PRIMARY KEY, amount DECIMAL(10, 2), at {TYPES[shop.kind]}"
+        connection.exec_driver_sql(f"CREATE TABLE sales ({columns})")
+    return shop
+
+
+def sell(shop: Shop, *numbers: int, amount: str = "5.00", ago: float = 1.0) -> None:
+    at: Any = datetime.now(UTC) - timedelta(seconds=ago)
+    if shop.kind != "postgresql":
+        at = at.replace(tzinfo=None)
+    if shop.kind == "sqlite":
+        at = at.isoformat(sep=" ", timespec="microseconds")
+    insert = sa.text("INSERT INTO sales (id, amount, at) VALUES (:id, :amount, :at)")
+    with shop.engine.begin() as connection:
+        for each in numbers:
+            connection.execute(insert, {"id": each, "amount": amount, "at": at})
+
+
+def made(topic: str) -> Callable[[BusinessRow], Message]:
+    return lambda row: Message(topic, json.dumps({"amount": str(row.values["amount"])}), keys=[row.key])
+
+
+def send(broker: EmbeddedBroker, topic: str, *numbers: int, amount: str = "5") -> None:
+    with Producer(broker.endpoint) as producer:
+        producer.send_many(Message(topic, json.dumps({"amount": amount}), keys=[f"{each}"]) for each in numbers)
+
+
+def amount_of(message: StoredMessage) -> object:
+    return json.loads(message.body)["amount"]
+
+
+def reconciliation(shop: Shop, broker: EmbeddedBroker, topic: str, **settings: Any) -> Reconciliation:
+    table = BusinessTable("sales", key="id", time="at", columns=["amount"], where="id < 1000 AND 'a' LIKE '%'")
+    given: dict[str, Any] = {
+        "settings": SOON,
+        "make": made(topic),
+        "compare": {"amount": amount_of},
+        "on_finding": lambda finding: None,
+    }
+    result = Reconciliation(shop.engine, table, broker.endpoint, topic, **{**given, **settings})
+    result.create_tables()
+    return result
+
+
+@pytest.fixture
+def created(broker: EmbeddedBroker, topic: str) -> str:
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic, queues=2)
+    return topic
+
+
+def facts(findings: object) -> list[tuple[str, str, bool]]:
+    return sorted((each.kind, each.key, each.repaired) for each in findings)  # type: ignore[attr-defined]
+
+
+def test_a_missing_message_is_found_and_sent_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    told: list[Finding] = []
+    checked = reconciliation(sales, broker, created, on_finding=told.append)
+    sell(sales, 1, 2, 3)
+    send(broker, created, 1, 3)
+    sell(sales, 1000)
+    with checked.recording():
+        first = checked.compare()
+        assert first.rows == 3
+        assert facts(first.findings) == [("row_without_message", "2", True)]
+        assert first.wrong == []
+        again = checked.compare()
+        assert (again.rows, again.findings) == (3, ())
+    assert facts(told) == [("row_without_message", "2", True)]
+    assert len(texts(broker.endpoint, created)) == 3
+
+
+def test_two_that_find_the_same_send_it_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    first, second = (reconciliation(sales, broker, created) for _ in range(2))
+    sell(sales, *range(40))
+    with first.recording(), second.recording():
+        threads = [threading.Thread(target=each.compare) for each in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert facts(first.compare().findings) == []
+    assert len(texts(broker.endpoint, created)) == 40
+
+
+def test_without_a_way_to_make_messages_it_only_tells(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    told: list[Finding] = []
+    checked = reconciliation(sales, broker, created, make=None, on_finding=told.append)
+    sell(sales, 1)
+    with checked.recording():
+        for _ in range(2):
+            assert facts(checked.compare().wrong) == [("row_without_message", "1", False)]
+    assert len(told) == 1, "once in a process"
+    assert texts(broker.endpoint, created) == []
+
+
+def test_what_else_can_be_wrong(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created)
+    sell(sales, 1, 2, 3, ago=0.0)
+    send(broker, created, 1, 2, 3, 4)
+    send(broker, created, 2)
+    send(broker, created, 3, amount="5.01")
+    with Producer(broker.endpoint) as producer:
+        producer.send(created, '{"amount": 1}')
+    with checked.recording():
+        time.sleep(0.01)
+        found = checked.compare()
+    assert facts(found.findings) == [
+        ("duplicate", "2", False),
+        ("duplicate", "3", False),
+        ("message_without_row", "", False),
+        ("message_without_row", "4", False),
+        ("mismatch", "3", False),
+    ]
+    (mismatch,) = [each for each in found.findings if each.kind == "mismatch"]
+    assert mismatch.details == {"amount": {"row": "5.00" if sales.kind != "sqlite" else "5", "message": "5.01"}}
+
+
+def test_a_row_with_a_half_message_is_in_doubt(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created)
+    fence = TransactionFence(sales.engine)
+    fence.create_tables()
+    sell(sales, 1)
+    with TransactionProducer(broker.endpoint, f"of-{created}", fence) as producer:
+        core = producer._core.bare_transaction()
+        producer._runner.run(core.send(created, '{"amount": "5"}', keys=["1"]))
+        with checked.recording():
+            found = checked.compare()
+            assert facts(found.findings) == [("in_doubt", "1", False)]
+            assert found.wrong == []
+        producer.commit(core.transaction_id)
+    with checked.recording():
+        assert checked.compare().findings == ()
+
+
+def test_what_is_young_or_old_is_not_compared(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    settings = ReconciliationSettings(window=60.0, grace=20.0, catch_up=20.0)
+    checked = reconciliation(sales, broker, created, settings=settings)
+    sell(sales, 1, ago=1.0)
+    sell(sales, 2, ago=30.0)
+    sell(sales, 3, ago=90.0)
+    with checked.recording():
+        found = checked.compare()
+    assert facts(found.findings) == [("row_without_message", "2", True)]
+    assert found.window is not None
+    assert timedelta(seconds=39) < found.window.end - found.window.start < timedelta(seconds=41)
+
+
+def test_after_a_pause_it_goes_on_where_it_was(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created, settings=ReconciliationSettings(window=0.2, grace=0.0))
+    with checked.recording():
+        checked.compare()
+    sell(sales, 1, ago=0.0)
+    time.sleep(0.4)
+    with checked.recording():
+        assert facts(checked.compare().findings) == [("row_without_message", "1", True)]
+
+
+def test_a_recorder_that_is_behind_postpones_the_round(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created, settings=ReconciliationSettings(grace=0.0, catch_up=0.0))
+    with checked.recording():
+        pass
+    sell(sales, 1, 2)
+    send(broker, created, 1)
+    round_ = checked.compare()
+    assert round_.window is None
+    assert "1 delivered messages" in round_.postponed
+    assert texts(broker.endpoint, created) == ['{"amount": "5"}'], "nothing was sent on a guess"
+
+
+def test_it_runs_by_itself_and_cleans_up(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    settings = ReconciliationSettings(window=0.5, grace=0.0, every=0.05, keep=0.0)
+    checked = reconciliation(sales, broker, created, settings=settings)
+    with checked.running():
+        for number in range(5):
+            sell(sales, number, ago=0.0)
+            time.sleep(0.05)
+        deadline = time.monotonic() + 20
+        while len(texts(broker.endpoint, created)) < 5 or records(sales):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert len(texts(broker.endpoint, created)) == 5
+
+
+def records(shop: Shop) -> int:
+    with shop.engine.connect() as connection:
+        return int(connection.execute(sa.text("SELECT COUNT(*) FROM halfmq_delivered")).scalar_one())
+
+
+def test_a_message_that_would_not_be_recognised_is_refused(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created, make=lambda row: Message(created, "x", keys=["other"]))
+    sell(sales, 1)
+    with checked.recording(), pytest.raises(ConfigurationError, match="would not recognise it"):
+        checked.compare()
+    assert texts(broker.endpoint, created) == []
+
+
+def test_each_way_makes_the_same_tables(sales: Shop, broker: EmbeddedBroker, topic: str) -> None:
+    checked = reconciliation(sales, broker, topic)
+    metadata = sa.MetaData()
+    checked.add_tables(metadata)
+    sa.Table("sales", metadata, autoload_with=sales.engine)
+    assert differences(sales, metadata) == []
+    with sales.engine.begin() as connection:
+        for name in ("halfmq_delivered", "halfmq_delivered_state"):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        for statement in checked.sql(sales.kind).split(";"):
+            connection.exec_driver_sql(statement)
+    assert differences(sales, metadata) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"compare": {"price": amount_of}}, "compare"),
+        ({"record_table": "a b"}, "table"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(
+    sales: Shop, broker: EmbeddedBroker, topic: str, settings: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        reconciliation(sales, broker, topic, **settings)
+    assert refused.value.field == field
+
+
+def test_a_time_that_is_none_is_named(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    sell(sales, 1)
+    table = BusinessTable("sales", key="id", time="id")
+    checked = Reconciliation(sales.engine, table, broker.endpoint, created, settings=SOON)
+    checked.create_tables()
+    with checked.recording(), pytest.raises(ConfigurationError, match="name its time_unit"):
+        checked.compare()
+    for wrong in ({"time_unit": "days"}, {"key": ""}):
+        with pytest.raises(ConfigurationError):
+            BusinessTable("sales", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no row would be compared"):
+        ReconciliationSettings(window=1.0, grace=2.0)
