@@ -34,6 +34,7 @@ def test_the_listing_runs(shop: Shop) -> None:
             "serve": lambda: rounds.append(names["reconciliation"].compare()),
         }
         exec(compile(listing, str(PAGE), "exec"), names)
+        names["engine"].dispose()
     assert rounds[0].window is not None
     assert rounds[0].findings == ()
 
