@@ -14,15 +14,14 @@ from broker.storage.engine.connection import Database
 from broker.storage.engine.dialects import failure_of
 from broker.storage.engine.dialects.servers import MAX_STATEMENT_BYTES
 from broker.storage.engine.failures import Failure
+from broker.storage.engine.session import Session
+from producer_sdk.fence import TransactionFence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from broker.storage.engine.session import Session
-
 Row: TypeAlias = tuple[Any, ...]
 
-COMMITTED, ROLLED_BACK = "committed", "rolled back"
 SCAN_BYTES = MAX_STATEMENT_BYTES
 SCAN_ROWS = 10_000
 
@@ -73,12 +72,18 @@ class Tables:
 
     def create(self) -> None:
         """Creates the tables."""
-        options = "" if self.database.dialect.one_writer else " ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+        with self.transaction() as session:
+            self._create_rows(session)
+            session.run(f"CREATE TABLE {self.beside_name} ({self.beside_columns}){self._options}")
+
+    @property
+    def _options(self) -> str:
+        return "" if self.database.dialect.one_writer else " ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+
+    def _create_rows(self, session: Session) -> None:
         columns = [f"{name} {kind} NOT NULL" for name, kind in self.shape.columns]
         columns[0] += " PRIMARY KEY"
-        with self.transaction() as session:
-            session.run(f"CREATE TABLE {self.name} ({', '.join(columns)}){options}")
-            session.run(f"CREATE TABLE {self.beside_name} ({self.beside_columns}){options}")
+        session.run(f"CREATE TABLE {self.name} ({', '.join(columns)}){self._options}")
 
     def drop(self) -> None:
         """Drops the tables, if they exist."""
@@ -135,48 +140,50 @@ class Tables:
 
 
 class Book(Tables):
-    """The producing service's tables: its rows, and the outcome of every local transaction."""
+    """The producing service's tables: its rows, and a fence with the outcome of every local transaction."""
 
-    beside = "local_transactions"
-    beside_columns = "transaction_id CHAR(36) PRIMARY KEY, outcome VARCHAR(12) NOT NULL"
+    beside = "fence"
 
-    def write(self, session: Session, transaction_id: str, rows: Sequence[Row]) -> None:
-        """Applies the local change, in the caller's transaction, and records its halfmq transaction.
+    def __init__(self, url: str, prefix: str, shape: Shape) -> None:
+        """Connects; see Tables."""
+        super().__init__(url, prefix, shape)
+        self.fence = TransactionFence(self.database.connect, table=self.beside_name)
 
-        The record comes first: if a check has already been answered with ROLLBACK, its key exists and this transaction
-        can no longer commit.
-        """
-        session.insert(self.beside_name, "transaction_id, outcome", [(transaction_id, COMMITTED)])
+    def create(self) -> None:
+        """Creates the tables."""
+        with self.transaction() as session:
+            self._create_rows(session)
+        self.fence.create_tables()
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session whose transaction is begun and ended by a block of the producer, on ``connection_of(session)``."""
+        session = self.database.session()
+        try:
+            yield session
+        except BaseException:
+            self.database.discard(session)
+            raise
+        self.database.release(session)
+
+    def write(self, session: Session, rows: Sequence[Row]) -> None:
+        """Applies the local change, in the caller's transaction."""
         session.insert(self.name, self.shape.names, rows)
 
-    def settle(self, transaction_id: str) -> bool:
-        """Returns whether a local transaction committed, and ensures that the answer stays true.
-
-        ROLLBACK guarantees that the local transaction will never commit. So without a record, the refusal is recorded
-        under the transaction's key; a local transaction that is still running then fails on it. If that one is about to
-        commit, the database makes this wait for it.
-        """
-        with self.transaction() as session:
-            noted = session.insert(
-                self.beside_name,
-                "transaction_id, outcome",
-                [(transaction_id, ROLLED_BACK)],
-                keep_existing="transaction_id",
-            )
-            if noted:
-                return False
-            found = session.fetch(
-                f"SELECT outcome FROM {self.beside_name} WHERE transaction_id = ?",  # noqa: S608
-                (transaction_id,),
-            )
-        return bool(found[0][0] == COMMITTED)
+    def write_on(self, connection: Any, rows: Sequence[Row]) -> None:
+        """The same on a connection of the driver."""
+        self.write(Session(connection, self.database.dialect), rows)
 
     def outcomes(self) -> dict[str, int]:
-        """Numbers of local transactions by outcome."""
+        """Numbers of local transactions by outcome, as far as their rows in the fence are still there."""
+        query = f"SELECT state, COUNT(*) FROM {self.beside_name} WHERE state IN (?, ?) GROUP BY state"  # noqa: S608
         with self.transaction() as session:
-            return dict(
-                session.fetch(f"SELECT outcome, COUNT(*) FROM {self.beside_name} GROUP BY outcome")  # noqa: S608
-            )
+            return dict(session.fetch(query, ("committed", "refused")))
+
+
+def connection_of(session: Session) -> Any:
+    """The driver's connection of a session."""
+    return session.connection.driver_connection
 
 
 class View(Tables):

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.storage.engine.dialects import failure_of
-from broker.storage.engine.failures import Failure
+from client_core.ids import new_id
 from halfmq.v1 import transaction_pb2 as pb
 from halfmq_cli.demo.compare import compare
 from halfmq_cli.demo.plan import SHARES, Fate, Order, make_orders, with_fate
 from halfmq_cli.demo.row_source import SourceRow, in_groups
 from halfmq_cli.demo.tables import ORDERS, SHIPMENTS, Book, View
 from halfmq_cli.demo.verdict import account_for
+from producer_sdk import HalfMessages, LocalTransactionRefused, LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,21 +118,16 @@ def book(tmp_path: Path) -> Iterator[Book]:
     made.close()
 
 
-def test_a_check_that_was_answered_with_rollback_keeps_the_local_transaction_from_happening(book: Book) -> None:
-    assert not book.settle("t1")
-    with pytest.raises(Exception, match="UNIQUE") as refused, book.transaction() as session:
-        book.write(session, "t1", [(1, "Ada", "lamp", 100)])
-    assert failure_of(refused.value) is Failure.DUPLICATE
-    assert book.count() == 0
-    assert not book.settle("t1")
-
-
-def test_a_local_transaction_that_committed_is_answered_with_commit(book: Book) -> None:
-    with book.transaction() as session:
-        book.write(session, "t1", [(1, "Ada", "lamp", 100)])
-    assert book.settle("t1")
-    assert book.settle("t1")
-    assert book.outcomes() == {"committed": 1}
+def test_the_fence_answers_for_what_the_services_wrote(book: Book) -> None:
+    done, never = (HalfMessages(new_id(), ()) for _ in range(2))
+    row = (1, "Ada", "lamp", 100)
+    book.fence.execute_local_transaction(done, lambda connection: book.write_on(connection, [row]))
+    assert book.fence.check_local_transaction(done) is LocalTransactionState.COMMIT
+    assert book.fence.check_local_transaction(never) is LocalTransactionState.ROLLBACK
+    with pytest.raises(LocalTransactionRefused):
+        book.fence.execute_local_transaction(never, lambda connection: book.write_on(connection, [row]))
+    assert list(book.rows()) == [row]
+    assert book.outcomes() == {"committed": 1, "refused": 1}
 
 
 def test_a_message_that_comes_again_changes_nothing(tmp_path: Path) -> None:

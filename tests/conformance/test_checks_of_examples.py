@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from halfmq_cli.demo.services.order_service import AnswersFromTables
-from halfmq_cli.demo.tables import ORDERS, Book
+from client_core.ids import new_id
+from client_core.local_database import join
+from halfmq_cli.demo.tables import ORDERS, Book, connection_of
 from producer_sdk import HalfMessages, LocalTransactionState, Message, TransactionListener
 from producer_sdk.listener import ListenerCaller
 from support.databases import create_database, drop_database, server_url
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HALF = HalfMessages("018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b", (Message("orders", '{"item": "lamp"}'),))
+HALF = HalfMessages(new_id(), (Message("orders", '{"item": "lamp"}'),))
 
 
 class Service(Protocol):
@@ -101,13 +102,21 @@ class Demo:
     def __init__(self, url: str) -> None:
         self._book = Book(url, "demo_", ORDERS)
         self._book.create()
-        self.listener = AnswersFromTables(self._book)
+        self.listener = self._book.fence
 
     @contextlib.contextmanager
     def local(self) -> Iterator[None]:
-        with self._book.transaction() as session:
-            self._book.write(session, HALF.transaction_id, [(1, "Ada", "lamp", 300)])
-            yield
+        with self._book.session() as session:
+            local = join(connection_of(session))
+            local.begin()
+            try:
+                self._book.fence.put(local, HALF.transaction_id)
+                self._book.write(session, [(1, "Ada", "lamp", 300)])
+                yield
+                local.commit()
+            except BaseException:
+                local.rollback()
+                raise
 
     def orders(self) -> int:
         return self._book.count()
@@ -142,7 +151,7 @@ class Undone(Exception):
 
 async def test_a_check_before_the_local_transaction_began(service: Service) -> None:
     assert await checked(service) is ROLLBACK
-    with pytest.raises(Exception, match=r"(?i)unique|duplicate"), service.local():
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate|comes too late"), service.local():
         pass
     assert service.orders() == 0
     assert await checked(service) is ROLLBACK
@@ -158,7 +167,7 @@ async def test_a_check_after_it_was_rolled_back(service: Service) -> None:
     with contextlib.suppress(Undone), service.local():
         raise Undone
     assert (await checked(service), service.orders()) == (ROLLBACK, 0)
-    with pytest.raises(Exception, match=r"(?i)unique|duplicate"), service.local():
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate|comes too late"), service.local():
         pass
     assert service.orders() == 0
 

@@ -166,6 +166,10 @@ class Database:
         """An engine for migrations, without a timeout for answers: a table may be large."""
         return self.dialect.engine_of(lambda: self.dialect.connect_patiently(self.target, self._within()))
 
+    def connect(self) -> Any:
+        """A connection of the driver, outside of the pool; the caller closes it."""
+        return self._connect()
+
     def _connect(self) -> Any:
         return self.dialect.connect(self.target, self._within())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from halfmq_cli.demo import stage
 from halfmq_cli.demo.plan import Fate, Order
-from halfmq_cli.demo.tables import ORDERS, Book, Row
+from halfmq_cli.demo.tables import ORDERS, Book, Row, connection_of
 from producer_sdk import (
     HalfMessages,
     LocalTransactionState,
@@ -29,30 +29,6 @@ THREADS = 8
 
 class PaymentRefused(Exception):
     """The customer cannot pay: the order must not be stored."""
-
-
-class AnswersFromTables(TransactionListener):
-    """Answers checks from the business tables, whichever process wrote them.
-
-    Attributes:
-        at_work: running transactions of this process, whose outcome is not known yet.
-    """
-
-    def __init__(self, book: Book) -> None:
-        """Takes the tables."""
-        self._book = book
-        self.at_work: set[str] = set()
-
-    def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        """Not used: orders are placed in `with producer.transaction()`."""
-        raise NotImplementedError
-
-    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Looks the transaction up."""
-        if messages.transaction_id in self.at_work:
-            return LocalTransactionState.UNKNOWN
-        committed = self._book.settle(messages.transaction_id)
-        return LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK
 
 
 class NeverKnows(TransactionListener):
@@ -73,39 +49,37 @@ class OrderService:
 
     producer: TransactionProducer
     book: Book
-    at_work: set[str]
     topic: str
     tag: str
 
     def place(self, order: Order) -> None:
         """Writes an order and sends it: both happen, or neither does."""
-        with suppress(PaymentRefused), self.producer.transaction() as tx:
-            try:
-                self.begin(tx, order)
-                self._write(tx, order)
-            finally:
-                # Before the end of the block: after an exception the listener is called there.
-                self.at_work.discard(tx.transaction_id)
-
-    def _write(self, tx: Transaction, order: Order) -> None:
-        with self.book.transaction() as session:
-            self.book.write(session, tx.transaction_id, [order.row])
+        with (
+            self.book.session() as session,
+            suppress(PaymentRefused),
+            self.producer.transaction(connection_of(session)) as tx,
+        ):
+            self._send(tx, order)
+            self.book.write(session, [order.row])
             if order.fate is Fate.ROLLBACK:
                 raise PaymentRefused(f"{order.customer} cannot pay {order.cents / 100:.2f}")
 
-    def begin(self, tx: Transaction, order: Order) -> None:
-        """Sends the half message of an order."""
-        self.at_work.add(tx.transaction_id)
+    def _send(self, tx: Transaction, order: Order) -> None:
         tx.send(self.topic, body_of(order), tag=self.tag, keys=[str(order.number)])
         stage.say("prepared", order=order.number, transaction_id=tx.transaction_id)
 
     def leave_in_doubt(self, order: Order) -> None:
-        """Does the same up to a point, and sends no verdict."""
-        tx = self.producer.transaction()
-        self.begin(tx, order)
-        if order.fate is not Fate.CRASH_BEFORE:
-            with self.book.transaction() as session:
-                self.book.write(session, tx.transaction_id, [order.row])
+        """Does the same up to a point, and does not come to the end of the block."""
+        with self.book.session() as session:
+            connection = connection_of(session)
+            tx = self.producer.transaction(connection)
+            tx.__enter__()
+            self._send(tx, order)
+            if order.fate is not Fate.CRASH_BEFORE:
+                self.book.write(session, [order.row])
+                session.commit()
+            else:
+                session.rollback()
 
     def ask_payment_provider(self, order: Order) -> None:
         """Sends an order whose payment stays unknown."""
@@ -130,15 +104,15 @@ def main() -> None:
     settings = stage.settings()
     orders = [order_of(row, fate) for row, fate in settings["orders"]]
     book = Book(settings["database"], settings["prefix"], ORDERS)
-    from_tables = AnswersFromTables(book)
-    listener = NeverKnows() if settings["never_knows"] else from_tables
+    # Answers checks from the business tables, whichever process wrote them.
+    listener = NeverKnows() if settings["never_knows"] else book.fence
     with (
         TransactionProducer(
             settings["endpoint"], settings["group"], listener, client_id=settings["client_id"]
         ) as producer,
         ThreadPoolExecutor(THREADS) as threads,
     ):
-        service = OrderService(producer, book, from_tables.at_work, settings["topic"], settings["tag"])
+        service = OrderService(producer, book, settings["topic"], settings["tag"])
         parts = {Fate.COMMIT: service.place, Fate.ROLLBACK: service.place, Fate.UNKNOWN: service.ask_payment_provider}
         # First the successful ones, so that the kill leaves only the intended ones in doubt.
         doubtful = [order for order in orders if order.fate not in parts]

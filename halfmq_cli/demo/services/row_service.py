@@ -50,8 +50,9 @@ class RowListener(TransactionListener):
         """Writes the rows of one transaction."""
         rows: Sequence[SourceRow] = arg
         try:
-            with self._book.transaction() as session:
-                self._book.write(session, messages.transaction_id, [(row.number, row.body) for row in rows])
+            self._book.fence.execute_local_transaction(
+                messages, lambda connection: self._book.write_on(connection, [(row.number, row.body) for row in rows])
+            )
         except Exception as error:
             if failure_of(error) is Failure.DUPLICATE:
                 # A row exists already: the previous process committed it after the query.
@@ -65,9 +66,8 @@ class RowListener(TransactionListener):
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        """Looks the transaction up."""
-        committed = self._book.settle(messages.transaction_id)
-        return LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK
+        """Has the fence look the transaction up."""
+        return self._book.fence.check_local_transaction(messages)
 
 
 class RowSender:
