@@ -1,0 +1,40 @@
+"""How often a broker looks for submissions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.maintenance import submission_releaser
+from broker.maintenance.submission_releaser import SubmissionReleaser
+
+
+class Service:
+    """Releases what it is told to, and takes its time."""
+
+    def __init__(self, *answers: int | None, takes: float = 0.0) -> None:
+        self._answers = list(answers)
+        self._takes = takes
+
+    async def release(self) -> int | None:
+        await asyncio.sleep(self._takes)
+        return self._answers.pop(0)
+
+
+async def test_it_goes_on_while_something_is_released() -> None:
+    service = Service(1000, 7, 0)
+    releaser = SubmissionReleaser(service, 0.25)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert service._answers == []
+    assert releaser.interval == 0.25
+
+
+async def test_it_looks_seldom_while_another_broker_is_at_it() -> None:
+    releaser = SubmissionReleaser(Service(None), 0.25)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert releaser.interval == submission_releaser.BUSY_INTERVAL
+
+
+async def test_a_slow_query_is_made_seldom() -> None:
+    releaser = SubmissionReleaser(Service(0, takes=0.05), 0.001)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert 0.05 * submission_releaser.PAUSES <= releaser.interval <= submission_releaser.LONGEST_INTERVAL
