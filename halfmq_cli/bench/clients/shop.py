@@ -1,0 +1,154 @@
+"""The client of `halfmq bench ways`: threads place orders, each way in turns; SQLAlchemy, as in most services."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from halfmq_cli.bench.clients.conversation import answer, next_request
+from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
+from producer_sdk import Producer, TransactionProducer
+from producer_sdk.fence import TransactionFence
+from producer_sdk.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ORDERS = sa.MetaData()
+ORDER = sa.Table(
+    "orders",
+    _ORDERS,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+INSERT = sa.insert(ORDER)
+
+
+class Shop:
+    """Orders in a database, and the ways in which a message goes with each."""
+
+    def __init__(self, endpoint: str, url: str, broker_tables: str, size: int, threads: int) -> None:
+        """Connects, and creates the tables."""
+        self._engine = sa.create_engine(url, pool_size=threads + 4, max_overflow=8)
+        self._rest = body_of(size)
+        self._threads = threads
+        self._open = ExitStack()
+        self._statements = 0
+        self._counting = threading.Lock()
+        sa.event.listen(self._engine, "before_cursor_execute", self._count)
+        _ORDERS.create_all(self._engine)
+        fence, outbox = TransactionFence(self._engine), Outbox(self._engine)
+        fence.create_tables()
+        outbox.create_tables()
+        self._producer = self._open.enter_context(Producer(endpoint))
+        self._fenced = self._open.enter_context(TransactionProducer(endpoint, GROUP, fence))
+        self._boxed = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-outbox", outbox))
+        self.ways: dict[str, Callable[[], None]] = {
+            "bare": self.bare,
+            "sent after the commit": self.sent_after,
+            "fence": self.fenced,
+            "outbox": self.boxed,
+        }
+        if broker_tables:
+            same = Outbox(self._engine, same_server=True, broker_tables=broker_tables)
+            self._same = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-same", same))
+            self.ways["outbox on the same server"] = self.on_the_same_server
+
+    def bare(self) -> None:
+        """An order, without a message."""
+        with self._engine.begin() as connection:
+            connection.execute(INSERT, {"body": self._body()})
+
+    def sent_after(self) -> None:
+        """The message is sent when the order is committed; lost where the process dies in between."""
+        body = self._body()
+        with self._engine.begin() as connection:
+            connection.execute(INSERT, {"body": body})
+        self._producer.send(TOPIC, body)
+
+    def fenced(self) -> None:
+        """A half message."""
+        self._in(self._fenced)
+
+    def boxed(self) -> None:
+        """A row of the outbox, which the relay of this process sends."""
+        self._in(self._boxed)
+
+    def on_the_same_server(self) -> None:
+        """A row of the broker's own table."""
+        self._in(self._same)
+
+    def _in(self, producer: TransactionProducer) -> None:
+        body = self._body()
+        with producer.transaction(self._engine) as tx:
+            tx.connection.execute(INSERT, {"body": body})
+            tx.send(TOPIC, body)
+
+    def _body(self) -> bytes:
+        return marked(time.monotonic_ns(), self._rest)
+
+    def run(self, way: str, seconds: float) -> dict[str, Any]:
+        """Places orders for some time in all threads; how many, and what they took."""
+        one, until = self.ways[way], time.monotonic() + seconds
+        counts, failures = [], []
+
+        def loop() -> None:
+            count = 0
+            try:
+                while time.monotonic() < until:
+                    one()
+                    count += 1
+            except Exception as error:
+                failures.append(repr(error))
+            counts.append(count)
+
+        start, cpu = time.monotonic(), time.process_time()
+        threads = [threading.Thread(target=loop) for _ in range(self._threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        taken, cpu = time.monotonic() - start, time.process_time() - cpu
+        return {"orders": sum(counts), "seconds": taken, "cpu_s": cpu, "failures": failures}
+
+    def statements(self, way: str, orders: int = 20) -> float:
+        """Statements on the business database for one order, without those of commits and of other threads."""
+        self.ways[way]()
+        own = threading.get_ident()
+        self._counted, self._statements = own, 0
+        for _ in range(orders):
+            self.ways[way]()
+        self._counted = 0
+        return self._statements / orders
+
+    _counted = 0
+
+    def _count(self, *_: Any) -> None:
+        if threading.get_ident() == self._counted:
+            self._statements += 1
+
+    def close(self) -> None:
+        """Closes everything."""
+        self._open.close()
+        self._engine.dispose()
+
+
+async def place_orders(endpoint: str, *, url: str, broker_tables: str, size: int, threads: int) -> None:
+    """Answers requests: a way and seconds, or a way alone for its statements; "ways" for their names."""
+    shop = await asyncio.to_thread(Shop, endpoint, url, broker_tables, size, threads)
+    answer("ready")
+    while (wanted := await next_request()) is not None:
+        if wanted == "ways":
+            answer(list(shop.ways))
+        elif wanted.get("seconds") is None:
+            answer({"statements": await asyncio.to_thread(shop.statements, wanted["way"])})
+        else:
+            answer(await asyncio.to_thread(shop.run, wanted["way"], wanted["seconds"]))
+    await asyncio.to_thread(shop.close)
