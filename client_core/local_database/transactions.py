@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from client_core.local_database.dialects import Failure
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from client_core.local_database.dialects import Dialect
 
-__all__ = ["AsyncLocalTransaction", "Ending", "LocalTransaction"]
+__all__ = ["AsyncLocalTransaction", "Ending", "LocalTransaction", "to_its_end"]
 
 ResultT = TypeVar("ResultT")
 
@@ -33,6 +37,7 @@ class LocalTransaction(ABC):
     dialect: Dialect
     given: Any
     """What the user handed in, or the connection that was opened for them."""
+    _mark = ""
 
     @abstractmethod
     def begin(self) -> None:
@@ -41,6 +46,23 @@ class LocalTransaction(ABC):
         Raises:
             ConfigurationError: It cannot be joined; says why.
         """
+
+    @abstractmethod
+    def join(self) -> None:
+        """Takes the transaction that the user has open, or that their next statement opens; a savepoint too.
+
+        Begins nothing that the user would not end.
+
+        Raises:
+            ConfigurationError: There is none: the connection commits each statement by itself.
+        """
+
+    def on_commit(self, call: Callable[[], None]) -> bool:  # noqa: ARG002
+        """Has something called after the user's transaction commits; False: this library does not tell.
+
+        It may be called at other times as well.
+        """
+        return False
 
     @abstractmethod
     def execute(self, sql: str, **values: Any) -> int:
@@ -72,6 +94,28 @@ class LocalTransaction(ABC):
         Raises:
             Exception: The transaction cannot go on.
         """
+        return True
+
+    def set_mark(self) -> None:
+        """Marks the transaction by a savepoint, which ends with it; also with one that the server ends by itself."""
+        if self.dialect.name == "sqlite" and self.in_transaction() is False:
+            # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
+            self.execute("BEGIN")
+        self._mark = f"halfmq_{uuid.uuid4().hex}"
+        self.execute(f"SAVEPOINT {self._mark}")
+
+    def has_mark(self) -> bool:
+        """Whether the open transaction is the one that was marked; asked once.
+
+        Raises:
+            Exception: The transaction cannot go on.
+        """
+        try:
+            self.execute(f"RELEASE SAVEPOINT {self._mark}")
+        except Exception as error:
+            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
+                return False
+            raise
         return True
 
     @abstractmethod
@@ -112,3 +156,25 @@ class AsyncLocalTransaction:
     async def close(self) -> None:
         """Gives back a connection that was opened; what the user handed in stays as it is."""
         return
+
+
+async def to_its_end(work: Awaitable[ResultT]) -> ResultT:
+    """Waits for work on a connection however often the task is cancelled meanwhile: none may be left half way.
+
+    Raises:
+        CancelledError: The task was cancelled; the work is done all the same.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
+from client_core.local_database import to_its_end
 from client_core.states import LocalTransactionState
 from producer_sdk.async_transaction import AsyncTransaction
-from producer_sdk.fence.block import ended_inside
+from producer_sdk.fencing import ended_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from client_core.local_database import AsyncLocalTransaction, LocalTransaction
     from producer_sdk.fence.rows import FenceRows
 
-__all__ = ["AsyncFencedTransaction", "to_its_end"]
+__all__ = ["AsyncFencedTransaction"]
 
 _log = logging.getLogger("halfmq.producer")
-
-ResultT = TypeVar("ResultT")
 
 
 class AsyncFence(Protocol):
@@ -178,25 +174,3 @@ class AsyncFencedTransaction(AsyncTransaction):
         # After a rollback that was certain there is no row.
         if self.is_decided and local_state is not LocalTransactionState.ROLLBACK:
             self._fence.decided(self.transaction_id)
-
-
-async def to_its_end(work: Awaitable[ResultT]) -> ResultT:
-    """Waits for work on a connection however often the task is cancelled meanwhile: none may be left half way.
-
-    Raises:
-        CancelledError: The task was cancelled; the work is done all the same.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except Exception:
-            break
-    if cancelled is not None:
-        raise cancelled
-    return task.result()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import LocalDatabase, join_async
+from client_core.local_database import LocalDatabase, VerifiedDatabases, async_engine_of, join_async, on_async_engine
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
-from producer_sdk.fence.block import ended_inside
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import FenceSettings
-from producer_sdk.fence.verified import VerifiedDatabases
-from producer_sdk.fencing import AsyncFencingListener
+from producer_sdk.fencing import AsyncFencingListener, ended_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from client_core.local_database import LocalTransaction
@@ -65,7 +61,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         """
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
-        self._engine = _engine_of(database)
+        self._engine = async_engine_of(database)
         self._checks = asyncio.Semaphore(_CHECKS_AT_A_TIME)
         self._identity: str | None = None
         self._verified = VerifiedDatabases()
@@ -161,36 +157,4 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
 
     async def on_database(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
         """Runs work on a connection of its own."""
-        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
-
-        async with self._engine.connect() as connection:
-
-            def run(sync_connection: sa.Connection) -> ResultT:
-                @contextlib.contextmanager
-                def opened() -> Iterator[LocalTransaction]:
-                    yield SqlalchemyTransaction(sync_connection)
-
-                return work(LocalDatabase(opened))
-
-            return await connection.run_sync(run)
-
-
-def _engine_of(given: Any) -> AsyncEngine:
-    try:
-        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
-        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
-
-        from client_core.local_database.databases import refuse_engine  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        msg = "an AsyncTransactionFence needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
-        raise ConfigurationError(msg, field="database") from error
-    try:
-        engine = create_async_engine(given) if isinstance(given, str) else given
-    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
-        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
-        raise ConfigurationError(msg, field="database") from error
-    if not isinstance(engine, AsyncEngine):
-        msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
-        raise ConfigurationError(msg, field="database")
-    refuse_engine(engine)
-    return engine
+        return await on_async_engine(self._engine, work)

@@ -1,0 +1,61 @@
+"""The user's database on asyncio, as halfmq opens it itself: an AsyncEngine of SQLAlchemy."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_core.errors import ConfigurationError
+from client_core.local_database.databases import LocalDatabase, refuse_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from client_core.local_database.transactions import LocalTransaction
+
+__all__ = ["async_engine_of", "on_async_engine"]
+
+ResultT = TypeVar("ResultT")
+
+
+async def on_async_engine(engine: AsyncEngine, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
+    """Runs work on a connection of its own."""
+    from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
+
+    async with engine.connect() as connection:
+
+        def run(sync_connection: sa.Connection) -> ResultT:
+            @contextlib.contextmanager
+            def opened() -> Iterator[LocalTransaction]:
+                yield SqlalchemyTransaction(sync_connection)
+
+            return work(LocalDatabase(opened))
+
+        return await connection.run_sync(run)
+
+
+def async_engine_of(given: Any) -> AsyncEngine:
+    """The AsyncEngine that is handed in, or one of a URL.
+
+    Raises:
+        ConfigurationError: It is nothing of the kind, or cannot be used.
+    """
+    try:
+        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
+        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        msg = "a database on asyncio needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
+        raise ConfigurationError(msg, field="database") from error
+    try:
+        engine = create_async_engine(given) if isinstance(given, str) else given
+    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
+        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
+        raise ConfigurationError(msg, field="database") from error
+    if not isinstance(engine, AsyncEngine):
+        msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
+        raise ConfigurationError(msg, field="database")
+    refuse_engine(engine)
+    return engine

@@ -1,0 +1,134 @@
+"""Which rows the relay sends next, so that message groups keep their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from producer_sdk.outbox.pending import Pending
+    from producer_sdk.outbox.settings import RelaySettings
+
+__all__ = ["Batch", "Planner"]
+
+Order: TypeAlias = "tuple[str, str]"
+"""A topic and a message group."""
+
+DEADLINE = "the deadline has passed"
+FORGOTTEN = (
+    "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its message_id, "
+    "then skip it, or retry it as possibly_twice"
+)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows for one call of the target.
+
+    Attributes:
+        rows: To be sent, in their order.
+        size: Bytes of their bodies.
+        overdue: Rows that are not sent any more, with the reason.
+    """
+
+    rows: list[Pending] = field(default_factory=list)
+    size: int = 0
+    overdue: list[tuple[Pending, str]] = field(default_factory=list)
+
+
+class Planner:
+    """Walks over pending rows by ascending number, again and again; knows what must wait.
+
+    A pass begins at the first row. What it finds waiting, waits until the next pass begins, so that no later row of the
+    same message group overtakes it. Rows under way keep their message group to themselves.
+    """
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Starts before the first pass."""
+        self._settings = settings
+        self.after = 0
+        """The number that the pass has come to."""
+        self._held: set[Order] = set()
+        self._busy: dict[Order, int] = {}
+        self._under_way: set[int] = set()
+        self._stopped: dict[Order, int] = {}
+        self.passed_over = False
+        """Whether the pass left out rows that may be sent before long."""
+
+    def begin_pass(self) -> None:
+        """Goes back to the first row."""
+        self.after = 0
+        self._held.clear()
+        self.passed_over = False
+
+    def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
+        """Takes the message groups that wait behind a message that failed, with its number; replaces what was known."""
+        self._stopped = {}
+        for number, order in failed:
+            self.stop_group(number, order)
+
+    def stop_group(self, number: int, order: Order) -> None:
+        """One more of them."""
+        if self._settings.on_error == "block":
+            self._stopped[order] = min(number, self._stopped.get(order, number))
+
+    def plan(self, rows: list[Pending]) -> Batch:
+        """What is to be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
+        batch = Batch()
+        for row in rows:
+            if len(batch.rows) >= self._settings.batch:
+                break
+            if batch.rows and batch.size + row.size > self._settings.batch_bytes:
+                break
+            self.after = row.id
+            if row.id in self._under_way:
+                continue
+            self._judge(row, batch)
+        for row in batch.rows:
+            self._under_way.add(row.id)
+            if row.order is not None:
+                self._busy[row.order] = self._busy.get(row.order, 0) + 1
+        return batch
+
+    def _judge(self, row: Pending, batch: Batch) -> None:
+        order = row.order
+        if order is not None and (order in self._held or order in self._busy):
+            self._held.add(order)
+            self.passed_over = True
+        elif order is not None and row.id > self._stopped.get(order, row.id):
+            self._held.add(order)
+        elif reason := self._overdue(row):
+            batch.overdue.append((row, reason))
+            if order is not None and self._settings.on_error == "block":
+                self._held.add(order)
+        elif row.due_in > 0:
+            self.passed_over = True
+            if order is not None:
+                self._held.add(order)
+        else:
+            batch.rows.append(row)
+            batch.size += row.size
+
+    def _overdue(self, row: Pending) -> str:
+        if row.time_left is not None and row.time_left <= 0:
+            return DEADLINE
+        if row.tried_ago is not None and row.tried_ago > self._settings.ids_remembered * 1_000_000:
+            return FORGOTTEN
+        return ""
+
+    def ended(self, rows: Iterable[Pending], not_sent: Iterable[Pending]) -> None:
+        """Rows are not under way any more; the groups of those that were not sent wait for the next pass."""
+        for row in not_sent:
+            self.passed_over = True
+            if row.order is not None:
+                self._held.add(row.order)
+        for row in rows:
+            self._under_way.discard(row.id)
+            if row.order is not None:
+                left = self._busy[row.order] - 1
+                if left:
+                    self._busy[row.order] = left
+                else:
+                    del self._busy[row.order]
