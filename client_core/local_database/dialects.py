@@ -54,7 +54,7 @@ class Dialect(ABC):
         kind = "UNIQUE INDEX" if unique else "INDEX"
         return f"CREATE {kind} IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
 
-    def by_index(self, name: str) -> str:  # noqa: ARG002 - of those that know hints
+    def by_index(self, name: str) -> str:
         """Behind a table's name: has the server use this index."""
         return ""
 
@@ -120,7 +120,7 @@ class MySQL(Dialect):
 
     def delete(self, table: str, condition: str) -> str:
         """In the form for several tables, the only one that takes a hint on every version."""
-        return f"DELETE gone FROM {table} AS gone{self.by_key} WHERE {condition}"  # noqa: S608
+        return f"DELETE gone FROM {table} AS gone{self.by_key} WHERE {condition}"
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """By the server's error number, which every driver has as the first argument."""

@@ -57,7 +57,7 @@ class LocalTransaction(ABC):
             ConfigurationError: There is none: the connection commits each statement by itself.
         """
 
-    def on_commit(self, call: Callable[[], None]) -> bool:  # noqa: ARG002
+    def on_commit(self, call: Callable[[], None]) -> bool:
         """Has something called after the user's transaction commits; False: this library does not tell.
 
         It may be called at other times as well.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from client_core.times import Span
     from producer_sdk.async_transaction import AsyncTransaction
+    from producer_sdk.outbox.relay import RunsWork
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.states import FailedMessage, OutboxState, OutboxStatus
     from producer_sdk.outbox.target import RelayTarget
@@ -166,11 +168,13 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
 
         Its ``stop()`` waits for them: call it in another thread (``asyncio.to_thread``).
         """
-        await self.identity()
         loop = asyncio.get_running_loop()
 
         def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
             return asyncio.run_coroutine_threadsafe(self.on_database(work, wait), loop).result()
+
+        def opened() -> contextlib.AbstractContextManager[RunsWork]:
+            return contextlib.nullcontext(run)
 
         decider = None
         if self._decide is not None:
@@ -183,8 +187,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             def ask(message: Message) -> Any:
                 return asyncio.run_coroutine_threadsafe(answer(message), loop).result()
 
-            decider = Decider(run, self, self.settings, ask, self.max_body)
-        return Relay(run, self, target, self.settings, decider)
+            decider = Decider(opened, self, self.settings, ask, self.max_body)
+        return Relay(opened, self, target, self.settings, decider)
 
     def wake(self) -> None:
         """Tells this process's relay that there are new messages; blocks and sessions do it by themselves."""

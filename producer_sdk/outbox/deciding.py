@@ -23,7 +23,7 @@ from producer_sdk.outbox.states import OutboxState
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
     from producer_sdk.outbox.pending import Pending
-    from producer_sdk.outbox.relay import RunsWork
+    from producer_sdk.outbox.relay import OpensDatabase, RunsWork
     from producer_sdk.outbox.schema import OutboxSchema
     from producer_sdk.outbox.settings import RelaySettings
 
@@ -43,10 +43,11 @@ class Decider:
     """Works in a thread of its own: callbacks may take long."""
 
     def __init__(
-        self, run: RunsWork, schema: OutboxSchema, settings: RelaySettings, decide: Decide, max_body: int
+        self, database: OpensDatabase, schema: OutboxSchema, settings: RelaySettings, decide: Decide, max_body: int
     ) -> None:
         """Starts nothing."""
-        self._run = run
+        self._database = database
+        self._run: RunsWork
         self._rows = PendingRows(schema)
         self._settings = settings
         self._decide = decide
@@ -66,6 +67,10 @@ class Decider:
             self._thread.join(5.0)
 
     def _work(self, decided: Callable[[], None]) -> None:
+        with self._database() as self._run:
+            self._go_on(decided)
+
+    def _go_on(self, decided: Callable[[], None]) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
             try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
@@ -21,18 +22,21 @@ from producer_sdk.outbox.deciding import Decider
 from producer_sdk.outbox.relay import Relay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from client_core.connection import Connection
     from client_core.local_database import LocalTransaction
     from client_core.message import Message
     from client_core.times import Span
     from producer_sdk.outbox.deciding import Decide
+    from producer_sdk.outbox.relay import RunsWork
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.states import FailedMessage, OutboxState, OutboxStatus
     from producer_sdk.outbox.target import RelayTarget
 
 __all__ = ["Outbox"]
+
+_log = logging.getLogger("halfmq.relay")
 
 ResultT = TypeVar("ResultT")
 
@@ -226,13 +230,22 @@ class Outbox(OutboxCore, MessageStore):
 
     def relay(self, target: RelayTarget) -> Relay:
         """A relay of this outbox, not started yet; ``run()`` relays until ``request_stop()`` is called."""
-        self.identity()
         decider = (
-            Decider(self.on_database, self, self.settings, self._decide, self.max_body)
+            Decider(self._opened, self, self.settings, self._decide, self.max_body)
             if self._decide is not None
             else None
         )
-        return Relay(self.on_database, self, target, self.settings, decider)
+        return Relay(self._opened, self, target, self.settings, decider)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[RunsWork]:
+        with self._database.kept() as database:
+
+            def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
+                with database.transaction(wait) as local:
+                    return work(local)
+
+            yield run
 
     def wake(self) -> None:
         """Tells this process's relay that there are new messages; blocks and sessions do it by themselves."""
@@ -248,10 +261,22 @@ class Outbox(OutboxCore, MessageStore):
                 self._process, self._relay, self._target, self._users = os.getpid(), None, None, 0
             self._users += 1
             if self._relays and self._relay is None:
+                self._prepare()
                 target = BrokerTarget(connection)
                 relay = self.relay(target)
                 relay.start()
                 self._relay, self._target = relay, target
+
+    def _prepare(self) -> None:
+        """Looks which outbox this is, if the database answers: later that takes a connection beside the session's."""
+        try:
+            self._identity = self._identity or self.rows.identity(self._database)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            _log.warning(
+                "the outbox's tables cannot be read now (create_tables() creates them): %s; trying again", error
+            )
 
     def detach(self) -> None:
         """Ends the relay with the last producer."""
@@ -314,6 +339,6 @@ NO_WORK = (
 
 def tx_is_rolled_back(tx: OutboxTransaction) -> bool:
     """Whether a block is known to be rolled back."""
-    with suppress(AttributeError):
+    with contextlib.suppress(AttributeError):
         return tx.result is not None and tx.result.state is TransactionState.ROLLED_BACK
     return False

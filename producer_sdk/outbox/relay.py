@@ -15,7 +15,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from client_core.errors import RequestRefused
 from producer_sdk.outbox.pending import PendingRows
@@ -26,6 +26,7 @@ from producer_sdk.outbox.turn import Turn, TurnLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from client_core.local_database import LocalTransaction
     from producer_sdk.outbox.deciding import Decider
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.target import RelayTarget
 
-__all__ = ["Relay", "RunsWork"]
+__all__ = ["OpensDatabase", "Relay", "RunsWork"]
 
 _log = logging.getLogger("halfmq.relay")
 
@@ -52,11 +53,15 @@ _END = 10.0
 
 
 class RunsWork(Protocol):
-    """Runs a function in a transaction of its own on the user's database."""
+    """Runs functions in transactions of their own on the user's database."""
 
     def __call__(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-        """Its result; `wait` limits how long it waits for locks."""
+        """The function's result; `wait` limits how long it waits for locks."""
         ...
+
+
+OpensDatabase: TypeAlias = "Callable[[], AbstractContextManager[RunsWork]]"
+"""Opens the database for one thread."""
 
 
 @dataclass(slots=True)
@@ -72,7 +77,7 @@ class Relay:
 
     def __init__(
         self,
-        run: RunsWork,
+        database: OpensDatabase,
         schema: OutboxSchema,
         target: RelayTarget,
         settings: RelaySettings,
@@ -81,13 +86,14 @@ class Relay:
         """Starts nothing.
 
         Args:
-            run: Runs work on the database.
+            database: Opens the database.
             schema: The tables.
             target: Where to send.
             settings: How it works.
             decider: Decides about messages in UNKNOWN; None: they wait.
         """
-        self._run = run
+        self._database = database
+        self._run: RunsWork
         self._rows = PendingRows(schema)
         self._target = target
         self._settings = settings
@@ -140,6 +146,10 @@ class Relay:
         self._calls = ThreadPoolExecutor(self._settings.in_flight, thread_name_prefix="halfmq-relay-send")
         if self._decider is not None:
             self._decider.start(self.wake)
+        with self._database() as self._run:
+            self._relay()
+
+    def _relay(self) -> None:
         failures = 0
         try:
             while not self._stopping.is_set():
