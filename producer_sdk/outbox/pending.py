@@ -88,6 +88,14 @@ class PendingRows:
         )
         return [_pending(row) for row in rows]
 
+    def numbers(self, local: LocalTransaction, last: int) -> list[int]:
+        """Numbers of the messages to be sent, up to this one; from the index alone."""
+        rows = local.fetch(
+            f"SELECT id FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
+            f" WHERE state = '{_LOCAL_COMMIT}' AND id > 0 AND id <= {last}"
+        )
+        return [int(row[0]) for row in rows]
+
     def bodies(self, local: LocalTransaction, ids: Sequence[int]) -> dict[int, bytes]:
         """Bodies by number."""
         rows = local.fetch(f"SELECT id, body FROM {self._table} WHERE id IN ({_list(ids)})")  # noqa: S608
@@ -129,10 +137,11 @@ class PendingRows:
     def stopped_groups(self, local: LocalTransaction, after: int, limit: int) -> list[tuple[int, str, str | None]]:
         """Messages that failed: number, topic and message group."""
         rows = local.fetch(
-            f"SELECT id, topic, message_group FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
+            f"SELECT id, topic, message_group, failed_in FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
             f" WHERE state = '{_ERROR}' AND id > {after} ORDER BY id LIMIT {limit}"
         )
-        return [(int(row[0]), str(row[1]), row[2]) for row in rows]
+        # What failed before it was decided is not in anyone's way.
+        return [(int(row[0]), str(row[1]), row[2] if row[3] == _LOCAL_COMMIT else None) for row in rows]
 
     def delete_old(
         self, local: LocalTransaction, keep: Mapping[OutboxState, float], after: dict[OutboxState, int], limit: int

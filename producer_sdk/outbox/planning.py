@@ -16,6 +16,8 @@ __all__ = ["Batch", "Planner"]
 Order: TypeAlias = "tuple[str, str]"
 """A topic and a message group."""
 
+MOST_WAITING = 100_000
+"""Rows that a pass remembers as waiting; behind so many, only messages without a message group are sent."""
 DEADLINE = "the deadline has passed"
 FORGOTTEN = (
     "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its message_id, "
@@ -43,6 +45,9 @@ class Planner:
 
     A pass begins at the first row. What it finds waiting, waits until the next pass begins, so that no later row of the
     same message group overtakes it. Rows under way keep their message group to themselves.
+
+    A row may become visible behind the pass: its number was given before those of others that were committed earlier. So
+    before rows with a message group are sent, ``is_known`` compares what lies behind with what was seen.
     """
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -53,6 +58,7 @@ class Planner:
         self._held: set[Order] = set()
         self._busy: dict[Order, int] = {}
         self._under_way: set[int] = set()
+        self._waiting: set[int] = set()
         self._stopped: dict[Order, int] = {}
         self.passed_over = False
         """Whether the pass left out rows that may be sent before long."""
@@ -61,6 +67,7 @@ class Planner:
         """Goes back to the first row."""
         self.after = 0
         self._held.clear()
+        self._waiting.clear()
         self.passed_over = False
 
     def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
@@ -74,6 +81,10 @@ class Planner:
         if self._settings.on_error == "block":
             self._stopped[order] = min(number, self._stopped.get(order, number))
 
+    def is_known(self, numbers: Iterable[int]) -> bool:
+        """Whether the pass has seen all of these rows, which are behind it; if not, begin another one."""
+        return all(number in self._under_way or number in self._waiting for number in numbers)
+
     def plan(self, rows: list[Pending]) -> Batch:
         """What is to be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
         batch = Batch()
@@ -85,16 +96,18 @@ class Planner:
             self.after = row.id
             if row.id in self._under_way:
                 continue
-            self._judge(row, batch)
+            if not self._judge(row, batch):
+                self._waiting.add(row.id)
         for row in batch.rows:
             self._under_way.add(row.id)
             if row.order is not None:
                 self._busy[row.order] = self._busy.get(row.order, 0) + 1
         return batch
 
-    def _judge(self, row: Pending, batch: Batch) -> None:
+    def _judge(self, row: Pending, batch: Batch) -> bool:
+        """Whether it is to be sent now."""
         order = row.order
-        if order is not None and (order in self._held or order in self._busy):
+        if order is not None and (order in self._held or order in self._busy or len(self._waiting) >= MOST_WAITING):
             self._held.add(order)
             self.passed_over = True
         elif order is not None and row.id > self._stopped.get(order, row.id):
@@ -110,6 +123,8 @@ class Planner:
         else:
             batch.rows.append(row)
             batch.size += row.size
+            return True
+        return False
 
     def _overdue(self, row: Pending) -> str:
         if row.time_left is not None and row.time_left <= 0:
@@ -122,6 +137,7 @@ class Planner:
         """Rows are not under way any more; the groups of those that were not sent wait for the next pass."""
         for row in not_sent:
             self.passed_over = True
+            self._waiting.add(row.id)
             if row.order is not None:
                 self._held.add(row.order)
         for row in rows:

@@ -211,8 +211,8 @@ class Relay:
             if time.monotonic() >= self._pass_due:
                 self._begin_pass()
             found = self._run(lambda local: self._rows.read(local, self._planner.after, limit, _SMALL))
-            if time.monotonic() >= self._groups_due and any(row.order for row in found):
-                self._find_stopped_groups()
+            if any(row.order for row in found) and not self._may_plan_groups():
+                continue
             batch = self._planner.plan(found)
             self._overdue += batch.overdue
             at_the_end = len(found) < limit and (not found or self._planner.after >= found[-1].id)
@@ -223,6 +223,19 @@ class Relay:
             if at_the_end or batch.overdue:
                 return []
         return []
+
+    def _may_plan_groups(self) -> bool:
+        """Whether rows with message groups that were just read can be sent; False: read again, knowing more."""
+        if time.monotonic() >= self._groups_due:
+            # To be known before the rows are read: a message that is retried in between is not among them.
+            self._find_stopped_groups()
+            return False
+        last = self._planner.after
+        # After the reading: what came before one of those rows is visible by now, at any isolation level.
+        if last and not self._planner.is_known(self._run(lambda local: self._rows.numbers(local, last))):
+            self._begin_pass()
+            return False
+        return True
 
     def _begin_pass(self) -> None:
         if self._pass_began:
