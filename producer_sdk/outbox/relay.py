@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from client_core.local_database import LocalTransaction
+    from client_core.message import Message
     from producer_sdk.outbox.deciding import Decider
     from producer_sdk.outbox.pending import Pending
     from producer_sdk.outbox.schema import OutboxSchema
@@ -289,17 +290,18 @@ class Relay:
         if time.monotonic() > renewed_at + self._settings.lease / 2:
             # This process stood still since: the turn may be another's.
             return [NotTried("the relay stood still")] * len(rows)
-        messages = [row.message() for row in rows]
-        for row in rows:
-            row.body = b""
+        outcomes, messages = _messages_of(rows)
+        if not messages:
+            return outcomes
         try:
-            outcomes = self._target.send(messages)
+            found = self._target.send(messages)
+            if len(found) != len(messages):
+                msg = f"the target gave {len(found)} outcomes for {len(messages)} messages"
+                raise RuntimeError(msg)
         except Exception as error:
-            outcomes = [error] * len(rows)
-        if len(outcomes) != len(rows):
-            wrong = RuntimeError(f"the target gave {len(outcomes)} outcomes for {len(rows)} messages")
-            outcomes = [wrong] * len(rows)
-        return outcomes
+            found = [error] * len(messages)
+        left = iter(found)
+        return [next(left) if outcome is None else outcome for outcome in outcomes]
 
     def _collect(self) -> None:
         for call in [each for each in self._under_way if each.done()]:
@@ -423,6 +425,25 @@ class Relay:
             self._said = {each: at for each, at in self._said.items() if now - at < 60.0}
             self._said[key] = now
             _log.warning("%s", text)
+
+
+def _messages_of(rows: list[Pending]) -> tuple[list[Exception | None], list[Message]]:
+    """The messages of rows, and why there is none for some of them: somebody changed the row by hand."""
+    outcomes: list[Exception | None] = []
+    messages: list[Message] = []
+    stopped: set[tuple[str, str] | None] = set()
+    for row in rows:
+        try:
+            if row.order is not None and row.order in stopped:
+                outcomes.append(NotTried("one before it in its message group cannot be read"))
+                continue
+            messages.append(row.message())
+            outcomes.append(None)
+        except Exception as error:
+            stopped.add(row.order)
+            outcomes.append(RequestRefused(f"the row cannot be read: {error!r}"))
+        row.body = b""
+    return outcomes, messages
 
 
 def _cause(error: Exception) -> str:
