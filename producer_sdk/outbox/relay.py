@@ -49,7 +49,7 @@ _REST = 20.0
 _SHORTEST_REST, _LONGEST_REST = 0.02, 5.0
 _CLEAN_EVERY = 5.0
 _CLEAN_AT_ONCE = 1000
-_END = 10.0
+_END = 3.0
 """Seconds that a stop waits for calls of the target."""
 
 
