@@ -104,6 +104,13 @@ class SqlalchemyTransaction(LocalTransaction):
         result = self._run(sql, values)
         return [tuple(row) for row in result] if result.returns_rows else []
 
+    def binary(self, name: str, value: bytes) -> tuple[str, Any]:
+        """As they are, or in hexadecimal: aiomysql cannot write bytes with PyMySQL 1.2."""
+        connection = self._session.connection() if self._session is not None else self._on()
+        if connection.dialect.driver == "aiomysql":
+            return f"UNHEX(:{name})", value.hex()
+        return super().binary(name, value)
+
     def in_transaction(self) -> bool | None:
         """By the state that the driver keeps."""
         connection = self._session.connection() if self._session is not None else self._on()

@@ -72,6 +72,10 @@ class LocalTransaction(ABC):
     def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Runs a query."""
 
+    def binary(self, name: str, value: bytes) -> tuple[str, Any]:
+        """How bytes are bound under a name: the expression, and the value."""
+        return f":{name}", value
+
     @abstractmethod
     def in_transaction(self) -> bool | None:
         """Whether the driver has a transaction open, asked after a statement; None: it cannot tell."""

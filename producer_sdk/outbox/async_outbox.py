@@ -89,6 +89,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             self.turn.create(local)
 
         await self.on_database(create)
+        self.forget()
+        self._identity = None
         await self.identity()
 
     async def put(

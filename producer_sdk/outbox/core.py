@@ -76,6 +76,10 @@ class OutboxCore(OutboxSchema):
             self.rows.verify(local, identity)
             self._verified.add(local)
 
+    def forget(self) -> None:
+        """The tables may be others than before."""
+        self._verified = VerifiedDatabases()
+
     def times(self, decide_after: Span | None, deadline: Span | None) -> tuple[float | None, float | None]:
         """Both in seconds, with the outbox's own deadline where there is no other."""
         return (

@@ -110,6 +110,8 @@ class Outbox(OutboxCore, MessageStore):
         with self._database.transaction() as local:
             self.messages.create(local)
             self.turn.create(local)
+        self.forget()
+        self._identity = None
         self.identity()
 
     def put(

@@ -205,9 +205,12 @@ class PendingRows:
         what = f"state = '{state.value}', retries = 0, due_at = {now}, cause = :cause"
         if state is OutboxState.MESSAGE_ERROR:
             what = f"state = '{_ERROR}', failed_in = '{OutboxState.UNKNOWN.value}', cause = :cause"
-        for name in content or ():
-            what += f", {name} = :{name}"
         values = {"cause": cause and brief(cause), **(content or {})}
+        for name in content or ():
+            expression = f":{name}"
+            if name == "body":
+                expression, values[name] = local.binary(name, values[name])
+            what += f", {name} = {expression}"
         return self._change(local, [row_id], what, f"state = '{OutboxState.UNKNOWN.value}'", **values) == 1
 
     def undecided_yet(self, local: LocalTransaction, row_id: int, cause: str) -> None:

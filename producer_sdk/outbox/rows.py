@@ -43,13 +43,15 @@ class OutboxRows:
             ConfigurationError: The transaction has committed it already.
         """
         now = local.dialect.now
+        columns = content.columns()
+        body, columns["body"] = local.binary("body", content.body)
         local.execute(
             f"INSERT INTO {self._table} (message_id, topic, message_group, state, retries, due_at, deadline, created_at,"  # noqa: S608
             " changed_at, headers, size, body) VALUES (:message_id, :topic, :message_group, :state, 0,"
             f" {now} + {micros(due_in)}, {'NULL' if deadline is None else f'{now} + {micros(deadline)}'}, {now}, {now},"
-            " :headers, :size, :body)",
+            f" :headers, :size, {body})",
             state=state.value,
-            **content.columns(),
+            **columns,
         )
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened.
