@@ -78,8 +78,8 @@ class AsyncTransactionProducer(AsyncProducer):
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer checks of each other's transactions.
-            listener: Runs local transactions and answers checks. A synchronous one is called in threads. Or an AsyncOutbox:
-                then blocks write their messages into the local transaction, and there is nothing to check.
+            listener: Runs local transactions and answers checks. A synchronous one is called in threads. Or an
+                AsyncOutbox: then blocks write their messages into the local transaction, and there is nothing to check.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -143,8 +143,9 @@ class AsyncTransactionProducer(AsyncProducer):
         """Begins a transaction: ``async with producer.transaction(session) as tx: await tx.send(...)``.
 
         Args:
-            database: With an AsyncTransactionFence or an AsyncOutbox: the AsyncSession, AsyncConnection or AsyncEngine of SQLAlchemy
-                whose transaction shares the messages' fate. The block begins or joins it, and its end commits both.
+            database: With an AsyncTransactionFence or an AsyncOutbox: the AsyncSession, AsyncConnection or AsyncEngine
+                of SQLAlchemy whose transaction shares the messages' fate. The block begins or joins it, and its end
+                commits both.
                 Without either: None.
 
         Raises:

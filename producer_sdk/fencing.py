@@ -146,11 +146,14 @@ def refuse_half_a_fence(listener: object, database: object) -> None:
     """
     fenced = isinstance(listener, FencingListener | AsyncFencingListener | MessageStore | AsyncMessageStore)
     if not fenced and database is not None:
-        msg = "transaction(session) needs a fence or an outbox: give the producer TransactionFence(engine) or Outbox(engine)"
+        msg = (
+            "transaction(session) needs a fence or an outbox: give the producer TransactionFence(engine) or "
+            "Outbox(engine)"
+        )
         raise ConfigurationError(msg, field="database")
     if fenced and database is None:
         msg = (
-            "with a fence or an outbox, a block joins a local transaction: transaction(session), with the session or connection "
-            "that the change is made in"
+            "with a fence or an outbox, a block joins a local transaction: transaction(session), with the session or "
+            "connection that the change is made in"
         )
         raise ConfigurationError(msg, field="database")

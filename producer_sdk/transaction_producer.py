@@ -63,8 +63,8 @@ class TransactionProducer(Producer):
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer checks of each other's transactions.
-            listener: Runs local transactions and answers checks. Or an Outbox: then blocks write their messages into the
-                local transaction, and there is nothing to check.
+            listener: Runs local transactions and answers checks. Or an Outbox: then blocks write their messages into
+                the local transaction, and there is nothing to check.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -77,8 +77,8 @@ class TransactionProducer(Producer):
         """
         if isinstance(listener, AsyncTransactionListener | AsyncMessageStore):
             msg = (
-                f"an {type(listener).__name__} needs an AsyncTransactionProducer; pass a TransactionListener or an Outbox "
-                "here"
+                f"an {type(listener).__name__} needs an AsyncTransactionProducer; pass a TransactionListener or an "
+                "Outbox here"
             )
             raise ConfigurationError(msg, field="listener")
         self._outbox = listener if isinstance(listener, MessageStore) else None
@@ -126,13 +126,15 @@ class TransactionProducer(Producer):
         """Begins a transaction: ``with producer.transaction(session) as tx: tx.send(...)``.
 
         Args:
-            database: With a TransactionFence or an Outbox: the local transaction that shares the messages' fate, as a Session,
-                Connection or Engine of SQLAlchemy, a connection of Django's (``django.db.connection``), or a connection
-                of PyMySQL, mysqlclient, psycopg or sqlite3. The block begins or joins it, and its end commits both.
+            database: With a TransactionFence or an Outbox: the local transaction that shares the messages' fate, as a
+                Session, Connection or Engine of SQLAlchemy, a connection of Django's (``django.db.connection``), or a
+                connection of PyMySQL, mysqlclient, psycopg or sqlite3. The block begins or joins it, and its end
+                commits both.
                 Without either: None.
 
         Raises:
-            ConfigurationError: There is a fence or an outbox and no database, the other way round, or it is no database.
+            ConfigurationError: There is a fence or an outbox and no database, the other way round, or it is no
+                database.
         """
         self._runner.refuse_if_closed()
         refuse_half_a_fence(self._outbox or self._listener, database)

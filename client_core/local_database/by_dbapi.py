@@ -26,8 +26,8 @@ DRIVERS = {
 """The database of each driver, by the package of its connections."""
 
 AUTOCOMMITS = (
-    "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin it, "
-    "or switch autocommit off"
+    "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
+    "it, or switch autocommit off"
 )
 
 _PLACE = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")

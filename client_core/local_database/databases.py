@@ -39,7 +39,7 @@ class LocalDatabase:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[LocalDatabase]:
-        """The same database with one connection, which stays open between transactions until one fails; for one thread."""
+        """The same database for one thread: with one connection, which stays open until a transaction fails."""
         opened = contextlib.ExitStack()
         current: list[LocalTransaction] = []
 

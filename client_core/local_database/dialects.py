@@ -46,8 +46,7 @@ class Dialect(ABC):
     """What has a SELECT pass over rows that another transaction holds; none: there are no such rows."""
 
     by_key = ""
-    """Behind a table's name: has the server use the primary key, also where it takes a scan of a small table for better.
-    """
+    """Behind a table's name: has the server use the primary key, also of a small table that it would rather scan."""
 
     def create_index(self, table: str, name: str, columns: tuple[str, ...], *, unique: bool = False) -> str:
         """The statement for an index where it does not exist."""

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -186,7 +186,7 @@ def _tls(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsConf
             content.append(None if path is None else path.read_bytes())
         except OSError as error:
             raise ConfigurationError(f"cannot be read: {error}", field=field) from error
-    return TlsConfig(*content)
+    return TlsConfig(content[0], content[1], content[2])
 
 
 def _function(name: str | None) -> Callable[[Any], Any] | None:

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from client_core.times import Span
     from producer_sdk.async_transaction import AsyncTransaction
-    from producer_sdk.outbox.relay import RunsWork
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.states import FailedMessage, OutboxState, OutboxStatus
     from producer_sdk.outbox.target import RelayTarget
+    from producer_sdk.outbox.working import RunsWork
+
 
 __all__ = ["AsyncOutbox"]
 
@@ -42,7 +43,9 @@ ResultT = TypeVar("ResultT")
 
 
 class AsyncOutbox(OutboxCore, AsyncMessageStore):
-    """Messages as rows of your database; as Outbox, for AsyncSession, AsyncConnection and AsyncEngine of SQLAlchemy::
+    """Messages as rows of your database, as with Outbox.
+
+    For AsyncSession, AsyncConnection and AsyncEngine of SQLAlchemy::
 
         outbox = AsyncOutbox(engine)
         await outbox.create_tables()
@@ -66,7 +69,9 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         settings: RelaySettings | None = None,
         max_body: int = MAX_BODY,
     ) -> None:
-        """Takes the database; nothing is opened yet. See Outbox for the arguments; ``decide`` may be a coroutine function.
+        """Takes the database; nothing is opened yet.
+
+        See Outbox for the arguments; ``decide`` may be a coroutine function.
 
         Raises:
             ConfigurationError: The database, the name or a setting cannot be used.

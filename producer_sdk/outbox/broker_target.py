@@ -40,7 +40,7 @@ _FINAL = frozenset(
 class BrokerTarget:
     """Sends to brokers, each message under its id: one that comes again is stored once.
 
-    Messages of one message group share a request only where the former ones cannot be refused by themselves, as a broker
+    Messages of one message group share a request only where the former ones cannot be refused by themselves: a broker
     stores the others of a request all the same.
     """
 
@@ -130,7 +130,7 @@ class BrokerTarget:
         return part, later
 
     def _is_plain(self, message: Message) -> bool:
-        """Whether brokers that run will not refuse it by itself: they took a larger one, and nothing depends on time."""
+        """Whether brokers will not refuse it by itself: they took a larger one, and nothing in it depends on time."""
         return (
             len(message.body) <= self._accepted.get(message.topic, -1)
             and message.deliver_at is None

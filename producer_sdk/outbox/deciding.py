@@ -1,8 +1,8 @@
 """Decides about messages in UNKNOWN, by the user's callback.
 
-Any relay with a callback does, whoever has the turn. Each decision is counted before the callback is called, so its number
-is bounded also where the process dies over it. What it says takes effect only while the row is still UNKNOWN: against a
-confirmation that comes at the same time, one of the two wins, and the other one learns that it came too late.
+Any relay with a callback does, whoever has the turn. Each decision is counted before the callback is called, so its
+number is bounded also where the process dies over it. What it says takes effect only while the row is still UNKNOWN:
+against a confirmation that comes at the same time, one of the two wins, and the other one learns that it came too late.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from producer_sdk.outbox.states import OutboxState
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
     from producer_sdk.outbox.pending import Pending
-    from producer_sdk.outbox.relay import OpensDatabase, RunsWork
     from producer_sdk.outbox.schema import OutboxSchema
     from producer_sdk.outbox.settings import RelaySettings
+    from producer_sdk.outbox.working import OpensDatabase, RunsWork
+
 
 __all__ = ["Decide", "Decider"]
 

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from client_core.times import Span
     from producer_sdk.outbox.deciding import Decide
-    from producer_sdk.outbox.relay import RunsWork
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.states import FailedMessage, OutboxState, OutboxStatus
     from producer_sdk.outbox.target import RelayTarget
+    from producer_sdk.outbox.working import RunsWork
+
 
 __all__ = ["Outbox"]
 
@@ -120,11 +121,11 @@ class Outbox(OutboxCore, MessageStore):
         """Writes a message in the session's open transaction: it is sent if that commits, and only then.
 
         Args:
-            session: A SQLAlchemy Session or Connection, a connection of Django's inside of ``atomic()``, or a connection of
-                PyMySQL, mysqlclient, psycopg or sqlite3.
+            session: A SQLAlchemy Session or Connection, a connection of Django's inside of ``atomic()``, or a
+                connection of PyMySQL, mysqlclient, psycopg or sqlite3.
             message: The message. Its ``delay`` counts from now.
-            decide_after: Not to be sent yet: it is UNKNOWN until ``decide`` is called so much later and says what to send.
-                None: it is sent as soon as the transaction commits.
+            decide_after: Not to be sent yet: it is UNKNOWN until ``decide`` is called so much later and says what to
+                send. None: it is sent as soon as the transaction commits.
             deadline: How long it may wait to be sent before it is MESSAGE_ERROR; None: as the outbox says.
 
         Returns:

@@ -1,8 +1,8 @@
 """What the relay reads and writes: rows of one state in the order of their numbers, and changes by primary key.
 
-Reads use the index of pending rows and no lock, so what they cost follows what is pending, not what is kept; changes name
-their rows by primary key, in small transactions. A row is found by its state, never by a number after the last one: numbers
-become visible out of order.
+Reads use the index of pending rows and no lock, so what they cost follows what is pending, not what is kept; changes
+name their rows by primary key, in small transactions. A row is found by its state, not by a number after the last one:
+numbers become visible out of order.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class PendingRows:
         rows = local.fetch(
             f"SELECT {_COLUMNS}, due_at - {now}, deadline - {now}, NULL, NULL, due_at"  # noqa: S608
             f" FROM {self._table}{local.dialect.by_index(self._index)}"
-            f" WHERE state = '{OutboxState.UNKNOWN.value}' AND id > {after} AND due_at <= {now} ORDER BY id LIMIT {limit}"
+            f" WHERE state = '{OutboxState.UNKNOWN.value}' AND id > {after} AND due_at <= {now}"
+            f" ORDER BY id LIMIT {limit}"
         )
         return [(_pending(row[:-1]), int(row[-1])) for row in rows]
 

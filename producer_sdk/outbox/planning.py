@@ -20,8 +20,8 @@ MOST_WAITING = 100_000
 """Rows that a pass remembers as waiting; behind so many, only messages without a message group are sent."""
 DEADLINE = "the deadline has passed"
 FORGOTTEN = (
-    "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its message_id, "
-    "then skip it, or retry it as possibly_twice"
+    "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its "
+    "message_id, then skip it, or retry it as possibly_twice"
 )
 
 
@@ -46,8 +46,8 @@ class Planner:
     A pass begins at the first row. What it finds waiting, waits until the next pass begins, so that no later row of the
     same message group overtakes it. Rows under way keep their message group to themselves.
 
-    A row may become visible behind the pass: its number was given before those of others that were committed earlier. So
-    before rows with a message group are sent, ``is_known`` compares what lies behind with what was seen.
+    A row may become visible behind the pass: its number was given before those of others that were committed earlier.
+    So before rows with a message group are sent, ``is_known`` compares what lies behind with what was seen.
     """
 
     def __init__(self, settings: RelaySettings) -> None:

@@ -1,8 +1,8 @@
 """The relay: sends the rows of an outbox, in order per message group, each into the log exactly once.
 
 Of all relays of an outbox one has the turn. It reads pending rows, sends them in batches under their message ids, and
-deletes them (or keeps them as GLOBAL_COMMIT). Where it dies in between, the next one sends the same rows under the same ids
-again, and brokers store them once.
+deletes them (or keeps them as GLOBAL_COMMIT). Where it dies in between, the next one sends the same rows under the same
+ids again, and brokers store them once.
 
 One thread works on the database; the calls of the target run in a few others.
 """
@@ -15,7 +15,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from producer_sdk.outbox.pending import PendingRows
@@ -25,8 +25,7 @@ from producer_sdk.outbox.target import NotTried
 from producer_sdk.outbox.turn import Turn, TurnLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from client_core.local_database import LocalTransaction
     from client_core.message import Message
@@ -35,12 +34,11 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.schema import OutboxSchema
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.target import RelayTarget
+    from producer_sdk.outbox.working import OpensDatabase, RunsWork
 
-__all__ = ["OpensDatabase", "Relay", "RunsWork"]
+__all__ = ["Relay"]
 
 _log = logging.getLogger("halfmq.relay")
-
-ResultT = TypeVar("ResultT")
 
 _SMALL = 8 << 10
 """Bytes of bodies that are read with their rows: 500 of them are about a batch."""
@@ -51,18 +49,6 @@ _CLEAN_EVERY = 5.0
 _CLEAN_AT_ONCE = 1000
 _END = 3.0
 """Seconds that a stop waits for calls of the target."""
-
-
-class RunsWork(Protocol):
-    """Runs functions in transactions of their own on the user's database."""
-
-    def __call__(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-        """The function's result; `wait` limits how long it waits for locks."""
-        ...
-
-
-OpensDatabase: TypeAlias = "Callable[[], AbstractContextManager[RunsWork]]"
-"""Opens the database for one thread."""
 
 
 @dataclass(slots=True)

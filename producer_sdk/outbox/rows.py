@@ -46,8 +46,8 @@ class OutboxRows:
         columns = content.columns()
         body, columns["body"] = local.binary("body", content.body)
         local.execute(
-            f"INSERT INTO {self._table} (message_id, topic, message_group, state, retries, due_at, deadline, created_at,"  # noqa: S608
-            " changed_at, headers, size, body) VALUES (:message_id, :topic, :message_group, :state, 0,"
+            f"INSERT INTO {self._table} (message_id, topic, message_group, state, retries, due_at, deadline,"  # noqa: S608
+            " created_at, changed_at, headers, size, body) VALUES (:message_id, :topic, :message_group, :state, 0,"
             f" {now} + {micros(due_in)}, {'NULL' if deadline is None else f'{now} + {micros(deadline)}'}, {now}, {now},"
             f" :headers, :size, {body})",
             state=state.value,
@@ -135,8 +135,8 @@ class OutboxRows:
         """
         if self._identity(local) != identity:
             msg = (
-                f"the transaction's table {self._table} is not the one of the Outbox: give both the same database (if it "
-                "is the same: call create_tables() before the transaction begins)"
+                f"the transaction's table {self._table} is not the one of the Outbox: give both the same database (if "
+                "it is the same: call create_tables() before the transaction begins)"
             )
             raise ConfigurationError(msg, field="database")
 

@@ -1,10 +1,11 @@
 """Whose turn it is: of all relays of an outbox, one sends.
 
-The turn is a row with the owner, a token that each new owner counts up, and a time until which it holds. Each change that
-a relay makes to messages is in one transaction with the renewal of its turn: one that lost it changes nothing any more.
+The turn is a row with the owner, a token that each new owner counts up, and a time until which it holds. Each change
+that a relay makes to messages is in one transaction with the renewal of its turn: one that lost it changes nothing any
+more.
 
-The row also says which messages the owner may be sending. A relay that takes over notes on these rows that they may have
-been stored, and when: see ``RelaySettings.ids_remembered``.
+The row also says which messages the owner may be sending. A relay that takes over notes on these rows that they may
+have been stored, and when: see ``RelaySettings.ids_remembered``.
 """
 
 from __future__ import annotations

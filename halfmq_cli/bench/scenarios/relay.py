@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,8 +43,8 @@ def relay(
 ) -> None:
     """Measure a relay that empties an outbox, next to the same reads, deletes and sends by themselves.
 
-    Broker and relay are separate processes. The floor: plain driver code reads the same rows in batches and deletes them;
-    and the same messages are sent without a database, in requests of the same size. Both one after the other.
+    Broker and relay are separate processes. The floor: plain driver code reads the same rows in batches and deletes
+    them; and the same messages are sent without a database, in requests of the same size. Both one after the other.
     """
     try:
         with ExitStack() as stack:
@@ -186,9 +188,6 @@ class _Run:
 
 def cpu_seconds_of(pid: int) -> float:
     """Processor time of a process (proc(5))."""
-    import os  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
-
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     user, system = stat.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -151,9 +151,7 @@ async def test_the_transaction_was_ended_inside(
     await agree(shop, box, broker, topic, ["lamp"])
 
 
-async def test_puts_and_variants(
-    shop: Shop, engine: AsyncEngine, broker: EmbeddedBroker, topic: str
-) -> None:
+async def test_puts_and_variants(shop: Shop, engine: AsyncEngine, broker: EmbeddedBroker, topic: str) -> None:
     async def decide(message: Message) -> LocalTransactionState:
         await asyncio.sleep(0)
         return LocalTransactionState.COMMIT if message.text == "wait" else LocalTransactionState.ROLLBACK

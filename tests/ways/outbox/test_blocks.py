@@ -129,7 +129,7 @@ def test_a_statement_that_commits_by_itself(
 def test_a_transaction_that_the_server_undid(
     shop: Shop, producer: TransactionProducer, outbox: Outbox, broker: EmbeddedBroker, topic: str
 ) -> None:
-    """After a deadlock whose error is caught, what follows is another transaction: it does not commit half of a block."""
+    """As after a deadlock whose error is caught: what follows is another transaction, and would be half of a block."""
     with pytest.raises(Exception, match=r"(?i)inside|transaction"), Session(shop.engine) as session:  # noqa: SIM117
         with producer.transaction(session) as tx:
             session.execute(ORDER, {"content": "lamp"})

@@ -101,7 +101,14 @@ def test_blocks_and_puts_go_with_their_transaction(
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_inside_of_an_atomic_block_its_end_decides(
-    shop: Shop, alias: str, box: Outbox, producer: TransactionProducer, broker: EmbeddedBroker, topic: str, *, commits: bool
+    shop: Shop,
+    alias: str,
+    box: Outbox,
+    producer: TransactionProducer,
+    broker: EmbeddedBroker,
+    topic: str,
+    *,
+    commits: bool,
 ) -> None:
     """As with ATOMIC_REQUESTS: the response decides."""
     from django.db import connections, transaction

@@ -46,7 +46,8 @@ class Relays:
     """Processes of `halfmq relay`."""
 
     def __init__(self, shop: Shop, endpoint: str) -> None:
-        self._arguments = ["relay", f"--database={shop.url}", f"--endpoint={endpoint}", f"--lease={LEASE}", "--batch=50"]
+        self._arguments = ["relay", f"--database={shop.url}", f"--endpoint={endpoint}"]
+        self._arguments += [f"--lease={LEASE}", "--batch=50"]
         self.running = [self._start() for _ in range(RELAYS)]
         for each in self.running:
             self._await(each)
@@ -163,7 +164,11 @@ def test_each_message_is_in_the_log_once(shop: Shop, tmp_path: Path) -> None:
     outbox.create_tables()
     with ExitStack() as stack:
         brokers = [BrokerProcess(f"sqlite:///{tmp_path / 'broker.db'}", listen=listen)]
-        stack.callback(lambda: brokers[-1].close())
+
+        def close_broker() -> None:
+            brokers[-1].close()
+
+        stack.callback(close_broker)
         with Admin(listen) as admin:
             admin.create_topic(TOPIC)
         relays = Relays(shop, listen)

@@ -118,7 +118,12 @@ def test_what_no_broker_takes_is_refused_at_the_door(message: Message, field: st
 
 @pytest.mark.parametrize(
     "message",
-    [7, Message("orders", 7), Message("orders", "x", deliver_at=datetime(2030, 1, 1)), Message("orders", "x", delay=-1)],  # type: ignore[arg-type]  # noqa: DTZ001
+    [
+        7,
+        Message("orders", 7),  # type: ignore[arg-type]
+        Message("orders", "x", deliver_at=datetime(2030, 1, 1)),  # noqa: DTZ001
+        Message("orders", "x", delay=-1),
+    ],
 )
 def test_wrong_types_are_refused(message: Any, tmp_path: Path) -> None:
     with make_shop("sqlite", tmp_path) as shop, Session(shop.engine) as session:

@@ -186,19 +186,18 @@ def test_sent_messages_may_be_kept_for_a_while(shop: Shop) -> None:
 
 def test_one_relay_sends_and_the_next_takes_over(shop: Shop, outbox: Outbox) -> None:
     first, second = FakeTarget(), FakeTarget()
-    with relaying(outbox, second) as standing_by:
-        with relaying(outbox, first) as sending:
-            until(lambda: sending.has_turn or standing_by.has_turn)
-            put(shop, outbox, "a")
-            until(lambda: not outbox.status().counts)
-            assert sorted(first.texts + second.texts) == ["a"]
-            if standing_by.has_turn:
-                first, second = second, first
-                standing_by.stop()
-            else:
-                sending.stop()
-            put(shop, outbox, "b")
-            until(lambda: second.texts == ["b"])
+    with relaying(outbox, second) as standing_by, relaying(outbox, first) as sending:
+        until(lambda: sending.has_turn or standing_by.has_turn)
+        put(shop, outbox, "a")
+        until(lambda: not outbox.status().counts)
+        assert sorted(first.texts + second.texts) == ["a"]
+        if standing_by.has_turn:
+            first, second = second, first
+            standing_by.stop()
+        else:
+            sending.stop()
+        put(shop, outbox, "b")
+        until(lambda: second.texts == ["b"])
 
 
 def test_one_that_lost_its_turn_changes_nothing(shop: Shop, outbox: Outbox) -> None:
@@ -208,7 +207,8 @@ def test_one_that_lost_its_turn_changes_nothing(shop: Shop, outbox: Outbox) -> N
     with relaying(outbox, target) as relay:
         put(shop, outbox, "a")
         assert target.entered.wait(30)
-        change(shop, "UPDATE halfmq_outbox_relay SET owner = 'another', token = token + 1, until_at = until_at + 60000000")
+        taken = "owner = 'another', token = token + 1, until_at = until_at + 60000000"
+        change(shop, f"UPDATE halfmq_outbox_relay SET {taken}")
         target.held.set()
         until(lambda: not relay.has_turn)
     assert outbox.status().counts == {COMMIT: 1}
