@@ -79,12 +79,19 @@ class PendingRows:
 
     def read(self, local: LocalTransaction, after: int, limit: int, small: int) -> list[Pending]:
         """Messages to be sent, in the order of their numbers; with their bodies where those are small and due."""
+        where = f"{local.dialect.by_index(self._index)} WHERE state = '{_LOCAL_COMMIT}' AND id > {after}"
+        return self._read(local, f"{where} ORDER BY id LIMIT {limit}", small)
+
+    def read_ready(self, local: LocalTransaction, ids: Sequence[int], small: int) -> list[Pending]:
+        """The same by their numbers."""
+        where = f"{local.dialect.by_key} WHERE id IN ({_list(ids)}) AND state = '{_LOCAL_COMMIT}'"
+        return self._read(local, where, small)
+
+    def _read(self, local: LocalTransaction, where: str, small: int) -> list[Pending]:
         now = local.dialect.now
         rows = local.fetch(
             f"SELECT {_COLUMNS}, due_at - {now}, deadline - {now}, {now} - tried_at,"  # noqa: S608
-            f" CASE WHEN size <= {small} AND due_at <= {now} THEN body END"
-            f" FROM {self._table}{local.dialect.by_index(self._index)}"
-            f" WHERE state = '{_LOCAL_COMMIT}' AND id > {after} ORDER BY id LIMIT {limit}"
+            f" CASE WHEN size <= {small} AND due_at <= {now} THEN body END FROM {self._table}{where}"
         )
         return [_pending(row) for row in rows]
 

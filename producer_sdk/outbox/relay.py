@@ -47,6 +47,8 @@ _REST = 20.0
 _SHORTEST_REST, _LONGEST_REST = 0.02, 5.0
 _CLEAN_EVERY = 5.0
 _CLEAN_AT_ONCE = 1000
+_LAST = 2.0
+"""Seconds that a stop waits for what was written before it."""
 _END = 3.0
 """Seconds that a stop waits for calls of the target."""
 
@@ -90,6 +92,9 @@ class Relay:
         self._planner = Planner(settings)
         self._signal = threading.Event()
         self._stopping = threading.Event()
+        self._idle = threading.Event()
+        self._wakes = 0
+        self._ready_next = False
         self._thread: threading.Thread | None = None
         self._calls: ThreadPoolExecutor | None = None
         self._under_way: dict[Future[Sequence[Exception | None]], list[Pending]] = {}
@@ -114,10 +119,15 @@ class Relay:
 
     def wake(self) -> None:
         """There are new rows: it looks at once."""
+        self._wakes += 1
+        self._idle.clear()
         self._signal.set()
 
     def stop(self, timeout: float = _END + 5.0) -> None:
-        """Ends it: what is being sent is awaited, then the turn is given back."""
+        """Ends it: what this process wrote last is sent, if that can be soon, then the turn is given back."""
+        if self._thread is not None:
+            self.wake()
+            self._idle.wait(_LAST)
         self._stopping.set()
         self._signal.set()
         if self._thread is not None:
@@ -159,9 +169,11 @@ class Relay:
 
     def _step(self) -> float:
         """Does what can be done now; seconds to wait for something to happen."""
+        wakes = self._wakes
         if not self.has_turn:
             wait = self._take_turn()
             if not self.has_turn:
+                self._idle.set()
                 return wait
         self._collect()
         # What was planned already, if an error came in between.
@@ -174,6 +186,9 @@ class Relay:
             return 0.0
         if now >= self._clean_due:
             self._clean()
+        if wakes == self._wakes and not self._under_way:
+            # Or nothing can be sent just now.
+            self._idle.set()
         return self._wait()
 
     # What is read
@@ -193,6 +208,26 @@ class Relay:
     def _next_rows(self) -> list[Pending]:
         if len(self._under_way) >= self._settings.in_flight or time.monotonic() < self._pause_until:
             return []
+        # In turns: neither waits for the other's end.
+        self._ready_next = not self._ready_next
+        if self._ready_next and (rows := self._ready_rows()):
+            return rows
+        return self._read_on() or ([] if self._ready_next else self._ready_rows())
+
+    def _ready_rows(self) -> list[Pending]:
+        """Rows whose message groups were busy."""
+        numbers = self._planner.ready()
+        if not numbers:
+            return []
+        found = self._run(lambda local: self._rows.read_ready(local, numbers, _SMALL))
+        if not self._is_known(numbers[-1]):
+            return []
+        batch = self._planner.plan_ready(numbers, found)
+        self._overdue += batch.overdue
+        return batch.rows
+
+    def _read_on(self) -> list[Pending]:
+        """The next rows of the pass."""
         limit = self._settings.batch
         while not self._stopping.is_set():
             if time.monotonic() >= self._pass_due:
@@ -217,8 +252,13 @@ class Relay:
             # To be known before the rows are read: a message that is retried in between is not among them.
             self._find_stopped_groups()
             return False
-        last = self._planner.after
-        # After the reading: what came before one of those rows is visible by now, at any isolation level.
+        return self._is_known(self._planner.after)
+
+    def _is_known(self, last: int) -> bool:
+        """Whether the pass has seen all rows up to this one; called after rows that may come behind them were read.
+
+        What was committed before one of those is visible by now, at any isolation level.
+        """
         if last and not self._planner.is_known(self._run(lambda local: self._rows.numbers(local, last))):
             self._begin_pass()
             return False
