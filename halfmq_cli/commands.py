@@ -62,7 +62,10 @@ def _group(
     callback: Callable[..., None] = lambda: None,
     **settings: Any,
 ) -> typer.Typer:
-    found = {name: (f"{package}.{module}", function) for name, (module, function) in functions.items()}
+    found = {
+        name: (module if module.startswith("halfmq_") else f"{package}.{module}", function)
+        for name, (module, function) in functions.items()
+    }
 
     class Group(TyperGroup):
         def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
@@ -98,6 +101,7 @@ app = _group(
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
         "demo": ("demo.command", "demo"),
+        "relay": ("halfmq_connect.cli.relay", "relay"),
     },
     _options,
     name="halfmq",
@@ -116,6 +120,7 @@ bench = _group(
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
         "history": ("history", "history"),
+        "relay": ("relay", "relay"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )

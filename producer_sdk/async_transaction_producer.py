@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from client_core.arguments import check_count, check_text
+from client_core.connection import Connection
 from client_core.encoding import to_wire
 from client_core.errors import ConfigurationError, ListenerRequired, RequestRefused, VerdictUnconfirmed
 from client_core.ids import new_id, plausible_id
@@ -25,7 +26,13 @@ from halfmq.v1 import transaction_pb2
 from producer_sdk.async_producer import AsyncProducer
 from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.checks import CheckStream
-from producer_sdk.fencing import AsyncFencingListener, FencingListener, refuse_half_a_fence
+from producer_sdk.fencing import (
+    AsyncFencingListener,
+    AsyncMessageStore,
+    FencingListener,
+    MessageStore,
+    refuse_half_a_fence,
+)
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
 from producer_sdk.own_check import OwnCheck
 from producer_sdk.transaction_calls import TransactionCalls
@@ -56,7 +63,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self,
         endpoint: Endpoint,
         group: str,
-        listener: AnyListener | None = None,
+        listener: AnyListener | AsyncMessageStore | None = None,
         *,
         client_id: str | None = None,
         retry: RetryConfig | None = None,
@@ -71,7 +78,8 @@ class AsyncTransactionProducer(AsyncProducer):
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer checks of each other's transactions.
-            listener: Runs local transactions and answers checks. A synchronous one is called in threads.
+            listener: Runs local transactions and answers checks. A synchronous one is called in threads. Or an
+                AsyncOutbox: then blocks write their messages into the local transaction, and there is nothing to check.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -86,6 +94,13 @@ class AsyncTransactionProducer(AsyncProducer):
             endpoint, client_id=client_id, retry=retry, tls=tls, batching=batching, close_grace=close_grace
         )
         check_text("group", group, "is a text: the name under which this producer's transactions are checked")
+        if isinstance(listener, MessageStore):
+            msg = "an Outbox blocks: give an AsyncTransactionProducer an AsyncOutbox(async_engine)"
+            raise ConfigurationError(msg, field="listener")
+        self._outbox = listener if isinstance(listener, AsyncMessageStore) else None
+        self._outbox_ready: asyncio.Task[None] | None = None
+        self._connection = Connection.of(endpoint, tls=tls) if self._outbox is not None else None
+        listener = None if isinstance(listener, AsyncMessageStore) else listener
         if listener is not None and not isinstance(listener, TransactionListener | AsyncTransactionListener):
             msg = f"listener is a TransactionListener or an AsyncTransactionListener, not {type(listener).__name__}"
             raise ConfigurationError(msg, field="listener")
@@ -128,16 +143,20 @@ class AsyncTransactionProducer(AsyncProducer):
         """Begins a transaction: ``async with producer.transaction(session) as tx: await tx.send(...)``.
 
         Args:
-            database: With an AsyncTransactionFence: the AsyncSession, AsyncConnection or AsyncEngine of SQLAlchemy
-                whose transaction shares the messages' fate. The block begins or joins it, and its end commits both.
-                Without a fence: None.
+            database: With an AsyncTransactionFence or an AsyncOutbox: the AsyncSession, AsyncConnection or AsyncEngine
+                of SQLAlchemy whose transaction shares the messages' fate. The block begins or joins it, and its end
+                commits both.
+                Without either: None.
 
         Raises:
-            ConfigurationError: There is a fence and no database, or the other way round.
+            ConfigurationError: There is a fence or an outbox and no database, or the other way round.
         """
         listener = self._listener.listener if self._listener is not None else None
-        refuse_half_a_fence(listener, database)
+        refuse_half_a_fence(self._outbox or listener, database)
         core = self.bare_transaction()
+        if self._outbox is not None:
+            self._begin_to_relay()
+            return self._outbox.open_block(core, database)
         return listener.block(core, database) if isinstance(listener, AsyncFencingListener) else core
 
     def bare_transaction(self) -> AsyncTransaction:
@@ -165,6 +184,9 @@ class AsyncTransactionProducer(AsyncProducer):
             TransactionRefused: The broker recorded another outcome than the commit that the listener asked for.
             VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
         """
+        if self._outbox is not None:
+            self._begin()
+            return await self._outbox.send_in_transaction(as_messages(messages), arg)
         half, listener = await self.prepare_for_listener(messages)
         local_state, error = await listener.execute(half, arg)
         return await self.conclude(half, local_state, error)
@@ -285,6 +307,12 @@ class AsyncTransactionProducer(AsyncProducer):
         super()._begin()
         if self._checks is not None:
             self._checks.start()
+        if self._outbox is not None:
+            self._begin_to_relay()
+
+    def _begin_to_relay(self) -> None:
+        if self._outbox is not None and self._connection is not None and self._outbox_ready is None:
+            self._outbox_ready = asyncio.get_running_loop().create_task(self._outbox.attach(self._connection))
 
     async def _drain(self) -> None:
         await super()._drain()
@@ -295,6 +323,12 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._closed:
             return
         self._link.bind()
+        if self._outbox is not None and self._outbox_ready is not None:
+            ready, self._outbox_ready = self._outbox_ready, None
+            await asyncio.wait([ready])
+            if not ready.cancelled() and ready.exception() is not None:
+                _log.warning("the outbox was not relayed: %s", ready.exception())
+            await self._outbox.detach()
         if self._own_check is not None:
             await self._own_check.close(self._close_grace)
         if self._listener is not None and isinstance(self._listener.listener, AsyncFencingListener):

@@ -1,22 +1,32 @@
-"""What producers ask of a fence: a listener that joins local transactions, and so opens the blocks itself."""
+"""What producers ask of a fence or an outbox: it joins local transactions, and so opens the blocks itself."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from client_core.errors import ConfigurationError
+from client_core.errors import ConfigurationError, LocalTransactionEnded
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from client_core.connection import BackgroundRunner
+    from client_core.connection import BackgroundRunner, Connection
+    from client_core.message import Message
+    from client_core.results import TransactionSendResult
     from client_core.states import TransactionState
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.transaction import Transaction
 
-__all__ = ["AskBroker", "AsyncFencingListener", "FencingListener", "refuse_half_a_fence"]
+__all__ = [
+    "AskBroker",
+    "AsyncFencingListener",
+    "AsyncMessageStore",
+    "FencingListener",
+    "MessageStore",
+    "ended_inside",
+    "refuse_half_a_fence",
+]
 
 AskBroker: TypeAlias = "Callable[[str], Awaitable[TransactionState | None]]"
 """Asks the broker where a transaction stands; None: it knows nothing of it."""
@@ -62,19 +72,88 @@ class AsyncFencingListener(AsyncTransactionListener):
         """The producer closes: ends what the fence does in the background."""
 
 
+class MessageStore(ABC):
+    """Takes the messages of a TransactionProducer's blocks into the local transaction itself: an outbox."""
+
+    @abstractmethod
+    def open_block(self, given: Any) -> Transaction:
+        """The block of a transaction on what the user handed in.
+
+        Raises:
+            ConfigurationError: It is no local transaction.
+        """
+
+    @abstractmethod
+    def send_in_transaction(self, messages: tuple[Message, ...], work: Any) -> TransactionSendResult:
+        """Runs a function as the local transaction that has the messages.
+
+        Raises:
+            ConfigurationError: ``work`` is no function.
+        """
+
+    @abstractmethod
+    def attach(self, connection: Connection) -> None:
+        """A producer begins: messages may be sent by this connection."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The producer closes: ends what was begun for it."""
+
+
+class AsyncMessageStore(ABC):
+    """The same for an AsyncTransactionProducer."""
+
+    @abstractmethod
+    def open_block(self, core: AsyncTransaction, given: Any) -> AsyncTransaction:
+        """The block of a transaction on what the user handed in.
+
+        Raises:
+            ConfigurationError: It is no local transaction.
+        """
+
+    @abstractmethod
+    async def send_in_transaction(self, messages: tuple[Message, ...], work: Any) -> TransactionSendResult:
+        """Runs a coroutine function as the local transaction that has the messages.
+
+        Raises:
+            ConfigurationError: ``work`` is no function.
+        """
+
+    @abstractmethod
+    async def attach(self, connection: Connection) -> None:
+        """A producer begins: messages may be sent by this connection."""
+
+    @abstractmethod
+    async def detach(self) -> None:
+        """The producer closes: ends what was begun for it."""
+
+
+def ended_inside(transaction_id: str) -> LocalTransactionEnded:
+    """The error of a block that ended its local transaction by itself."""
+    msg = (
+        f"the local transaction of {transaction_id} was committed or rolled back inside of its block; leave both to "
+        "the end of the block, or use tx.rollback(). What it had changed until then is as its own end made it, and the "
+        "messages go with that; what followed was rolled back"
+    )
+    return LocalTransactionEnded(msg, transaction_id=transaction_id)
+
+
 def refuse_half_a_fence(listener: object, database: object) -> None:
-    """Refuses a block that names a database without a fence, or none with one.
+    """Refuses a block that names a database without a fence or an outbox, or none with one.
 
     Raises:
         ConfigurationError: Says what is missing.
     """
-    fenced = isinstance(listener, FencingListener | AsyncFencingListener)
+    fenced = isinstance(listener, FencingListener | AsyncFencingListener | MessageStore | AsyncMessageStore)
     if not fenced and database is not None:
-        msg = "transaction(session) needs a fence: give the producer listener=TransactionFence(engine)"
+        msg = (
+            "transaction(session) needs a fence or an outbox: give the producer TransactionFence(engine) or "
+            "Outbox(engine)"
+        )
         raise ConfigurationError(msg, field="database")
     if fenced and database is None:
         msg = (
-            "with a fence, a block joins a local transaction: transaction(session), with the session or connection "
-            "that the change is made in"
+            "with a fence or an outbox, a block joins a local transaction: transaction(session), with the session or "
+            "connection that the change is made in"
         )
         raise ConfigurationError(msg, field="database")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from client_core.connection import Connection
 from client_core.errors import ConfigurationError
+from client_core.message import as_messages
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
-from producer_sdk.fencing import FencingListener, refuse_half_a_fence
+from producer_sdk.fencing import AsyncMessageStore, FencingListener, MessageStore, refuse_half_a_fence
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
 from producer_sdk.producer import Producer
 from producer_sdk.transaction import Transaction
@@ -38,12 +40,13 @@ class TransactionProducer(Producer):
     """
 
     _core: AsyncTransactionProducer
+    _detached = False
 
     def __init__(
         self,
         endpoint: Endpoint,
         group: str,
-        listener: TransactionListener | None = None,
+        listener: TransactionListener | MessageStore | None = None,
         *,
         client_id: str | None = None,
         retry: RetryConfig | None = None,
@@ -60,7 +63,8 @@ class TransactionProducer(Producer):
             endpoint: Where the brokers listen: ``"host:port"``, several separated by
                 commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
             group: Producer group; all of its members can answer checks of each other's transactions.
-            listener: Runs local transactions and answers checks.
+            listener: Runs local transactions and answers checks. Or an Outbox: then blocks write their messages into
+                the local transaction, and there is nothing to check.
             client_id: This producer's name in the broker's logs; None: host and process number.
             retry: When calls are retried; None: the defaults of RetryConfig.
             tls: How to encrypt; None: not at all.
@@ -71,14 +75,19 @@ class TransactionProducer(Producer):
         Raises:
             ConfigurationError: A setting cannot work.
         """
-        if isinstance(listener, AsyncTransactionListener):
-            msg = "an AsyncTransactionListener needs an AsyncTransactionProducer; pass a TransactionListener here"
+        if isinstance(listener, AsyncTransactionListener | AsyncMessageStore):
+            msg = (
+                f"an {type(listener).__name__} needs an AsyncTransactionProducer; pass a TransactionListener or an "
+                "Outbox here"
+            )
             raise ConfigurationError(msg, field="listener")
+        self._outbox = listener if isinstance(listener, MessageStore) else None
+        self._listener = None if isinstance(listener, MessageStore) else listener
         self._use(
             _Core(
                 endpoint,
                 group,
-                listener,
+                self._listener,
                 client_id=client_id,
                 retry=retry,
                 tls=tls,
@@ -87,10 +96,11 @@ class TransactionProducer(Producer):
                 close_grace=close_grace,
             )
         )
-        self._listener = listener
-        if isinstance(listener, FencingListener):
-            listener.attach(self._state_of)
-        if listener is not None:
+        if self._outbox is not None:
+            self._outbox.attach(Connection.of(endpoint, tls=tls))
+        if isinstance(self._listener, FencingListener):
+            self._listener.attach(self._state_of)
+        if self._listener is not None:
             # The group may have transactions that wait for a check; without a reachable broker, it retries.
             self.start()
 
@@ -116,16 +126,20 @@ class TransactionProducer(Producer):
         """Begins a transaction: ``with producer.transaction(session) as tx: tx.send(...)``.
 
         Args:
-            database: With a TransactionFence: the local transaction that shares the messages' fate, as a Session,
-                Connection or Engine of SQLAlchemy, a connection of Django's (``django.db.connection``), or a connection
-                of PyMySQL, mysqlclient, psycopg or sqlite3. The block begins or joins it, and its end commits both.
-                Without a fence: None.
+            database: With a TransactionFence or an Outbox: the local transaction that shares the messages' fate, as a
+                Session, Connection or Engine of SQLAlchemy, a connection of Django's (``django.db.connection``), or a
+                connection of PyMySQL, mysqlclient, psycopg or sqlite3. The block begins or joins it, and its end
+                commits both.
+                Without either: None.
 
         Raises:
-            ConfigurationError: There is a fence and no database, the other way round, or it is no database.
+            ConfigurationError: There is a fence or an outbox and no database, the other way round, or it is no
+                database.
         """
         self._runner.refuse_if_closed()
-        refuse_half_a_fence(self._listener, database)
+        refuse_half_a_fence(self._outbox or self._listener, database)
+        if self._outbox is not None:
+            return self._outbox.open_block(database)
         core = self._core.bare_transaction()
         if isinstance(self._listener, FencingListener):
             return self._listener.block(core, self._runner, database)
@@ -148,6 +162,9 @@ class TransactionProducer(Producer):
             TransactionRefused: The broker recorded another outcome than the commit that the listener asked for.
             VerdictUnconfirmed: It is unknown whether the commit was recorded; the broker will ask the listener.
         """
+        if self._outbox is not None:
+            self._runner.refuse_if_closed()
+            return self._outbox.send_in_transaction(as_messages(messages), arg)
         half, _ = self._runner.run(self._core.prepare_for_listener(messages))
         assert self._listener is not None  # noqa: S101 - prepare_for_listener raises without one
         local_state, error = run_execute(self._listener, half, arg)
@@ -218,4 +235,7 @@ class TransactionProducer(Producer):
         """Finishes checks and requests under way, then closes the connections. Safe to repeat."""
         if isinstance(self._listener, FencingListener):
             self._listener.detach(self._state_of)
+        if self._outbox is not None and not self._detached:
+            self._detached = True
+            self._outbox.detach()
         super().close()

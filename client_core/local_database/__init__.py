@@ -5,12 +5,13 @@ mysqlclient, psycopg and sqlite3; on MySQL, MariaDB, PostgreSQL and SQLite. None
 user hands in an object of it.
 """
 
-from client_core.local_database.async_databases import AsyncLocalDatabase
+from client_core.local_database.async_databases import AsyncLocalDatabase, async_engine_of, on_async_engine
 from client_core.local_database.databases import LocalDatabase, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of
 from client_core.local_database.joining import join, join_async
 from client_core.local_database.tables import Column, Index, Kind, Table
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
+from client_core.local_database.verified import VerifiedDatabases
 
 __all__ = [
     "AsyncLocalDatabase",
@@ -24,8 +25,11 @@ __all__ = [
     "LocalDatabase",
     "LocalTransaction",
     "Table",
+    "VerifiedDatabases",
+    "async_engine_of",
     "dialect_of",
     "join",
     "join_async",
     "local_database",
+    "on_async_engine",
 ]

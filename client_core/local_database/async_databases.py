@@ -1,4 +1,4 @@
-"""The user's database on asyncio, as halfmq opens it itself."""
+"""The user's database on asyncio, as halfmq opens it itself: an AsyncEngine of SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["AsyncLocalDatabase"]
+__all__ = ["AsyncLocalDatabase", "async_engine_of", "on_async_engine"]
 
 ResultT = TypeVar("ResultT")
 
@@ -32,25 +32,35 @@ class AsyncLocalDatabase:
         Raises:
             ConfigurationError: It is neither, or all of its users share one connection.
         """
-        self.engine = _engine_of(given)
+        self.engine = async_engine_of(given)
 
     async def run(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
         """Runs work on a connection of its own."""
-        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
-
-        async with self.engine.connect() as connection:
-
-            def run(sync_connection: sa.Connection) -> ResultT:
-                @contextlib.contextmanager
-                def opened() -> Iterator[LocalTransaction]:
-                    yield SqlalchemyTransaction(sync_connection)
-
-                return work(LocalDatabase(opened))
-
-            return await connection.run_sync(run)
+        return await on_async_engine(self.engine, work)
 
 
-def _engine_of(given: Any) -> AsyncEngine:
+async def on_async_engine(engine: AsyncEngine, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
+    """Runs work on a connection of its own."""
+    from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
+
+    async with engine.connect() as connection:
+
+        def run(sync_connection: sa.Connection) -> ResultT:
+            @contextlib.contextmanager
+            def opened() -> Iterator[LocalTransaction]:
+                yield SqlalchemyTransaction(sync_connection)
+
+            return work(LocalDatabase(opened))
+
+        return await connection.run_sync(run)
+
+
+def async_engine_of(given: Any) -> AsyncEngine:
+    """The AsyncEngine that is handed in, or one of a URL.
+
+    Raises:
+        ConfigurationError: It is nothing of the kind, or cannot be used.
+    """
     try:
         from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.dialects import Failure, dialect_of
+from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["DRIVERS", "DbapiTransaction", "driver_of"]
+__all__ = ["AUTOCOMMITS", "DRIVERS", "DbapiTransaction", "driver_of", "in_transaction", "refuse_autocommit"]
 
 DRIVERS = {
     "pymysql": "mysql",
@@ -25,6 +24,11 @@ DRIVERS = {
     "sqlite3": "sqlite",
 }
 """The database of each driver, by the package of its connections."""
+
+AUTOCOMMITS = (
+    "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
+    "it, or switch autocommit off"
+)
 
 _PLACE = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _IN_TRANSACTION = 1
@@ -42,7 +46,6 @@ class DbapiTransaction(LocalTransaction):
         self.dialect = dialect_of(DRIVERS[driver])
         self._driver = driver
         self._begun_here = False
-        self._savepoint = ""
 
     def begin(self) -> None:
         """Joins the open transaction, or begins one.
@@ -54,6 +57,14 @@ class DbapiTransaction(LocalTransaction):
         if not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3"):
             self._run("BEGIN", {}).close()
             self._begun_here = True
+
+    def join(self) -> None:
+        """Takes what is open, or what the driver opens with the next statement.
+
+        Raises:
+            ConfigurationError: The connection commits each statement by itself.
+        """
+        refuse_autocommit(self.given)
 
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
@@ -78,19 +89,12 @@ class DbapiTransaction(LocalTransaction):
         return
 
     def mark(self) -> None:
-        """By a savepoint, which ends with its transaction."""
-        self._savepoint = f"halfmq_{uuid.uuid4().hex}"
-        self._run(f"SAVEPOINT {self._savepoint}", {}).close()
+        """By a savepoint: drivers do not tell one transaction from the next."""
+        self.set_mark()
 
     def is_marked(self) -> bool:
         """By releasing the savepoint."""
-        try:
-            self._run(f"RELEASE SAVEPOINT {self._savepoint}", {}).close()
-        except Exception as error:
-            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
-                return False
-            raise
-        return True
+        return self.has_mark()
 
     def commit(self) -> Ending:
         """Commits."""
@@ -156,6 +160,24 @@ def in_transaction(connection: Any) -> bool | None:
     if hasattr(connection, "is_in_transaction"):  # asyncpg
         return bool(connection.is_in_transaction())
     return None
+
+
+def refuse_autocommit(connection: Any) -> None:
+    """Refuses a connection of a driver, of asyncio too, that would commit the next statement by itself.
+
+    Raises:
+        ConfigurationError: It would, as far as the driver tells.
+    """
+    if in_transaction(connection):
+        return
+    if hasattr(connection, "get_autocommit"):  # PyMySQL, mysqlclient, aiomysql
+        alone = bool(connection.get_autocommit())
+    elif hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
+        alone = connection.isolation_level is None
+    else:
+        alone = getattr(connection, "autocommit", False) is True
+    if alone:
+        raise ConfigurationError(AUTOCOMMITS, field="database")
 
 
 def driver_of(given: object) -> str | None:

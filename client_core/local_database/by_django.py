@@ -47,6 +47,22 @@ class DjangoTransaction(LocalTransaction):
         self._atomic = transaction.atomic(using=self._alias)
         self._atomic.__enter__()
 
+    def join(self) -> None:
+        """Takes the atomic block that is open.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        if not self.given.in_atomic_block and self.given.get_autocommit():
+            msg = "there is no transaction to be part of: use it inside of transaction.atomic()"
+            raise ConfigurationError(msg, field="database")
+
+    def on_commit(self, call: Callable[[], None]) -> bool:
+        """By Django's own on_commit."""
+        if self.given.in_atomic_block:
+            transaction.on_commit(call, using=self._alias, robust=True)
+        return bool(self.given.in_atomic_block)
+
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
         with self.given.cursor() as cursor:
@@ -108,6 +124,10 @@ class DjangoOwnTransaction(LocalTransaction):
     def begin(self) -> None:
         """Begins with the next statement."""
         self.given.set_autocommit(False)
+
+    def join(self) -> None:
+        """The same as to begin: nobody else has the connection."""
+        self.begin()
 
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.by_dbapi import in_transaction
+from client_core.local_database.by_dbapi import in_transaction, refuse_autocommit
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 __all__ = ["SqlalchemyTransaction", "sync_form"]
 
+
+_told: weakref.WeakKeyDictionary[Callable[[], None], weakref.WeakSet[Session]] = weakref.WeakKeyDictionary()
+"""The sessions whose commits somebody is told of."""
 
 _NESTED = (
     "begin the block outside of begin_nested(): the end of the block commits the whole transaction, not a savepoint"
@@ -62,6 +66,34 @@ class SqlalchemyTransaction(LocalTransaction):
             self._root = connection.get_transaction()
         self.dialect = dialect_of(connection.dialect.name)
 
+    def join(self) -> None:
+        """Takes what is open, a savepoint too, or what SQLAlchemy opens with the next statement.
+
+        Raises:
+            ConfigurationError: It is an Engine, has several databases, or commits each statement by itself.
+        """
+        if self._engine is not None:
+            msg = "an Engine has no transaction to be part of: hand in the Session or the Connection of the change"
+            raise ConfigurationError(msg, field="database")
+        if self._session is not None:
+            _refuse_several_databases(self._session)
+            connection = self._session.connection()
+        else:
+            connection = self._on()
+        self.dialect = dialect_of(connection.dialect.name)
+        refuse_autocommit(connection.connection.driver_connection)
+
+    def on_commit(self, call: Callable[[], None]) -> bool:
+        """By an event of the Session; a Connection has none that comes after its commit."""
+        session = self._session
+        if session is None:
+            return False
+        if session not in _told.get(call, ()):
+            # It stays with the session: of what is rolled back, the next commit tells in vain.
+            sa.event.listen(session, "after_commit", lambda _: call())
+            _told.setdefault(call, weakref.WeakSet()).add(session)
+        return True
+
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
         return int(self._run(sql, values).rowcount)
@@ -70,6 +102,13 @@ class SqlalchemyTransaction(LocalTransaction):
         """Runs a query, or a statement that may have rows."""
         result = self._run(sql, values)
         return [tuple(row) for row in result] if result.returns_rows else []
+
+    def binary(self, name: str, value: bytes) -> tuple[str, Any]:
+        """As they are, or in hexadecimal: aiomysql cannot write bytes with PyMySQL 1.2."""
+        connection = self._session.connection() if self._session is not None else self._on()
+        if connection.dialect.driver == "aiomysql":
+            return f"UNHEX(:{name})", value.hex()
+        return super().binary(name, value)
 
     def in_transaction(self) -> bool | None:
         """By the state that the driver keeps."""
@@ -110,10 +149,12 @@ class SqlalchemyTransaction(LocalTransaction):
         return self._connection
 
     def _run(self, sql: str, values: dict[str, Any]) -> sa.CursorResult[Any]:
-        if self._session is not None:
-            # On the session's connection: execute() of the session would flush what the user has not finished.
-            return self._session.connection().execute(_text(sql), values)
-        return self._on().execute(_text(sql), values)
+        # On the session's connection: execute() of the session would flush what the user has not finished.
+        connection = self._session.connection() if self._session is not None else self._on()
+        if not values:
+            # As it stands: one that has its keys inside comes once, and is not worth parsing.
+            return connection.exec_driver_sql(sql)
+        return connection.execute(_text(sql), values)
 
 
 @functools.lru_cache(maxsize=256)
@@ -136,6 +177,11 @@ def _refuse_outer_transactions(session: Session) -> None:
             'Connection, or give the session join_transaction_mode="control_fully"'
         )
         raise ConfigurationError(msg, field="database")
+    _refuse_several_databases(session)
+
+
+def _refuse_several_databases(session: Session) -> None:
+    bind = session.bind
     # A public attribute since 2.1.
     binds: dict[Any, Any] = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
     if len({id(each.engine) for each in (*binds.values(), *([bind] if bind is not None else []))}) > 1:

@@ -38,6 +38,31 @@ class LocalDatabase:
             self._close()
 
     @contextlib.contextmanager
+    def kept(self) -> Iterator[LocalDatabase]:
+        """The same database for one thread: with one connection, which stays open until a transaction fails."""
+        opened = contextlib.ExitStack()
+        current: list[LocalTransaction] = []
+
+        @contextlib.contextmanager
+        def again() -> Iterator[LocalTransaction]:
+            if not current:
+                current.append(opened.enter_context(self._opened()))
+            try:
+                yield current[0]
+            except BaseException:
+                # Perhaps it is lost, perhaps not as it was before.
+                current.clear()
+                with contextlib.suppress(Exception):
+                    opened.close()
+                raise
+
+        try:
+            yield LocalDatabase(again)
+        finally:
+            with contextlib.suppress(Exception):
+                opened.close()
+
+    @contextlib.contextmanager
     def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
         """A transaction: committed at the end of the block, rolled back by an exception.
 

@@ -48,9 +48,21 @@ class Dialect(ABC):
     keep_existing = ""
     """What has an INSERT leave out a row whose key exists; none: it fails, and the transaction goes on."""
 
-    def create_index(self, table: str, name: str, columns: tuple[str, ...]) -> str:
+    by_key = ""
+    """Behind a table's name: has the server use the primary key, also of a small table that it would rather scan."""
+
+    def create_index(self, table: str, name: str, columns: tuple[str, ...], *, unique: bool = False) -> str:
         """The statement for an index where it does not exist."""
-        return f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
+        kind = "UNIQUE INDEX" if unique else "INDEX"
+        return f"CREATE {kind} IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
+
+    def by_index(self, name: str) -> str:
+        """Behind a table's name: has the server use this index."""
+        return ""
+
+    def delete(self, table: str, condition: str) -> str:
+        """The statement that deletes rows by their primary key; the condition names the table's columns."""
+        return f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - names that are checked, and numbers
 
     @abstractmethod
     def failure_of_driver(self, error: BaseException) -> Failure | None:
@@ -92,6 +104,7 @@ class MySQL(Dialect):
         "body": "MEDIUMBLOB",
     }
     inline_indexes = True
+    by_key = " FORCE INDEX (PRIMARY)"
     now = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     _CODES = {  # noqa: RUF012
@@ -102,6 +115,14 @@ class MySQL(Dialect):
         1020: Failure.CONFLICT,
         1305: Failure.NO_SAVEPOINT,
     }
+
+    def by_index(self, name: str) -> str:
+        """By a hint."""
+        return f" FORCE INDEX ({name})"
+
+    def delete(self, table: str, condition: str) -> str:
+        """In the form for several tables, the only one that takes a hint on every version."""
+        return f"DELETE gone FROM {table} AS gone{self.by_key} WHERE {condition}"
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """By the server's error number, which every driver has as the first argument."""
@@ -169,10 +190,14 @@ class SQLite(Dialect):
     # To the millisecond, as far as SQLite's clock goes.
     now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
 
-    def create_index(self, table: str, name: str, columns: tuple[str, ...]) -> str:
+    def create_index(self, table: str, name: str, columns: tuple[str, ...], *, unique: bool = False) -> str:
         """The schema stands before the index's name."""
         schema, dot, table = table.rpartition(".")
-        return f"CREATE INDEX IF NOT EXISTS {schema}{dot}{name} ON {table} ({', '.join(columns)})"
+        return super().create_index(table, f"{schema}{dot}{name}", columns, unique=unique)
+
+    def by_index(self, name: str) -> str:
+        """By its own clause."""
+        return f" INDEXED BY {name}"
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """By the name of the error's code."""

@@ -60,6 +60,7 @@ class Index:
 
     name: str
     columns: tuple[str, ...]
+    unique: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,17 @@ class Table:
         if not (database.serial_is_key and any(column.kind is Kind.SERIAL for column in self.columns)):
             lines.append(f"  PRIMARY KEY ({', '.join(self._key())})")
         if database.inline_indexes:
-            lines += [f"  KEY {self._name_of(index)} ({', '.join(index.columns)})" for index in self.indexes]
+            lines += [
+                f"  {'UNIQUE ' if index.unique else ''}KEY {self.index_name(index.name)} ({', '.join(index.columns)})"
+                for index in self.indexes
+            ]
         body = ",\n".join(lines)
         statements = [f"CREATE TABLE IF NOT EXISTS {self.name} (\n{body}\n){database.table_options}"]
         if not database.inline_indexes:
-            statements += [database.create_index(self.name, self._name_of(each), each.columns) for each in self.indexes]
+            statements += [
+                database.create_index(self.name, self.index_name(each.name), each.columns, unique=each.unique)
+                for each in self.indexes
+            ]
         return statements
 
     def create(self, local: LocalTransaction) -> None:
@@ -149,7 +156,7 @@ class Table:
             )
             for column in self.columns
         ]
-        parts += [sa.Index(self._name_of(index), *index.columns) for index in self.indexes]
+        parts += [sa.Index(self.index_name(each.name), *each.columns, unique=each.unique) for each in self.indexes]
         return sa.Table(
             name,
             metadata,
@@ -163,5 +170,6 @@ class Table:
     def _key(self) -> tuple[str, ...]:
         return self.key or (self.columns[0].name,)
 
-    def _name_of(self, index: Index) -> str:
-        return f"{self.name.rpartition('.')[2]}_{index.name}"
+    def index_name(self, name: str) -> str:
+        """The name that an index has in the database."""
+        return f"{self.name.rpartition('.')[2]}_{name}"

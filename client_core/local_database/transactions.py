@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_core.local_database.dialects import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -33,6 +36,7 @@ class LocalTransaction(ABC):
     dialect: Dialect
     given: Any
     """What the user handed in, or the connection that was opened for them."""
+    _mark = ""
 
     @abstractmethod
     def begin(self) -> None:
@@ -43,12 +47,33 @@ class LocalTransaction(ABC):
         """
 
     @abstractmethod
+    def join(self) -> None:
+        """Takes the transaction that the user has open, or that their next statement opens; a savepoint too.
+
+        Begins nothing that the user would not end.
+
+        Raises:
+            ConfigurationError: There is none: the connection commits each statement by itself.
+        """
+
+    def on_commit(self, call: Callable[[], None]) -> bool:
+        """Has something called after the user's transaction commits; False: this library does not tell.
+
+        It may be called at other times as well.
+        """
+        return False
+
+    @abstractmethod
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement; how many rows it changed."""
 
     @abstractmethod
     def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Runs a query."""
+
+    def binary(self, name: str, value: bytes) -> tuple[str, Any]:
+        """How bytes are bound under a name: the expression, and the value."""
+        return f":{name}", value
 
     @abstractmethod
     def in_transaction(self) -> bool | None:
@@ -72,6 +97,28 @@ class LocalTransaction(ABC):
         Raises:
             Exception: The transaction cannot go on.
         """
+        return True
+
+    def set_mark(self) -> None:
+        """Marks the transaction by a savepoint, which ends with it; also with one that the server ends by itself."""
+        if self.dialect.name == "sqlite" and self.in_transaction() is False:
+            # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
+            self.execute("BEGIN")
+        self._mark = f"halfmq_{uuid.uuid4().hex}"
+        self.execute(f"SAVEPOINT {self._mark}")
+
+    def has_mark(self) -> bool:
+        """Whether the open transaction is the one that was marked; asked once.
+
+        Raises:
+            Exception: The transaction cannot go on.
+        """
+        try:
+            self.execute(f"RELEASE SAVEPOINT {self._mark}")
+        except Exception as error:
+            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
+                return False
+            raise
         return True
 
     @abstractmethod

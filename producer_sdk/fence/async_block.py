@@ -10,7 +10,7 @@ from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState
 from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
-from producer_sdk.fence.block import ended_inside
+from producer_sdk.fencing import ended_inside
 
 if TYPE_CHECKING:
     from client_core.local_database import AsyncLocalTransaction, LocalTransaction

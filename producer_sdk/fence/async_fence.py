@@ -6,16 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import AsyncLocalDatabase, join_async
+from client_core.local_database import AsyncLocalDatabase, VerifiedDatabases, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
-from producer_sdk.fence.block import ended_inside
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import FenceSettings
-from producer_sdk.fence.verified import VerifiedDatabases
-from producer_sdk.fencing import AsyncFencingListener
+from producer_sdk.fencing import AsyncFencingListener, ended_inside
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.connection import text_of_reason
-from client_core.errors import HalfmqError, LocalTransactionEnded
+from client_core.errors import HalfmqError
 from client_core.local_database import Ending
 from client_core.states import LocalTransactionState
+from producer_sdk.fencing import ended_inside
 from producer_sdk.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.fence.rows import FenceRows
 
-__all__ = ["FencedTransaction", "ended_inside"]
+__all__ = ["FencedTransaction"]
 
 _log = logging.getLogger("halfmq.producer")
 
@@ -176,13 +177,3 @@ class FencedTransaction(Transaction):
             self._finish(None, LocalTransactionState.COMMIT)
         except HalfmqError as failure:
             _log.warning("%s", failure)
-
-
-def ended_inside(transaction_id: str) -> LocalTransactionEnded:
-    """The error of a block that ended its local transaction by itself."""
-    msg = (
-        f"the local transaction of {transaction_id} was committed or rolled back inside of its block; leave both to "
-        "the end of the block, or use tx.rollback(). What it had changed until then is as its own end made it, and the "
-        "messages go with that; what followed was rolled back"
-    )
-    return LocalTransactionEnded(msg, transaction_id=transaction_id)

@@ -8,15 +8,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import Ending, join, local_database
+from client_core.local_database import Ending, VerifiedDatabases, join, local_database
 from client_core.states import LocalTransactionState
-from producer_sdk.fence.block import FencedTransaction, ended_inside
+from producer_sdk.fence.block import FencedTransaction
 from producer_sdk.fence.cleaning import FenceCleaner
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import FenceSettings
-from producer_sdk.fence.verified import VerifiedDatabases
-from producer_sdk.fencing import FencingListener
+from producer_sdk.fencing import FencingListener, ended_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable

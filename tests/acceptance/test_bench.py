@@ -223,3 +223,12 @@ def test_a_server_that_is_not_there() -> None:
     assert done.returncode != 0
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@places("mysql")
+def test_relay(kind: Kind | None) -> None:
+    figures = bench("relay", *on(kind), "--rows", "1000", "--size", "100", "--groups", "20", "--rounds", "1")
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["rows"], figures["size_bytes"], figures["groups"]) == (1000, 100, 20)
+    assert figures["ratio"] == pytest.approx(figures["rows_per_s"] / figures["floor_per_s"], abs=0.001)
+    assert figures["read_and_delete_per_s"] > figures["floor_per_s"] < figures["sends_per_s"]

@@ -1,4 +1,4 @@
-"""The databases whose fence table was compared with the one that checks look at."""
+"""The databases whose tables were compared with those that halfmq itself looks at."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from client_core.local_database import LocalTransaction
+    from client_core.local_database.transactions import LocalTransaction
 
 __all__ = ["VerifiedDatabases"]
 

@@ -1,0 +1,219 @@
+"""`halfmq relay`: sends the messages of an outbox; any number of them, one of which has the turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads it
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from client_core.connection import TlsConfig
+from client_core.errors import ConfigurationError
+from producer_sdk.outbox import BrokerTarget, Outbox, RelaySettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from producer_sdk.outbox import RelayTarget
+
+_SETTINGS = RelaySettings()
+_AT_ONCE = 1000
+_DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
+"""The drivers of URLs that name none: those that `halfmq serve` and these pages use."""
+
+
+def relay(
+    database: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the database with the outbox, as SQLAlchemy takes it.", envvar="HALFMQ_RELAY_DATABASE"
+        ),
+    ] = None,
+    database_file: Annotated[
+        Path | None, typer.Option(help="File with the URL: arguments are seen by all users of the machine.")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Where the brokers listen: host:port, several with commas.", envvar="HALFMQ_ENDPOINT"),
+    ] = None,
+    table: Annotated[str, typer.Option(help="Name of the table of messages.")] = "halfmq_outbox",
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, with the system's authorities.")] = False,
+    tls_ca: Annotated[Path | None, typer.Option(help="Encrypt; CA of the brokers' certificates (PEM file).")] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="Certificate to show to brokers (PEM file).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM file).")] = None,
+    decide: Annotated[
+        str | None, typer.Option(help="Decides about UNKNOWN messages: module:function, called with the Message.")
+    ] = None,
+    create_tables: Annotated[
+        bool, typer.Option("--create-tables", help="Create the tables where they are missing.")
+    ] = False,
+    poll: Annotated[float, typer.Option(help="Seconds between looks for new messages.")] = _SETTINGS.poll,
+    batch: Annotated[int, typer.Option(help="Messages in one request at most.")] = _SETTINGS.batch,
+    in_flight: Annotated[int, typer.Option(help="Requests under way at a time.")] = _SETTINGS.in_flight,
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which another relay takes over from one that is silent.")
+    ] = _SETTINGS.lease,
+    keep_hours: Annotated[float, typer.Option(help="Hours that sent messages stay as GLOBAL_COMMIT; 0: none.")] = 0.0,
+    ids_remembered_hours: Annotated[
+        float, typer.Option(help="Hours that brokers know ids of messages (retention_hours), less a margin.")
+    ] = _SETTINGS.ids_remembered / 3600,
+    on_error: Annotated[
+        str, typer.Option(help="Later messages of a group after one that failed: they wait (block), or not (pass).")
+    ] = _SETTINGS.on_error,
+    status: Annotated[bool, typer.Option("--status", help="Show what the outbox holds as JSON, and end.")] = False,
+    retry: Annotated[
+        str | None, typer.Option(help="Have failed messages sent again, by their ids (1,2,5) or 'all', and end.")
+    ] = None,
+    skip: Annotated[str | None, typer.Option(help="Never send these failed messages (1,2,5), and end.")] = None,
+    possibly_twice: Annotated[
+        bool,
+        typer.Option(
+            "--possibly-twice", help="With --retry: also those that brokers may have stored, and forgotten since."
+        ),
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Relay the messages of an outbox to brokers, each exactly once, in the order of its message group.
+
+    Start as many as you like: one has the turn, the others stand by. SIGTERM ends it after the messages under way.
+    """
+    logging.basicConfig(level=log_level.upper(), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(message)s")
+    try:
+        settings = dataclasses.replace(
+            _SETTINGS,
+            poll=poll,
+            batch=batch,
+            in_flight=in_flight,
+            lease=lease,
+            keep=keep_hours * 3600,
+            ids_remembered=ids_remembered_hours * 3600,
+            on_error=on_error,
+        )
+        url = _url(database, database_file)
+        outbox = Outbox(url, table=table, settings=settings, decide=_function(decide))
+        if create_tables:
+            outbox.create_tables()
+        if status or retry is not None or skip is not None:
+            _operate(outbox, retry, skip, possibly_twice=possibly_twice)
+            return
+        _run(outbox, _target(endpoint, tls, tls_ca, tls_certificate, tls_key))
+    except ConfigurationError as error:
+        _fail(f"{error.field}: {error}" if error.field else str(error))
+    except Exception as error:
+        if not type(error).__module__.startswith("sqlalchemy."):
+            raise
+        _fail(f"database: {error.__cause__ or error} (--create-tables makes missing tables)")
+
+
+def _run(outbox: Outbox, target: RelayTarget) -> None:
+    outbox.identity()
+    made = outbox.relay(target)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: made.request_stop())
+    sys.stdout.write(f"relaying as {made.turn.owner}\n")
+    sys.stdout.flush()
+    try:
+        made.run()
+    finally:
+        target.close()
+        outbox.close()
+
+
+def _operate(outbox: Outbox, retry: str | None, skip: str | None, *, possibly_twice: bool) -> None:
+    shown: dict[str, Any] = {}
+    if retry is not None:
+        shown["retried"] = (
+            _retry_all(outbox, possibly_twice=possibly_twice)
+            if retry == "all"
+            else outbox.retry(_numbers("retry", retry), possibly_twice=possibly_twice)
+        )
+    if skip is not None:
+        shown["skipped"] = outbox.skip(_numbers("skip", skip))
+    found = outbox.status()
+    shown |= {
+        "counts": {state.value: count for state, count in found.counts.items()},
+        "oldest_age_s": found.oldest_age,
+        "relay": found.relay or None,
+        "errors": [dataclasses.asdict(each) for each in outbox.errors(limit=20)],
+    }
+    sys.stdout.write(json.dumps(shown, indent=2, default=str) + "\n")
+
+
+def _retry_all(outbox: Outbox, *, possibly_twice: bool) -> int:
+    count = after = 0
+    while found := outbox.errors(after, _AT_ONCE):
+        after = found[-1].id
+        count += outbox.retry([each.id for each in found], possibly_twice=possibly_twice)
+    return count
+
+
+def _url(database: str | None, file: Path | None) -> str:
+    if file is not None:
+        try:
+            database = file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(f"cannot be read: {error}", field="database-file") from error
+    if not database:
+        msg = "is missing: --database, --database-file or HALFMQ_RELAY_DATABASE names the database of the outbox"
+        raise ConfigurationError(msg, field="database")
+    scheme, colon, rest = database.partition("://")
+    return f"{_DRIVERS.get(scheme, scheme)}{colon}{rest}"
+
+
+def _target(
+    endpoint: str | None, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None
+) -> RelayTarget:
+    if not endpoint:
+        raise ConfigurationError(
+            "is missing: --endpoint or HALFMQ_ENDPOINT says where brokers listen", field="endpoint"
+        )
+    if not (tls or ca or certificate or key):
+        return BrokerTarget(endpoint)
+    return BrokerTarget(endpoint, tls=_tls(ca, certificate, key))
+
+
+def _tls(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsConfig:
+    content: list[bytes | None] = []
+    for field, path in (("tls-ca", ca), ("tls-certificate", certificate), ("tls-key", key)):
+        try:
+            content.append(None if path is None else path.read_bytes())
+        except OSError as error:
+            raise ConfigurationError(f"cannot be read: {error}", field=field) from error
+    return TlsConfig(content[0], content[1], content[2])
+
+
+def _function(name: str | None) -> Callable[[Any], Any] | None:
+    if name is None:
+        return None
+    module, _, function = name.partition(":")
+    try:
+        sys.path.insert(0, os.getcwd())
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"is module:function, where the module can be imported, not {name!r}: {error}"
+        raise ConfigurationError(msg, field="decide") from error
+    finally:
+        sys.path.pop(0)
+    if not callable(found):
+        raise ConfigurationError(f"{name!r} is no function", field="decide")
+    return found  # type: ignore[no-any-return]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        msg = f"is the ids of failed messages, such as 1,2,5, not {text!r}"
+        raise ConfigurationError(msg, field=option) from None
+
+
+def _fail(text: str) -> NoReturn:
+    sys.stderr.write(f"halfmq: {text}\n")
+    raise SystemExit(2)

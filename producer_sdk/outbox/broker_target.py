@@ -1,0 +1,158 @@
+"""The usual target of a relay: halfmq's brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from client_core.connection import BackgroundRunner, BrokerLink, RetryConfig
+from client_core.connection.statuses import as_item_error
+from client_core.encoding import to_wire
+from client_core.errors import BrokerUnavailable, DuplicateKey, HalfmqError, RequestRefused
+from halfmq.v1 import producer_pb2
+from producer_sdk.outbox.target import NotTried
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from client_core.connection import Endpoint, TlsConfig
+    from client_core.message import Message
+    from halfmq.v1 import message_pb2 as pb
+
+__all__ = ["BrokerTarget"]
+
+_TRY = RetryConfig(deadline=8.0, attempt_timeout=8.0, maximum_backoff=1.0)
+"""The relay tries again by itself."""
+_FINAL = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.OUT_OF_RANGE,
+        None,
+    }
+)
+"""What a message is refused with for ever; missing rights, for example, can be given."""
+
+
+class BrokerTarget:
+    """Sends to brokers, each message under its id: one that comes again is stored once.
+
+    Messages of one message group share a request only where the former ones cannot be refused by themselves: a broker
+    stores the others of a request all the same.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, tls: TlsConfig | None = None) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where the brokers listen, or a Connection.
+            tls: How to encrypt; None: not at all.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._link = BrokerLink(endpoint, tls=tls)
+        # Of a Connection, only how to reach the brokers: the relay's patience is its own.
+        self._link.retry = _TRY
+        self._runner = BackgroundRunner("relay")
+        self._accepted: dict[str, int] = {}
+        self._closed = False
+
+    def send(self, messages: Sequence[Message]) -> list[Exception | None]:
+        """Stores messages; see RelayTarget."""
+        return self._runner.run(self._send(messages))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._runner.started:
+                self._runner.run(self._link.close())
+        finally:
+            self._runner.close()
+
+    async def _send(self, messages: Sequence[Message]) -> list[Exception | None]:
+        self._link.bind()
+        outcomes: list[Exception | None] = [None] * len(messages)
+        stopped: dict[tuple[str, str], Exception] = {}
+        left = list(range(len(messages)))
+        most = len(messages)
+        while left:
+            part, left = self._part(messages, left, most, stopped, outcomes)
+            try:
+                found = await self._request([to_wire(messages[index], messages[index].message_id) for index in part])
+            except RequestRefused as error:
+                if error.code in _FINAL and len(part) > 1:
+                    # One of them is at fault, and the others need not share its fate.
+                    most, left = 1, sorted(part + left)
+                    continue
+                found = [error if error.code in _FINAL else _passing(error) for _ in part]
+            for index, outcome in zip(part, found, strict=True):
+                self._note(messages[index], outcome, stopped)
+                outcomes[index] = outcome
+        return outcomes
+
+    def _note(self, message: Message, outcome: Exception | None, stopped: dict[tuple[str, str], Exception]) -> None:
+        if outcome is None:
+            self._accepted[message.topic] = max(len(message.body), self._accepted.get(message.topic, -1))
+        elif message.message_group is not None:
+            stopped.setdefault((message.topic, message.message_group), outcome)
+
+    def _part(
+        self,
+        messages: Sequence[Message],
+        indexes: list[int],
+        most: int,
+        stopped: dict[tuple[str, str], Exception],
+        outcomes: list[Exception | None],
+    ) -> tuple[list[int], list[int]]:
+        """The messages of the next request, and those of later ones; those that are not to be sent have an outcome."""
+        part: list[int] = []
+        later: list[int] = []
+        doubtful: set[tuple[str, str]] = set()
+        for index in indexes:
+            message = messages[index]
+            order = None if message.message_group is None else (message.topic, message.message_group)
+            front = None if order is None else stopped.get(order)
+            if front is not None:
+                outcomes[index] = NotTried(f"one before it in its message group was not stored: {front}")
+            elif len(part) >= most or (order is not None and order in doubtful):
+                later.append(index)
+            else:
+                part.append(index)
+                if order is not None and not self._is_plain(message):
+                    doubtful.add(order)
+        return part, later
+
+    def _is_plain(self, message: Message) -> bool:
+        """Whether brokers will not refuse it by itself: they took a larger one, and nothing in it depends on time."""
+        return (
+            len(message.body) <= self._accepted.get(message.topic, -1)
+            and message.deliver_at is None
+            and message.dedup_key is None
+        )
+
+    async def _request(self, wire: list[pb.Message]) -> list[Exception | None]:
+        if not wire:
+            return []
+        request = producer_pb2.SendRequest(messages=wire)
+        response = await self._link.call(lambda broker: broker.producer.Send, request)
+        return [_outcome(result) for result in response.results]
+
+
+def _outcome(result: Any) -> Exception | None:
+    if not result.HasField("error"):
+        return None
+    error = as_item_error(result.error)
+    # Its owner is a half message without a verdict: it will have one.
+    passing = isinstance(error, DuplicateKey) or (isinstance(error, RequestRefused) and error.code not in _FINAL)
+    return _passing(error) if passing else error
+
+
+def _passing(error: HalfmqError) -> HalfmqError:
+    return BrokerUnavailable(str(error), code=error.code, reason=error.reason, field=error.field)

@@ -1,0 +1,154 @@
+"""Decides about messages in UNKNOWN, by the user's callback.
+
+Any relay with a callback does, whoever has the turn. Each decision is counted before the callback is called, so its
+number is bounded also where the process dies over it. What it says takes effect only while the row is still UNKNOWN:
+against a confirmation that comes at the same time, one of the two wins, and the other one learns that it came too late.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from client_core.local_database import Failure
+from client_core.message import Message
+from client_core.states import LocalTransactionState
+from producer_sdk.outbox.content import content_of
+from producer_sdk.outbox.pending import PendingRows
+from producer_sdk.outbox.states import OutboxState
+
+if TYPE_CHECKING:
+    from client_core.local_database import LocalTransaction
+    from producer_sdk.outbox.pending import Pending
+    from producer_sdk.outbox.schema import OutboxSchema
+    from producer_sdk.outbox.settings import RelaySettings
+    from producer_sdk.outbox.working import OpensDatabase, RunsWork
+
+
+__all__ = ["Decide", "Decider"]
+
+_log = logging.getLogger("halfmq.relay")
+
+Decide: TypeAlias = Callable[[Message], "LocalTransactionState | Message"]
+"""The user's decision about a message: COMMIT, ROLLBACK or UNKNOWN, or the message that is to be sent in its place."""
+
+_AT_ONCE = 100
+_REST = 20.0
+_LOCK_WAIT = 1.0
+
+
+class Decider:
+    """Works in a thread of its own: callbacks may take long."""
+
+    def __init__(
+        self, database: OpensDatabase, schema: OutboxSchema, settings: RelaySettings, decide: Decide, max_body: int
+    ) -> None:
+        """Starts nothing."""
+        self._database = database
+        self._run: RunsWork
+        self._rows = PendingRows(schema)
+        self._settings = settings
+        self._decide = decide
+        self._max_body = max_body
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, decided: Callable[[], None]) -> None:
+        """Begins; calls ``decided`` when there is something to send."""
+        self._thread = threading.Thread(target=self._work, args=(decided,), name="halfmq-decide", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it after the decision under way."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _work(self, decided: Callable[[], None]) -> None:
+        with self._database() as self._run:
+            self._go_on(decided)
+
+    def _go_on(self, decided: Callable[[], None]) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                if self.decide_due():
+                    decided()
+            except Exception as error:
+                _log.warning("messages in UNKNOWN cannot be decided now: %s; trying again", error)
+                self._stopping.wait(1.0)
+            self._stopping.wait(min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0))
+
+    def decide_due(self) -> int:
+        """Decides about all messages that are due; how many left UNKNOWN."""
+        count = after = 0
+        while not self._stopping.is_set():
+            found = self._run(lambda local, after=after: self._rows.undecided(local, after, _AT_ONCE))  # type: ignore[misc]
+            for row, due_at in found:
+                if self._stopping.is_set():
+                    return count
+                count += self._decide_one(row, due_at)
+            if len(found) < _AT_ONCE:
+                return count
+            after = found[-1][0].id
+        return count
+
+    def _decide_one(self, row: Pending, due_at: int) -> bool:
+        def claim(local: LocalTransaction) -> bytes | None:
+            if not self._rows.claim_decision(local, row.id, due_at, self._settings.decide_every):
+                return None
+            return self._rows.bodies(local, [row.id]).get(row.id)
+
+        try:
+            overdue = row.time_left is not None and row.time_left <= 0
+            if overdue or row.retries >= self._settings.decisions:
+                cause = (
+                    "the deadline has passed without a decision"
+                    if overdue
+                    else f"still UNKNOWN after {row.retries} decisions"
+                )
+                return self._store(row, OutboxState.MESSAGE_ERROR, cause, None)
+            row.body = self._run(claim, _LOCK_WAIT)
+            return row.body is not None and self._ask(row)
+        except Exception as error:
+            if _is_locked(error):
+                return False  # It is being confirmed just now.
+            raise
+
+    def _ask(self, row: Pending) -> bool:
+        message = row.message()
+        try:
+            answer = self._decide(message)
+            if isinstance(answer, Message):
+                content = content_of(answer, self._max_body, message.message_id)
+                return self._store(row, OutboxState.LOCAL_COMMIT, None, content.columns())
+            if not isinstance(answer, LocalTransactionState):
+                msg = f"decide returned {answer!r}; it must return a LocalTransactionState or a Message"
+                raise TypeError(msg)
+        except Exception as error:
+            if _is_locked(error):
+                raise
+            _log.warning("decide failed for message %s: %r; it is asked again", message.message_id, error)
+            cause = f"{type(error).__name__}: {error}"
+            self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), _LOCK_WAIT)
+            return False
+        if answer is LocalTransactionState.UNKNOWN:
+            return False
+        committed = answer is LocalTransactionState.COMMIT
+        state = OutboxState.LOCAL_COMMIT if committed else OutboxState.LOCAL_ROLLBACK
+        return self._store(row, state, None if committed else "decide said ROLLBACK", None)
+
+    def _store(self, row: Pending, state: OutboxState, cause: str | None, columns: dict[str, object] | None) -> bool:
+        return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns), _LOCK_WAIT)
+
+
+def _is_locked(error: Exception) -> bool:
+    from client_core.local_database import dialect_of  # noqa: PLC0415
+
+    return any(
+        dialect_of(name).failure_of(error) in {Failure.LOCKED, Failure.CONFLICT}
+        for name in ("mysql", "postgresql", "sqlite")
+    )

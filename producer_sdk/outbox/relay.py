@@ -1,0 +1,476 @@
+"""The relay: sends the rows of an outbox, in order per message group, each into the log exactly once.
+
+Of all relays of an outbox one has the turn. It reads pending rows, sends them in batches under their message ids, and
+deletes them (or keeps them as GLOBAL_COMMIT). Where it dies in between, the next one sends the same rows under the same
+ids again, and brokers store them once.
+
+One thread works on the database; the calls of the target run in a few others.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from client_core.errors import RequestRefused
+from producer_sdk.outbox.pending import PendingRows
+from producer_sdk.outbox.planning import Planner
+from producer_sdk.outbox.states import OutboxState
+from producer_sdk.outbox.target import NotTried
+from producer_sdk.outbox.turn import Turn, TurnLost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from client_core.local_database import LocalTransaction
+    from client_core.message import Message
+    from producer_sdk.outbox.deciding import Decider
+    from producer_sdk.outbox.pending import Pending
+    from producer_sdk.outbox.schema import OutboxSchema
+    from producer_sdk.outbox.settings import RelaySettings
+    from producer_sdk.outbox.target import RelayTarget
+    from producer_sdk.outbox.working import OpensDatabase, RunsWork
+
+__all__ = ["Relay"]
+
+_log = logging.getLogger("halfmq.relay")
+
+_SMALL = 8 << 10
+"""Bytes of bodies that are read with their rows: 500 of them are about a batch."""
+_REST = 20.0
+"""A pass over everything that waits is followed by so many times its own length without another one."""
+_SHORTEST_REST, _LONGEST_REST = 0.02, 5.0
+_CLEAN_EVERY = 5.0
+_CLEAN_AT_ONCE = 1000
+_LAST = 2.0
+"""Seconds that a stop waits for what was written before it."""
+_END = 3.0
+"""Seconds that a stop waits for calls of the target."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A call of the target that is over."""
+
+    rows: list[Pending]
+    outcomes: Sequence[Exception | None]
+
+
+class Relay:
+    """Relays an outbox until it is stopped; ``run`` in the calling thread, ``start`` in one of its own."""
+
+    def __init__(
+        self,
+        database: OpensDatabase,
+        schema: OutboxSchema,
+        target: RelayTarget,
+        settings: RelaySettings,
+        decider: Decider | None = None,
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+            database: Opens the database.
+            schema: The tables.
+            target: Where to send.
+            settings: How it works.
+            decider: Decides about messages in UNKNOWN; None: they wait.
+        """
+        self._database = database
+        self._run: RunsWork
+        self._rows = PendingRows(schema)
+        self._target = target
+        self._settings = settings
+        self._decider = decider
+        self.turn = Turn(schema, settings.lease)
+        self.has_turn = False
+        self._planner = Planner(settings)
+        self._signal = threading.Event()
+        self._stopping = threading.Event()
+        self._idle = threading.Event()
+        self._wakes = 0
+        self._ready_next = False
+        self._thread: threading.Thread | None = None
+        self._calls: ThreadPoolExecutor | None = None
+        self._under_way: dict[Future[Sequence[Exception | None]], list[Pending]] = {}
+        self._over: list[_Sent] = []
+        self._overdue: list[tuple[Pending, str]] = []
+        self._next: list[Pending] = []
+        self._cleaned: dict[OutboxState, int] = {}
+        self._failures = 0
+        self._pause_until = 0.0
+        self._renewed_at = 0.0
+        self._pass_began, self._longest_pass = 0.0, _LONGEST_REST
+        self._pass_due = 0.0
+        self._longest_pass = _LONGEST_REST
+        self._groups_due = 0.0
+        self._clean_due = 0.0
+        self._said: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begins, in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="halfmq-relay", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There are new rows: it looks at once."""
+        self._wakes += 1
+        self._idle.clear()
+        self._signal.set()
+
+    def stop(self, timeout: float = _END + 5.0) -> None:
+        """Ends it: what this process wrote last is sent, if that can be soon, then the turn is given back."""
+        if self._thread is not None:
+            self.wake()
+            self._idle.wait(_LAST)
+        self._stopping.set()
+        self._signal.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def request_stop(self) -> None:
+        """Has ``run`` return; for signal handlers."""
+        self._stopping.set()
+        self._signal.set()
+
+    def run(self) -> None:
+        """Relays until ``stop`` is called; outlives failures of the database and of the target."""
+        self._calls = ThreadPoolExecutor(self._settings.in_flight, thread_name_prefix="halfmq-relay-send")
+        if self._decider is not None:
+            self._decider.start(self.wake)
+        with self._database() as self._run:
+            self._relay()
+
+    def _relay(self) -> None:
+        failures = 0
+        try:
+            while not self._stopping.is_set():
+                try:
+                    wait = self._step()
+                    failures = 0
+                except TurnLost:
+                    self._forget()
+                    self._say("another relay has taken over; this one waits")
+                    wait = self._settings.poll
+                except Exception as error:
+                    failures += 1
+                    self._say(f"the outbox cannot be relayed now: {error}; trying again")
+                    wait = self._backoff(failures)
+                if wait > 0:
+                    self._signal.wait(wait)
+                self._signal.clear()
+        finally:
+            self._end()
+
+    def _step(self) -> float:
+        """Does what can be done now; seconds to wait for something to happen."""
+        wakes = self._wakes
+        if not self.has_turn:
+            wait = self._take_turn()
+            if not self.has_turn:
+                self._idle.set()
+                return wait
+        self._collect()
+        # What was planned already, if an error came in between.
+        self._next = self._next or self._next_rows()
+        now = time.monotonic()
+        if self._next or self._over or self._overdue or now >= self._renewed_at + self._settings.lease / 3:
+            self._settle()
+        if self._next:
+            self._send(self._next)
+            return 0.0
+        if now >= self._clean_due:
+            self._clean()
+        if wakes == self._wakes and not self._under_way:
+            # Or nothing can be sent just now.
+            self._idle.set()
+        return self._wait()
+
+    # What is read
+
+    def _take_turn(self) -> float:
+        began = time.monotonic()
+        mine, wait = self._run(lambda local: self.turn.take(local, self._rows.note_tried))
+        if not mine:
+            # Also by a relay that gave its turn back, which others hear of by looking.
+            return min(wait, self._settings.lease / 4)
+        self._renewed_at, self.has_turn = began, True
+        self._planner = Planner(self._settings)
+        self._pass_due = self._groups_due = 0.0
+        _log.info("relaying the outbox as %s", self.turn.owner)
+        return 0.0
+
+    def _next_rows(self) -> list[Pending]:
+        if len(self._under_way) >= self._settings.in_flight or time.monotonic() < self._pause_until:
+            return []
+        # In turns: neither waits for the other's end.
+        self._ready_next = not self._ready_next
+        if self._ready_next and (rows := self._ready_rows()):
+            return rows
+        return self._read_on() or ([] if self._ready_next else self._ready_rows())
+
+    def _ready_rows(self) -> list[Pending]:
+        """Rows whose message groups were busy."""
+        numbers = self._planner.ready()
+        if not numbers:
+            return []
+        found = self._run(lambda local: self._rows.read_ready(local, numbers, _SMALL))
+        if not self._is_known(numbers[-1]):
+            return []
+        batch = self._planner.plan_ready(numbers, found)
+        self._overdue += batch.overdue
+        return batch.rows
+
+    def _read_on(self) -> list[Pending]:
+        """The next rows of the pass."""
+        limit = self._settings.batch
+        while not self._stopping.is_set():
+            if time.monotonic() >= self._pass_due:
+                self._begin_pass()
+            found = self._run(lambda local: self._rows.read(local, self._planner.after, limit, _SMALL))
+            if any(row.order for row in found) and not self._may_plan_groups():
+                continue
+            batch = self._planner.plan(found)
+            self._overdue += batch.overdue
+            at_the_end = len(found) < limit and (not found or self._planner.after >= found[-1].id)
+            if at_the_end and self._pass_began:
+                self._rest()
+            if batch.rows:
+                return batch.rows
+            if at_the_end or batch.overdue:
+                return []
+        return []
+
+    def _may_plan_groups(self) -> bool:
+        """Whether rows with message groups that were just read can be sent; False: read again, knowing more."""
+        if time.monotonic() >= self._groups_due:
+            # To be known before the rows are read: a message that is retried in between is not among them.
+            self._find_stopped_groups()
+            return False
+        return self._is_known(self._planner.after)
+
+    def _is_known(self, last: int) -> bool:
+        """Whether the pass has seen all rows up to this one; called after rows that may come behind them were read.
+
+        What was committed before one of those is visible by now, at any isolation level.
+        """
+        if last and not self._planner.is_known(self._run(lambda local: self._rows.numbers(local, last))):
+            self._begin_pass()
+            return False
+        return True
+
+    def _begin_pass(self) -> None:
+        if self._pass_began:
+            # The last one did not come to its end: this one gets more time.
+            self._longest_pass *= 2
+        self._planner.begin_pass()
+        self._pass_began = time.monotonic()
+        # Under load without end, rows whose numbers became visible late have their turn, too.
+        self._pass_due = self._pass_began + self._longest_pass
+
+    def _rest(self) -> None:
+        """A pass has come to its end; what is new is found behind it, what came late by the next one."""
+        length = time.monotonic() - self._pass_began
+        self._pass_began = 0.0
+        self._pass_due = time.monotonic() + min(max(_REST * length, _SHORTEST_REST), _LONGEST_REST)
+
+    def _find_stopped_groups(self) -> None:
+        began = time.monotonic()
+        failed: list[tuple[int, tuple[str, str]]] = []
+        after = 0
+        while True:
+            found = self._run(lambda local, after=after: self._rows.stopped_groups(local, after, 1000))  # type: ignore[misc]
+            failed += [(number, (topic, group)) for number, topic, group in found if group is not None]
+            if len(found) < 1000:
+                break
+            after = found[-1][0]
+        self._planner.stop_groups(failed)
+        self._groups_due = time.monotonic() + max(1.0, _REST * (time.monotonic() - began))
+
+    # What is sent
+
+    def _send(self, rows: list[Pending]) -> None:
+        large = [row.id for row in rows if row.body is None]
+        if large:
+            bodies = self._run(lambda local: self._rows.bodies(local, large))
+            for row in rows:
+                row.body = row.body if row.body is not None else bodies.get(row.id)
+            gone = [row for row in rows if row.body is None]
+            if gone:  # Deleted by hand.
+                self._planner.ended(gone, gone)
+                self._next = rows = [row for row in rows if row.body is not None]
+                if not rows:
+                    return
+        assert self._calls is not None  # noqa: S101 - run() made it
+        self._next = []
+        call = self._calls.submit(self._call_target, rows, self._renewed_at)
+        self._under_way[call] = rows
+        call.add_done_callback(lambda _: self._signal.set())
+
+    def _call_target(self, rows: list[Pending], renewed_at: float) -> Sequence[Exception | None]:
+        if time.monotonic() > renewed_at + self._settings.lease / 2:
+            # This process stood still since: the turn may be another's.
+            return [NotTried("the relay stood still")] * len(rows)
+        outcomes, messages = _messages_of(rows)
+        if not messages:
+            return outcomes
+        try:
+            found = self._target.send(messages)
+            if len(found) != len(messages):
+                msg = f"the target gave {len(found)} outcomes for {len(messages)} messages"
+                raise RuntimeError(msg)
+        except Exception as error:
+            found = [error] * len(messages)
+        left = iter(found)
+        return [next(left) if outcome is None else outcome for outcome in outcomes]
+
+    def _collect(self) -> None:
+        for call in [each for each in self._under_way if each.done()]:
+            rows = self._under_way.pop(call)
+            outcomes = call.result()
+            self._over.append(_Sent(rows, outcomes))
+            if all(outcome is not None and not isinstance(outcome, RequestRefused) for outcome in outcomes):
+                self._failures += 1
+                self._pause_until = time.monotonic() + self._backoff(self._failures)
+                self._say(f"nothing can be sent now: {outcomes[0]}; trying again")
+            else:
+                self._failures, self._pause_until = 0, 0.0
+
+    # What is written
+
+    def _settle(self) -> None:
+        """Renews the turn, notes what is about to be sent, and what became of what was."""
+        began = time.monotonic()
+        over, overdue = self._over, self._overdue
+        self._run(lambda local: self._write(local, over, overdue))
+        self._renewed_at = began
+        self._over, self._overdue = [], []
+        for each in over:
+            # Only now: until it is written what became of them, they would be found as if they were new.
+            not_sent = [row for row, outcome in zip(each.rows, each.outcomes, strict=True) if outcome is not None]
+            self._planner.ended(each.rows, not_sent)
+
+    def _write(self, local: LocalTransaction, over: list[_Sent], overdue: list[tuple[Pending, str]]) -> None:
+        self.turn.renew(local, self._sending())
+        sent: list[int] = []
+        errors: dict[str, list[Pending]] = {}
+        failed: dict[tuple[str, int, bool], list[int]] = {}
+        for each in over:
+            for row, outcome in zip(each.rows, each.outcomes, strict=True):
+                if outcome is None:
+                    sent.append(row.id)
+                elif isinstance(outcome, RequestRefused):
+                    errors.setdefault(_cause(outcome), []).append(row)
+                elif not isinstance(outcome, NotTried):
+                    failed.setdefault((_cause(outcome), row.retries, True), []).append(row.id)
+        for row, reason in overdue:
+            errors.setdefault(reason, []).append(row)
+        if sent:
+            self._rows.sent(local, sorted(sent), keep=self._settings.keep > 0)
+        for (cause, retries, may_be_sent), ids in failed.items():
+            wait = self._backoff(retries + 1)
+            self._rows.failed(local, sorted(ids), cause, wait, may_be_sent=may_be_sent)
+        for cause, rows in errors.items():
+            self._rows.error(local, sorted(row.id for row in rows), cause)
+            self._say(f"{len(rows)} messages are MESSAGE_ERROR, the first one {rows[0].message_id}: {cause}")
+            for row in rows:
+                if row.order is not None:
+                    self._planner.stop_group(row.id, row.order)
+
+    def _sending(self) -> tuple[int, int] | None:
+        """The first and the last number of the rows that are being sent, or are about to be."""
+        batches = [*self._under_way.values(), *([self._next] if self._next else [])]
+        return (min(rows[0].id for rows in batches), max(rows[-1].id for rows in batches)) if batches else None
+
+    def _clean(self) -> None:
+        keep = {OutboxState.LOCAL_ROLLBACK: self._settings.keep_rolled_back}
+        keep[OutboxState.GLOBAL_COMMIT] = self._settings.keep
+        began = time.monotonic()
+        if began >= self._clean_due + 60:
+            self._cleaned = {}
+
+        def work(local: LocalTransaction) -> int:
+            return self._rows.delete_old(local, keep, self._cleaned, _CLEAN_AT_ONCE)
+
+        count = self._run(work)
+        self._clean_due = time.monotonic() + (0.0 if count >= _CLEAN_AT_ONCE else _CLEAN_EVERY)
+
+    # Waiting
+
+    def _wait(self) -> float:
+        now = time.monotonic()
+        until = min(self._renewed_at + self._settings.lease / 3, now + self._settings.poll)
+        if self._planner.passed_over:
+            until = min(until, max(self._pass_due, now + _SHORTEST_REST))
+        if self._pause_until > now:
+            until = min(until, self._pause_until)
+        return max(until - now, 0.001)
+
+    def _backoff(self, failures: int) -> float:
+        longest = self._settings.longest_backoff
+        grown = min(self._settings.first_backoff * 2.0 ** min(failures - 1, 32), longest)
+        return grown * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+
+    def _forget(self) -> None:
+        """Another relay has the turn: what is under way goes on, and changes nothing here."""
+        self.has_turn = False
+        self._under_way, self._over, self._overdue, self._next = {}, [], [], []
+        self._failures, self._pause_until = 0, 0.0
+
+    def _end(self) -> None:
+        if self._decider is not None:
+            self._decider.stop()
+        deadline = time.monotonic() + _END
+        for call in list(self._under_way):
+            try:
+                call.result(max(deadline - time.monotonic(), 0.0))
+            except Exception as error:
+                _log.warning("stopping with messages under way, which the next relay sends again: %s", error)
+        try:
+            if self.has_turn:
+                self._collect()
+                self._next = []
+                self._settle()
+                self._run(self.turn.release)
+        except Exception as error:
+            _log.warning("the turn could not be given back; it ends in %g s: %s", self._settings.lease, error)
+        finally:
+            self.has_turn = False
+            if self._calls is not None:
+                self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def _say(self, text: str) -> None:
+        """A warning, once a minute at most for each beginning."""
+        key, now = text[:40], time.monotonic()
+        if now - self._said.get(key, -60.0) >= 60.0:
+            self._said = {each: at for each, at in self._said.items() if now - at < 60.0}
+            self._said[key] = now
+            _log.warning("%s", text)
+
+
+def _messages_of(rows: list[Pending]) -> tuple[list[Exception | None], list[Message]]:
+    """The messages of rows, and why there is none for some of them: somebody changed the row by hand."""
+    outcomes: list[Exception | None] = []
+    messages: list[Message] = []
+    stopped: set[tuple[str, str] | None] = set()
+    for row in rows:
+        try:
+            if row.order is not None and row.order in stopped:
+                outcomes.append(NotTried("one before it in its message group cannot be read"))
+                continue
+            messages.append(row.message())
+            outcomes.append(None)
+        except Exception as error:
+            stopped.add(row.order)
+            outcomes.append(RequestRefused(f"the row cannot be read: {error!r}"))
+        row.body = b""
+    return outcomes, messages
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,205 @@
+"""Announced messages, and messages that wait for what comes later: decided by the user, exactly."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from client_core.errors import LocalTransactionRefused
+from producer_sdk import LocalTransactionState, Message
+from producer_sdk.outbox import Outbox, OutboxState
+from ways.outbox.conftest import QUICK
+from ways.outbox.fakes import FakeTarget
+from ways.outbox.running import relaying, until
+from ways.shops import FORMS, ORDER, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ways.shops import Shop
+
+UNKNOWN, COMMIT, ROLLBACK, ERROR = (
+    OutboxState.UNKNOWN,
+    OutboxState.LOCAL_COMMIT,
+    OutboxState.LOCAL_ROLLBACK,
+    OutboxState.MESSAGE_ERROR,
+)
+LAMP = Message("orders", "lamp")
+
+
+def deciding(shop: Shop, decide: Callable[[Message], Any], **rest: Any) -> Outbox:
+    made = Outbox(shop.engine, decide=decide, settings=replace(QUICK, **rest))
+    made.create_tables()
+    return made
+
+
+@pytest.fixture(params=FORMS)
+def work(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Work]:
+    with FORMS[request.param](shop) as made:
+        yield made
+
+
+def test_announced_and_confirmed(shop: Shop, work: Work, outbox: Outbox) -> None:
+    target = FakeTarget()
+    own = outbox.announce(LAMP)
+    assert outbox.state(own) is UNKNOWN
+    with relaying(outbox, target):
+        work.write("lamp")
+        outbox.confirm(work.given, own)
+        work.commit()
+        until(lambda: target.texts == ["lamp"])
+    assert target.stored[0].message_id == own
+
+
+def test_a_confirmation_goes_with_its_transaction(shop: Shop, work: Work, outbox: Outbox) -> None:
+    own = outbox.announce(LAMP)
+    work.write("lamp")
+    outbox.confirm(work.given, own)
+    work.rollback()
+    assert outbox.state(own) is UNKNOWN
+    assert outbox.cancel(own, "no stock") is True
+    assert outbox.state(own) is ROLLBACK
+    work.write("lamp")
+    with pytest.raises(LocalTransactionRefused, match="LOCAL_ROLLBACK"):
+        outbox.confirm(work.given, own)
+    work.rollback()
+    assert outbox.cancel(own) is False
+    with pytest.raises(LocalTransactionRefused, match="not in the outbox"):
+        outbox.confirm(work.given, "018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b")
+    work.rollback()
+    assert shop.orders() == []
+
+
+@pytest.mark.parametrize("answer", [LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK])
+def test_what_is_not_confirmed_is_decided(shop: Shop, answer: LocalTransactionState) -> None:
+    asked: list[Message] = []
+
+    def decide(message: Message) -> LocalTransactionState:
+        asked.append(message)
+        return LocalTransactionState.UNKNOWN if len(asked) < 3 else answer
+
+    outbox, target = deciding(shop, decide), FakeTarget()
+    own = outbox.announce(LAMP, decide_after=0.1)
+    with relaying(outbox, target):
+        wanted = None if answer is LocalTransactionState.COMMIT else ROLLBACK
+        until(lambda: outbox.state(own) is wanted)
+        if wanted is ROLLBACK:
+            with Session(shop.engine) as session, pytest.raises(LocalTransactionRefused):
+                outbox.confirm(session, own)
+    assert [each.text for each in asked] == ["lamp"] * 3
+    assert target.texts == (["lamp"] if answer is LocalTransactionState.COMMIT else [])
+
+
+def test_decisions_are_bounded(shop: Shop) -> None:
+    count = 0
+
+    def decide(message: Message) -> LocalTransactionState:
+        nonlocal count
+        count += 1
+        raise KeyError("no such order")
+
+    outbox, target = deciding(shop, decide, decisions=4), FakeTarget()
+    own = outbox.announce(LAMP, decide_after=0)
+    with relaying(outbox, target):
+        until(lambda: outbox.state(own) is ERROR)
+        assert count == 4
+        (failed,) = outbox.errors()
+        assert (failed.was, failed.cause) == (UNKNOWN, "still UNKNOWN after 4 decisions")
+        with Session(shop.engine) as session, pytest.raises(LocalTransactionRefused, match="MESSAGE_ERROR"):
+            outbox.confirm(session, own)
+        # Back to where it failed: not to be sent, but to be decided.
+        outbox.retry([failed.id])
+        until(lambda: count == 8)
+    assert target.texts == []
+
+
+def test_a_deadline_ends_decisions(shop: Shop) -> None:
+    outbox = deciding(shop, lambda _: LocalTransactionState.UNKNOWN)
+    own = outbox.announce(LAMP, decide_after=0, deadline=0.2)
+    with relaying(outbox, FakeTarget()):
+        until(lambda: outbox.state(own) is ERROR)
+    assert "deadline" in outbox.errors()[0].cause
+
+
+def test_without_a_callback_it_waits(shop: Shop, outbox: Outbox) -> None:
+    own = outbox.announce(LAMP, decide_after=0)
+    target = FakeTarget()
+    with relaying(outbox, target):
+        with Session(shop.engine) as session:
+            outbox.put(session, Message("orders", "chair"))
+            session.commit()
+        until(lambda: target.texts == ["chair"])
+    assert outbox.state(own) is UNKNOWN
+
+
+def test_a_message_whose_content_comes_later(shop: Shop, work: Work) -> None:
+    prices: dict[str, str] = {}
+
+    def decide(message: Message) -> LocalTransactionState | Message:
+        price = prices.get(message.text)
+        if price is None:
+            return LocalTransactionState.UNKNOWN
+        return replace(message, body=f"{message.text} for {price}", message_group="priced")
+
+    outbox, target = deciding(shop, decide), FakeTarget()
+    with relaying(outbox, target):
+        work.write("lamp")
+        own = outbox.put(work.given, LAMP, decide_after=0.05)
+        dropped = outbox.put(work.given, LAMP, decide_after=3600)
+        work.commit()
+        assert outbox.state(own) is outbox.state(dropped) is UNKNOWN
+        prices["lamp"] = "7"
+        until(lambda: target.texts == ["lamp for 7"])
+    assert (target.stored[0].message_id, target.stored[0].message_group) == (own, "priced")
+
+
+def test_what_decide_returns_is_validated(shop: Shop) -> None:
+    answers = iter(["yes", Message("orders", ""), LocalTransactionState.COMMIT])
+    outbox, target = deciding(shop, lambda _: next(answers)), FakeTarget()
+    outbox.announce(LAMP, decide_after=0)
+    with relaying(outbox, target):
+        until(lambda: target.texts == ["lamp"])
+
+
+def test_a_decision_waits_for_a_confirmation_that_is_not_committed(shop: Shop) -> None:
+    if shop.kind == "sqlite":
+        pytest.skip("a writer of SQLite holds up all others")
+    asked = threading.Event()
+
+    def decide(message: Message) -> LocalTransactionState:
+        asked.set()
+        return LocalTransactionState.ROLLBACK
+
+    outbox, target = deciding(shop, decide), FakeTarget()
+    own = outbox.announce(LAMP, decide_after=0.3)
+    with Session(shop.engine) as session:
+        outbox.confirm(session, own)
+        with relaying(outbox, target):
+            time.sleep(0.6)
+            session.commit()
+            until(lambda: target.texts == ["lamp"])
+
+
+def test_races_of_confirmations_with_decisions(shop: Shop) -> None:
+    """The one that comes first wins, the other one hears of it; orders and messages agree."""
+    outbox, target = deciding(shop, lambda _: LocalTransactionState.ROLLBACK, poll=0.01), FakeTarget()
+    happened: list[str] = []
+    with relaying(outbox, target):
+        for number in range(40):
+            own = outbox.announce(Message("orders", f"{number}"), decide_after=0.005 * (number % 5))
+            try:
+                with Session(shop.engine) as session:
+                    time.sleep(0.004 * (number % 4))
+                    session.execute(ORDER, {"content": f"{number}"})
+                    outbox.confirm(session, own)
+                    session.commit()
+                happened.append(f"{number}")
+            except LocalTransactionRefused:
+                assert outbox.state(own) is ROLLBACK
+        until(lambda: set(outbox.status().counts) <= {ROLLBACK})
+    assert sorted(target.texts) == sorted(happened) == shop.orders()
