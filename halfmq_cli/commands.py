@@ -120,6 +120,7 @@ bench = _group(
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
         "history": ("history", "history"),
+        "ways": ("ways", "ways"),
         "relay": ("relay", "relay"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",

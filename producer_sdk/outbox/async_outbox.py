@@ -20,6 +20,7 @@ from producer_sdk.outbox.core import DEFAULT_DECIDE_AFTER, DEFAULT_TABLE, MAX_BO
 from producer_sdk.outbox.deciding import Decider
 from producer_sdk.outbox.outbox import NO_WORK
 from producer_sdk.outbox.relay import Relay
+from producer_sdk.outbox.submissions import refuse_without_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -68,6 +69,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         relay: bool = True,
         settings: RelaySettings | None = None,
         max_body: int = MAX_BODY,
+        same_server: bool = False,
+        broker_tables: str = "",
     ) -> None:
         """Takes the database; nothing is opened yet.
 
@@ -76,10 +79,12 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         Raises:
             ConfigurationError: The database, the name or a setting cannot be used.
         """
-        super().__init__(table, settings, deadline, decide_after, max_body)
+        super().__init__(
+            table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
+        )
         self._engine = async_engine_of(database)
         self._decide = decide
-        self._relays = relay
+        self._relays = relay and not same_server
         self._identity: str | None = None
         self._relay: Relay | None = None
         self._target: RelayTarget | None = None
@@ -87,7 +92,10 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         self._wake = self.wake
 
     async def create_tables(self) -> None:
-        """Creates the tables where they do not exist."""
+        """Creates the tables where they do not exist; with same_server the broker has made its own."""
+        if self.same_server:
+            await self.identity()
+            return
 
         def create(local: LocalTransaction) -> None:
             self.messages.create(local)
@@ -139,18 +147,18 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
 
         def confirm(local: LocalTransaction) -> None:
             local.join()
-            self.rows.confirm(local, message_id)
+            self.own_rows.confirm(local, message_id)
             local.on_commit(self._wake)
 
         await self._joined(session).run(confirm)
 
     async def cancel(self, message_id: str, cause: str = "") -> bool:
         """The business transaction was rolled back: the message becomes LOCAL_ROLLBACK; see Outbox.cancel."""
-        return await self.on_database(lambda local: self.rows.cancel(local, message_id, cause), 2.0)
+        return await self.on_database(lambda local: self.own_rows.cancel(local, message_id, cause), 2.0)
 
     async def state(self, message_id: str) -> OutboxState | None:
         """Where a message stands; None: it is not there, or not any more."""
-        return await self.on_database(lambda local: self.rows.state(local, message_id))
+        return await self.on_database(lambda local: self.own_rows.state(local, message_id))
 
     async def status(self) -> OutboxStatus:
         """How many messages there are in each state, and which relay sends."""
@@ -175,6 +183,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
 
         Its ``stop()`` waits for them: call it in another thread (``asyncio.to_thread``).
         """
+        if self.same_server:
+            refuse_without_table()
         loop = asyncio.get_running_loop()
 
         def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
@@ -258,7 +268,9 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         return self._identity
 
     async def on_database(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-        """Runs work in a transaction of its own."""
+        """Runs work in a transaction of its own, on the outbox's own tables."""
+        if self.same_server:
+            refuse_without_table()
 
         def run(database: LocalDatabase) -> ResultT:
             with database.transaction(wait) as local:

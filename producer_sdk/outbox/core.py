@@ -15,6 +15,7 @@ from producer_sdk.outbox.rows import OutboxRows
 from producer_sdk.outbox.schema import OutboxSchema
 from producer_sdk.outbox.settings import RelaySettings
 from producer_sdk.outbox.states import OutboxState
+from producer_sdk.outbox.submissions import SubmissionRows, refuse_without_table
 
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
@@ -35,6 +36,9 @@ class OutboxCore(OutboxSchema):
         deadline: Span | None,
         decide_after: Span,
         max_body: int,
+        *,
+        same_server: bool = False,
+        broker_tables: str = "",
     ) -> None:
         """Checks the settings.
 
@@ -42,15 +46,28 @@ class OutboxCore(OutboxSchema):
             ConfigurationError: One of them cannot be.
         """
         super().__init__(table)
+        check_kind("same_server", same_server, bool)
+        self.same_server = same_server
         check_kind("settings", settings, RelaySettings)
         check_count("max_body", max_body, 15 << 20)
         self.settings = settings or RelaySettings()
         self.max_body = max_body
         self._deadline = None if deadline is None else seconds_of("deadline", deadline)
         self._decide_after = seconds_of("decide_after", decide_after)
-        self.rows = OutboxRows(self)
+        self.rows = SubmissionRows(broker_tables) if same_server else OutboxRows(self)
         self.operating = Operating(self)
         self._verified = VerifiedDatabases()
+
+    @property
+    def own_rows(self) -> OutboxRows:
+        """The statements on the outbox's own table.
+
+        Raises:
+            ConfigurationError: It has none.
+        """
+        if not isinstance(self.rows, OutboxRows):
+            refuse_without_table()
+        return self.rows
 
     def content(self, message: Message) -> Content:
         """Validates a message; see content_of."""

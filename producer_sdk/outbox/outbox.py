@@ -20,6 +20,7 @@ from producer_sdk.outbox.broker_target import BrokerTarget
 from producer_sdk.outbox.core import DEFAULT_DECIDE_AFTER, DEFAULT_TABLE, MAX_BODY, OutboxCore
 from producer_sdk.outbox.deciding import Decider
 from producer_sdk.outbox.relay import Relay
+from producer_sdk.outbox.submissions import refuse_without_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -74,6 +75,8 @@ class Outbox(OutboxCore, MessageStore):
         relay: bool = True,
         settings: RelaySettings | None = None,
         max_body: int = MAX_BODY,
+        same_server: bool = False,
+        broker_tables: str = "",
     ) -> None:
         """Takes the database; nothing is opened yet.
 
@@ -89,14 +92,20 @@ class Outbox(OutboxCore, MessageStore):
             relay: Whether a TransactionProducer that has this outbox relays it, in threads of this process.
             settings: How relays work; None: the defaults of RelaySettings.
             max_body: Bytes of a body; the brokers' ``max_body_bytes``.
+            same_server: The broker's tables are on the same server: messages are written there, in your transaction,
+                and there is no table of the outbox and no relay.
+            broker_tables: With same_server, what precedes the names of the broker's tables: its schema with a dot, and
+                its table prefix; ``"halfmq."``, for example.
 
         Raises:
             ConfigurationError: The database, the name or a setting cannot be used.
         """
-        super().__init__(table, settings, deadline, decide_after, max_body)
+        super().__init__(
+            table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
+        )
         self._database = local_database(database)
         self._decide = decide
-        self._relays = relay
+        self._relays = relay and not same_server
         self._lock = threading.Lock()
         self._identity: str | None = None
         self._relay: Relay | None = None
@@ -107,7 +116,10 @@ class Outbox(OutboxCore, MessageStore):
         self._wake = self.wake
 
     def create_tables(self) -> None:
-        """Creates the tables where they do not exist."""
+        """Creates the tables where they do not exist; with same_server the broker has made its own."""
+        if self.same_server:
+            self.identity()
+            return
         with self._database.transaction() as local:
             self.messages.create(local)
             self.turn.create(local)
@@ -182,7 +194,7 @@ class Outbox(OutboxCore, MessageStore):
         """
         local = join(session)
         local.join()
-        self.rows.confirm(local, message_id)
+        self.own_rows.confirm(local, message_id)
         local.on_commit(self._wake)
 
     def cancel(self, message_id: str, cause: str = "") -> bool:
@@ -191,11 +203,11 @@ class Outbox(OutboxCore, MessageStore):
         Returns:
             Whether it was UNKNOWN; False: it was confirmed or decided before, which stands.
         """
-        return self.on_database(lambda local: self.rows.cancel(local, message_id, cause), 2.0)
+        return self.on_database(lambda local: self.own_rows.cancel(local, message_id, cause), 2.0)
 
     def state(self, message_id: str) -> OutboxState | None:
         """Where a message stands; None: it is not there, or not any more."""
-        return self.on_database(lambda local: self.rows.state(local, message_id))
+        return self.on_database(lambda local: self.own_rows.state(local, message_id))
 
     # For operators
 
@@ -232,7 +244,13 @@ class Outbox(OutboxCore, MessageStore):
     # The relay
 
     def relay(self, target: RelayTarget) -> Relay:
-        """A relay of this outbox, not started yet; ``run()`` relays until ``request_stop()`` is called."""
+        """A relay of this outbox, not started yet; ``run()`` relays until ``request_stop()`` is called.
+
+        Raises:
+            ConfigurationError: With same_server there is nothing to relay.
+        """
+        if self.same_server:
+            refuse_without_table()
         decider = (
             Decider(self._opened, self, self.settings, self._decide, self.max_body)
             if self._decide is not None
@@ -329,7 +347,9 @@ class Outbox(OutboxCore, MessageStore):
         return self._identity
 
     def on_database(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-        """Runs work in a transaction of its own."""
+        """Runs work in a transaction of its own, on the outbox's own tables."""
+        if self.same_server:
+            refuse_without_table()
         with self._database.transaction(wait) as local:
             return work(local)
 

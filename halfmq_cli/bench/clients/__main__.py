@@ -16,6 +16,13 @@ from halfmq_cli.bench.clients import consumers, idle_streams, producers, unary
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+
+def _place_orders(endpoint: str, **options: Any) -> Coroutine[Any, Any, None]:
+    from halfmq_cli.bench.clients import shop  # noqa: PLC0415 - SQLAlchemy is slow to load
+
+    return shop.place_orders(endpoint, **options)
+
+
 ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "transaction producer": producers.in_transactions,
     "producer": producers.one_by_one,
@@ -27,6 +34,7 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "unary producer": unary.by_both_protocols,
     "official client": unary.official,
     "idle consumers": idle_streams.wait,
+    "shop": _place_orders,
 }
 
 

@@ -28,7 +28,17 @@ ORDER = sa.Table(
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
 )
+MESSAGE_ROW = sa.Table(
+    "message_rows",
+    _ORDERS,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("topic_name", sa.String(127), nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
 INSERT = sa.insert(ORDER)
+INSERT_MESSAGE_ROW = sa.insert(MESSAGE_ROW)
 
 
 class Shop:
@@ -52,6 +62,7 @@ class Shop:
         self._boxed = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-outbox", outbox))
         self.ways: dict[str, Callable[[], None]] = {
             "bare": self.bare,
+            "bare, both rows": self.bare_rows,
             "sent after the commit": self.sent_after,
             "fence": self.fenced,
             "outbox": self.boxed,
@@ -65,6 +76,13 @@ class Shop:
         """An order, without a message."""
         with self._engine.begin() as connection:
             connection.execute(INSERT, {"body": self._body()})
+
+    def bare_rows(self) -> None:
+        """An order, and a row that nobody sends: what any outbox has to write."""
+        body = self._body()
+        with self._engine.begin() as connection:
+            connection.execute(INSERT, {"body": body})
+            connection.execute(INSERT_MESSAGE_ROW, {"topic_name": TOPIC, "body": body})
 
     def sent_after(self) -> None:
         """The message is sent when the order is committed; lost where the process dies in between."""
@@ -87,8 +105,8 @@ class Shop:
 
     def _in(self, producer: TransactionProducer) -> None:
         body = self._body()
-        with producer.transaction(self._engine) as tx:
-            tx.connection.execute(INSERT, {"body": body})
+        with self._engine.connect() as connection, producer.transaction(connection) as tx:
+            connection.execute(INSERT, {"body": body})
             tx.send(TOPIC, body)
 
     def _body(self) -> bytes:

@@ -15,7 +15,8 @@ from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serve import fail
 
-BARE = "bare"
+BARE, BOTH_ROWS = "bare", "bare, both rows"
+WITHOUT_MESSAGE = {BARE, BOTH_ROWS}
 WARM_UP = 0.3
 
 
@@ -47,26 +48,27 @@ def ways(
             followed = _Followed(consumer)
             for way in taken:
                 taken[way].statements = shop.ask({"way": way})["statements"]
-            followed.skip(sum(21 for way in taken if way != BARE))
+            followed.skip(sum(21 for way in taken if way not in WITHOUT_MESSAGE))
             for way in taken:
-                followed.skip(0 if way == BARE else shop.ask({"way": way, "seconds": WARM_UP})["orders"])
+                warm = shop.ask({"way": way, "seconds": WARM_UP})["orders"]
+                followed.skip(0 if way in WITHOUT_MESSAGE else warm)
             for _ in range(rounds):
                 for way, each in taken.items():
                     each.take(shop.ask({"way": way, "seconds": seconds / rounds}), way)
-                    if way != BARE:
+                    if way not in WITHOUT_MESSAGE:
                         each.latencies += followed.latencies(each.last)
     except BrokerError as error:
         fail(error)
-    bare = taken[BARE]
-    figures: dict[str, Any] = {}
-    for way, each in taken.items():
-        figures[way] = each.figures(bare)
+    figures: dict[str, Any] = {way: each.figures(taken) for way, each in taken.items()}
     figures |= {"threads": threads, "size_bytes": size, "seconds": seconds, "rounds": rounds, "database": shown}
     print_figures("ways", figures, as_json=json_output)
 
 
 def _for_sqlalchemy(url: str) -> str:
-    return url.replace("mysql://", "mysql+pymysql://", 1).replace("mariadb://", "mariadb+pymysql://", 1)
+    """By PyMySQL, as the broker itself."""
+    scheme, _, rest = url.partition("://")
+    backend = scheme.partition("+")[0]
+    return url if backend == "sqlite" else f"{backend}+pymysql://{rest}"
 
 
 class _Followed:
@@ -110,13 +112,19 @@ class _Taken:
         self.seconds += answer["seconds"]
         self.cpu += answer["cpu_s"]
 
-    def figures(self, bare: _Taken) -> dict[str, Any]:
+    @property
+    def rate(self) -> float:
+        """Orders per second."""
+        return self.orders / self.seconds
+
+    def figures(self, taken: dict[str, _Taken]) -> dict[str, Any]:
         """By name."""
-        rate, floor = self.orders / self.seconds, bare.orders / bare.seconds
-        figures: dict[str, Any] = {"orders_per_s": round(rate, 1)}
-        if self is not bare:
+        bare, both_rows = taken[BARE], taken[BOTH_ROWS]
+        figures: dict[str, Any] = {"orders_per_s": round(self.rate, 1)}
+        if self.latencies:
             figures |= {
-                "to_bare": round(rate / floor, 3),
+                "to_bare": round(self.rate / bare.rate, 3),
+                "to_both_rows": round(self.rate / both_rows.rate, 3),
                 "more_statements": round(self.statements - bare.statements, 2),
                 "visible_p50_ms": round(percentile(self.latencies, 50), 2),
                 "visible_p99_ms": round(percentile(self.latencies, 99), 2),

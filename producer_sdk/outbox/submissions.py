@@ -1,0 +1,140 @@
+"""The outbox without a relay: messages are rows of the broker's own table, written in the business transaction.
+
+The broker releases what is committed, under the locks of its queues; the business transaction locks nothing but the new
+rows. Inserting is the only right that it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from client_core.errors import ConfigurationError
+from client_core.local_database.by_dbapi import AUTOCOMMITS
+from producer_sdk.outbox.states import OutboxState
+
+if TYPE_CHECKING:
+    from client_core.local_database import LocalDatabase, LocalTransaction
+    from producer_sdk.outbox.content import Content
+
+__all__ = ["SubmissionRows", "refuse_without_table"]
+
+_TABLES = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z0-9_]{0,40}")
+_COLUMNS = (
+    "message_id, topic_name, body, tag, message_keys, message_group, properties, priority, deliver_at,"
+    " deduplication_key"
+)
+_NOT_HERE = (
+    "with same_server the broker has the messages as soon as the transaction commits: there is no table of the outbox "
+    "and no relay, so that announce(), confirm(), cancel(), state(), status(), errors(), retry(), skip() and relay() "
+    "have nothing to work on; what cannot be a message is in the broker's table refused_submission"
+)
+
+
+class SubmissionRows:
+    """The statements that run in business transactions; the names in them are checked, values are bound."""
+
+    def __init__(self, broker_tables: str) -> None:
+        """Takes what precedes the names of the broker's tables: a schema with a dot, and its table prefix.
+
+        Raises:
+            ConfigurationError: It can be neither.
+        """
+        if not isinstance(broker_tables, str) or not _TABLES.fullmatch(broker_tables):
+            msg = (
+                "broker_tables is what precedes the names of the broker's tables, such as 'halfmq.' for those of the "
+                f"schema halfmq, or 'halfmq.hq_' where they have a prefix, not {broker_tables!r}"
+            )
+            raise ConfigurationError(msg, field="broker_tables")
+        self._table = f"{broker_tables}submission"
+
+    def put(
+        self,
+        local: LocalTransaction,
+        content: Content,
+        state: OutboxState = OutboxState.LOCAL_COMMIT,
+        due_in: float = 0.0,
+        deadline: float | None = None,
+    ) -> None:
+        """Inserts a message; the broker has it when the transaction commits.
+
+        Raises:
+            ConfigurationError: It is to wait for a decision or has a deadline, or it is committed already.
+        """
+        if state is not OutboxState.LOCAL_COMMIT or deadline is not None:
+            msg = "decide_after and deadline need the outbox's own table: leave same_server out for such messages"
+            raise ConfigurationError(msg, field="deadline" if deadline is not None else "decide_after")
+        own_id, id_value = local.binary("message_id", uuid.UUID(content.message_id).bytes)
+        body, body_value = local.binary("body", content.body)
+        headers: dict[str, Any] = json.loads(content.headers) if content.headers else {}
+        local.execute(
+            f"INSERT INTO {self._table} ({_COLUMNS}) VALUES ({own_id}, :topic, {body}, :tag, :keys, :message_group,"  # noqa: S608
+            " :properties, :priority, :deliver_at, :dedup_key)",
+            message_id=id_value,
+            topic=content.topic,
+            body=body_value,
+            tag=headers.get("tag"),
+            keys=_json(headers.get("keys")),
+            message_group=content.message_group,
+            properties=_json(headers.get("properties")),
+            priority=headers.get("priority", 0),
+            deliver_at=headers.get("deliver_at"),
+            dedup_key=headers.get("dedup_key"),
+        )
+        if local.in_transaction() is False:
+            # It is committed already, for something that has not happened.
+            with contextlib.suppress(Exception):
+                local.execute(f"DELETE FROM {self._table} WHERE message_id = {own_id}", message_id=id_value)  # noqa: S608
+            raise ConfigurationError(AUTOCOMMITS, field="database")
+
+    def identity(self, database: LocalDatabase) -> str:
+        """The name of the table, which is there.
+
+        Raises:
+            ConfigurationError: It is not, or may not be written.
+        """
+        with database.transaction() as local:
+            if local.dialect.name == "postgresql":
+                msg = "same_server: brokers have their tables on MySQL, MariaDB and SQLite, not on PostgreSQL"
+                raise ConfigurationError(msg, field="same_server")
+            try:
+                # Inserts nothing, and needs no right but that.
+                local.execute(
+                    f"INSERT INTO {self._table} (topic_name, body) SELECT 'none', 'none'"  # noqa: S608
+                    " FROM (SELECT 1 AS one) AS rows_of_none WHERE one = 0"
+                )
+            except Exception as error:
+                msg = (
+                    f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
+                    f"{str(error).splitlines()[0]}; broker_tables names the schema (and prefix) of the broker's tables, "
+                    "such as 'halfmq.', and the right is GRANT INSERT on that table"
+                )
+                raise ConfigurationError(msg, field="broker_tables") from error
+        return self._table
+
+    def verify(self, local: LocalTransaction, identity: str) -> None:
+        """Nothing is to be verified: the row itself is in the broker's table."""
+
+    def confirm(self, local: LocalTransaction, message_id: str) -> NoReturn:
+        """There is nothing to confirm.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        refuse_without_table()
+
+
+def refuse_without_table() -> NoReturn:
+    """Refuses what needs the outbox's own table.
+
+    Raises:
+        ConfigurationError: Always.
+    """
+    raise ConfigurationError(_NOT_HERE, field="same_server")
+
+
+def _json(value: object) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None
