@@ -107,10 +107,11 @@ class SubmissionRows:
                     " FROM (SELECT 1 AS one) AS rows_of_none WHERE one = 0"
                 )
             except Exception as error:
+                cause = str(error).splitlines()[0]
                 msg = (
                     f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
-                    f"{str(error).splitlines()[0]}; broker_tables names the schema (and prefix) of the broker's tables, "
-                    "such as 'halfmq.', and the right is GRANT INSERT on that table"
+                    f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', and "
+                    "the right is GRANT INSERT on that table"
                 )
                 raise ConfigurationError(msg, field="broker_tables") from error
         return self._table

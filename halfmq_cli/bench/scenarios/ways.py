@@ -46,8 +46,8 @@ def ways(
             shop.tell("ways")
             taken = {way: _Taken() for way in shop.hear()}
             followed = _Followed(consumer)
-            for way in taken:
-                taken[way].statements = shop.ask({"way": way})["statements"]
+            for way, each in taken.items():
+                each.statements = shop.ask({"way": way})["statements"]
             followed.skip(sum(21 for way in taken if way not in WITHOUT_MESSAGE))
             for way in taken:
                 warm = shop.ask({"way": way, "seconds": WARM_UP})["orders"]
