@@ -110,8 +110,8 @@ class SubmissionRows:
                 cause = str(error).splitlines()[0]
                 msg = (
                     f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
-                    f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', and "
-                    "the right is GRANT INSERT on that table"
+                    f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', "
+                    "and the right is GRANT INSERT on that table"
                 )
                 raise ConfigurationError(msg, field="broker_tables") from error
         return self._table
