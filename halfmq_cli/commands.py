@@ -62,7 +62,11 @@ def _group(
     callback: Callable[..., None] = lambda: None,
     **settings: Any,
 ) -> typer.Typer:
-    found = {name: (f"{package}.{module}", function) for name, (module, function) in functions.items()}
+    # A module of another package is written in full.
+    found = {
+        name: (module if module.startswith("halfmq_") else f"{package}.{module}", function)
+        for name, (module, function) in functions.items()
+    }
 
     class Group(TyperGroup):
         def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
@@ -98,6 +102,7 @@ app = _group(
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
         "demo": ("demo.command", "demo"),
+        "cdc": ("halfmq_connect.cli.cdc", "cdc"),
     },
     _options,
     name="halfmq",
