@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from halfmq_connect.cdc.binlog.charsets import Charsets
+from halfmq_connect.cdc.charsets import Charsets
 from halfmq_connect.cdc.errors import Interrupted, WrongSetting
 from halfmq_connect.cdc.positions import MariaDbPosition, MySqlPosition
 

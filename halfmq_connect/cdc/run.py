@@ -43,6 +43,8 @@ class ChangeCapture:
         self._choice = TableChoice(settings)
         self._stopping = threading.Event()
         self._host = 0
+        self.following = threading.Event()
+        """Set while the log is followed: the tables are copied."""
 
     def stop(self) -> None:
         """Ends `run` after what is being published; may be called from signal handlers."""
@@ -89,9 +91,11 @@ class ChangeCapture:
                 copies = Copies(source, tables, state)
                 reader = LogReader(self._settings, source, state.position, self._choice, copies.ask)
                 try:
+                    self.following.set()
                     _log.info("following %s from %s on", source.host, state.position)
                     self._follow(reader, Publisher(self._settings.name, sink, state, source.kind, self.progress))
                 finally:
+                    self.following.clear()
                     reader.close()
         finally:
             source.close()

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfmq_connect.cdc.binlog import values
-from halfmq_connect.cdc.binlog.charsets import BINARY, width_of
+from halfmq_connect.cdc.charsets import BINARY, width_of
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
-    from halfmq_connect.cdc.binlog.charsets import Charsets
+    from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.binlog.values import Reader
 
 __all__ = ["Column", "TableMap", "parse_table_map", "table_name"]

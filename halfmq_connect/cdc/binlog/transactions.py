@@ -14,7 +14,7 @@ from halfmq_connect.cdc.errors import CannotFollow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfmq_connect.cdc.binlog.charsets import Charsets
+    from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.binlog.rows import Change
     from halfmq_connect.cdc.binlog.table_map import TableMap
     from halfmq_connect.cdc.positions import Gtid

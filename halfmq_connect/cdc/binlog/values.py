@@ -10,7 +10,7 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from halfmq_connect.cdc.binlog.charsets import BINARY
+from halfmq_connect.cdc.charsets import BINARY
 from halfmq_connect.cdc.binlog.json_text import json_text
 from halfmq_connect.cdc.binlog.numbers import decimal_size, decimal_text, fraction
 from halfmq_connect.cdc.errors import CannotFollow
