@@ -29,6 +29,7 @@ class Piece:
         last: Whether it is the last one.
         messages: The messages; empty: none of its tables is published.
         size: Bytes of their bodies.
+        tables: Tables that it changes, as far as they are published.
         discarded: The transaction was rolled back after all: its earlier pieces count for nothing.
     """
 
@@ -38,6 +39,7 @@ class Piece:
     last: bool = False
     messages: list[Message] = field(default_factory=list)
     size: int = 0
+    tables: set[str] = field(default_factory=set)
     discarded: bool = False
 
     @property

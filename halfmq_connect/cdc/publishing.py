@@ -66,6 +66,9 @@ class Publisher:
         Raises:
             CdcError: As Sink.commit.
         """
+        for name in piece.tables:
+            # One that was made after the start: the log tells of all its rows, and no snapshot is needed.
+            self._state.tables.setdefault(name, None)
         if piece.number == 0 and piece.last:
             if piece.messages:
                 self._waiting.append((self._id(piece), piece.messages))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from halfmq_connect.cdc.checks import check_position, check_server, check_tables
 from halfmq_connect.cdc.database import Source
-from halfmq_connect.cdc.errors import Interrupted
+from halfmq_connect.cdc.errors import CdcError, Interrupted
 from halfmq_connect.cdc.messages import TableChoice
 from halfmq_connect.cdc.publishing import Progress, Publisher
 from halfmq_connect.cdc.reading import LogReader
@@ -103,7 +103,12 @@ class ChangeCapture:
     def _follow(self, reader: LogReader, publisher: Publisher) -> None:
         within = False
         while within or not self._stopping.is_set():
-            piece = reader.pieces.get(LOOK_SECONDS if not publisher.has_waiting else 0)
+            try:
+                piece = reader.pieces.get(LOOK_SECONDS if not publisher.has_waiting else 0)
+            except CdcError:
+                if not within:  # What came before it is published.
+                    publisher.end()
+                raise
             if piece is None:
                 publisher.idle()
                 # A large transaction that is not read to its end is read again.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from client_core.admin import Admin
 from client_core.testing import embedded_broker
 from connect.cdc.sources import Source, Topic
 from support.databases import KINDS, Kind
@@ -45,7 +46,10 @@ def source(request: pytest.FixtureRequest, sources: Callable[[Kind], Source]) ->
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """A broker."""
-    with embedded_broker(topics=["rows", "other"]) as broker:
+    with embedded_broker() as broker:
+        with Admin(broker.endpoint) as admin:
+            for name in ("rows", "other"):
+                admin.create_topic(name, queues=1)
         yield broker.endpoint
 
 
