@@ -121,6 +121,7 @@ bench = _group(
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
         "history": ("history", "history"),
+        "cdc": ("cdc", "cdc"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )
