@@ -199,6 +199,7 @@ class CaptureProcess:
             env={"PASSWORD": "halfmq", "PATH": "/usr/bin:/bin"},
         )
         self.lines: list[str] = []
+        self._out = ""
         self._said = threading.Condition()
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
@@ -228,11 +229,12 @@ class CaptureProcess:
         """Waits for its end: its status, and what it said."""
         status = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        out = self.process.stdout.read() if self.process.stdout else ""
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self._out = self.process.stdout.read()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
-        return status, out, "".join(self.lines)
+        return status, self._out, "".join(self.lines)
 
     def stop(self) -> tuple[int, str, str]:
         """SIGTERM, and waits."""
