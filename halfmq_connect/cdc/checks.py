@@ -79,11 +79,11 @@ def check_tables(source: Source, settings: CdcSettings, choice: TableChoice) -> 
             msg = f"there is no table {section.match} on {source.host}, or {source.settings.user} may not read it"
             raise WrongSetting(msg, field=f"table[{index}].match")
     if settings.outbox and settings.outbox.table not in names:
-        msg = f"there is no table {settings.outbox.table} on {source.host}; `halfmq cdc --outbox-sql` shows how to make it"
+        msg = f"there is no table {settings.outbox.table} on {source.host}; `halfmq cdc --outbox-sql` shows its form"
         raise WrongSetting(msg, field="outbox.table")
     for table in found:
         try:
-            source.ask(f"SELECT 1 FROM {quoted(table.database, table.table)} LIMIT 0")  # noqa: S608 - quoted
+            source.ask(f"SELECT 1 FROM {quoted(table.database, table.table)} LIMIT 0")
         except pymysql.err.MySQLError as error:
             raise WrongSetting(f"{table.name} cannot be read: {error.args[-1]}", field="database.user") from None
         how = choice.of(table.database, table.table)
@@ -104,8 +104,9 @@ def _check_cascades(source: Source, table: DescribedTable) -> None:
     )
     if rules:
         msg = (
-            f"the foreign key {rules[0][0]} of {table.name} changes rows inside of the storage engine, which leaves no trace"
-            " in the log; use RESTRICT and change the rows by statements, or set accept_cascades = true and do without them"
+            f"the foreign key {rules[0][0]} of {table.name} changes rows inside of the storage engine, which leaves no"
+            " trace in the log; use RESTRICT and change the rows by statements, or set accept_cascades = true and do"
+            " without them"
         )
         raise WrongSetting(msg, field="table.accept_cascades")
 
@@ -133,15 +134,15 @@ def check_position(source: Source, position: Position) -> None:
         purged = source.subtract(str(source.ask("SELECT @@GLOBAL.gtid_purged")[0][0]).replace("\n", ""), own)
         if purged:
             msg = (
-                f"{source.host} has purged transactions that were not read yet: {purged}. Nothing was skipped. Name a server"
-                " that has them, or take a new snapshot (--new-snapshot), and keep the log for longer"
+                f"{source.host} has purged transactions that were not read yet: {purged}. Nothing was skipped. Name a"
+                " server that has them, or take a new snapshot (--new-snapshot), and keep the log for longer"
                 " (binlog_expire_logs_seconds)"
             )
             raise CannotFollow(msg)
         missing = source.subtract(own, str(source.executed()))
     if missing:
         msg = (
-            f"{source.host} lacks transactions that were published: {missing}. It is behind, or it never had them: then take"
-            " a new snapshot (--new-snapshot)"
+            f"{source.host} lacks transactions that were published: {missing}. It is behind, or it never had them: then"
+            " take a new snapshot (--new-snapshot)"
         )
         raise Interrupted(msg)

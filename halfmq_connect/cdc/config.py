@@ -174,7 +174,7 @@ def _database(section: Mapping[str, Any], environment: Mapping[str, str]) -> Dat
         if str(variable) not in environment:
             raise WrongSetting(f"the variable {variable} is not set", field="database.password_env")
         given["password"] = environment[str(variable)]
-    settings = _filled(DatabaseSettings, given, "database")
+    settings: DatabaseSettings = _filled(DatabaseSettings, given, "database")
     for host in settings.hosts:
         if not re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):\d{1,5}", host):
             raise WrongSetting(f"{host!r} is not host:port", field="database.hosts")
@@ -188,7 +188,7 @@ def _database(section: Mapping[str, Any], environment: Mapping[str, str]) -> Dat
 def _table(section: Any, place: str) -> TableSettings:
     if not isinstance(section, dict):
         raise WrongSetting("is a section, [[table]]", field="table")
-    settings = _filled(TableSettings, section, place)
+    settings: TableSettings = _filled(TableSettings, section, place)
     if settings.match.count(".") != 1 or not all(settings.match.split(".")):
         raise WrongSetting("write database.table; * stands for any characters", field=f"{place}.match")
     if settings.order not in ORDERS:

@@ -1,7 +1,7 @@
 """Ids of transactions, derived from what they tell: the same change has the same id, whoever reads it and how often.
 
-They are UUIDs of version 8 (RFC 9562): 32 bits for the subscription and the server that numbers the transactions, 48 bits of
-its number, 20 bits of the part, and 22 bits of a digest. So they ascend with the log, and the broker's tables stay
+They are UUIDs of version 8 (RFC 9562): 32 bits for the subscription and what numbers the transactions, 48 bits of the
+number, 20 bits of the part, and 22 bits of a digest. So they ascend with the log, and the broker's tables stay
 clustered. A row's message has the transaction's id and the row's place in it: `id.N`.
 """
 

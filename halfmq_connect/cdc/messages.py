@@ -75,8 +75,8 @@ class RowPlan:
         self.order = how.order
         if not key:
             msg = (
-                f"{self.table} has no primary key, by which its rows are told apart: add one, or exclude the table. Nothing"
-                " was skipped"
+                f"{self.table} has no primary key, by which its rows are told apart: add one, or exclude the table."
+                " Nothing was skipped"
             )
             raise CannotFollow(msg)
         names = [name for name, _ in columns]
@@ -108,7 +108,8 @@ class RowPlan:
 
     def message(self, op: str, before: str, after: str, source: str, row: Sequence[Any] | None) -> Message:
         """A message; `row` has the primary key that its order goes by."""
-        body = f'{{"op":"{op}","before":{before},"after":{after},"source":{{{self.place},{source}}},"schema":{self.schema}}}'
+        told = f'"source":{{{self.place},{source}}},"schema":{self.schema}'
+        body = f'{{"op":"{op}","before":{before},"after":{after},{told}}}'
         message = Message(topic=self.topic, body=body.encode(), tag=op, properties={"table": self.table})
         if self.order == "table":
             message.message_group = row_group(self.table, "")

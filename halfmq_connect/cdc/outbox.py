@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,7 @@ def outbox_message(table: TableMap, change: Change) -> Message | None:
         msg = f"a row of the outbox {name} has no {', '.join(missing)}: {found.get('id')}. A message needs both"
         raise CannotFollow(msg)
     message = Message(topic=found["topic"])
-    if types["body"].endswith(("blob", ")")) and "binary" in types["body"] or types["body"].endswith("blob"):
-        import base64  # noqa: PLC0415
-
+    if "blob" in types["body"] or "binary" in types["body"]:
         message.body = base64.b64decode(found["body"])
     else:
         message.body = str(found["body"]).encode()

@@ -44,7 +44,7 @@ class Piece:
 
     @property
     def full(self) -> bool:
-        """Whether further messages go into another piece. Depends on its content only, so that ids are the same again."""
+        """Whether further messages go into another piece; depends on its content only: ids are the same again."""
         return len(self.messages) >= MOST_MESSAGES or self.size >= MOST_BYTES
 
     def add(self, message: Message) -> None:

@@ -1,7 +1,7 @@
 """Positions in binary logs: sets of global transaction ids, of MySQL and of MariaDB.
 
-MySQL numbers the transactions of each server (`uuid:1-5:8`), MariaDB those of each domain (`0-1-8`: domain, server, number).
-A position holds what was read; both kinds are immutable.
+MySQL numbers the transactions of each server (`uuid:1-5:8`), MariaDB those of each domain (`0-1-8`: domain, server,
+number). A position holds what was read; both kinds are immutable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishing: small transactions together in an epoch, a large one alone in its own; each epoch with the state after it."""
+"""Publishing: small transactions together in an epoch, a large one in its own; each epoch with the state after it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class LogReader:
     def _run(self) -> None:
         try:
             self._read()
-        except BaseException as error:  # noqa: BLE001 - the other thread raises it
+        except BaseException as error:  # The other thread raises it.
             self.pieces.fail(error)
 
     def _read(self) -> None:

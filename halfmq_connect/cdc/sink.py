@@ -22,7 +22,7 @@ _AGAIN = {"EPOCH_INCOMPLETE", "TRANSACTION_NOT_FOUND"}
 
 
 class Sink:
-    """Publishes under a name; each session has an id of its own, so that whatever an earlier one sent late is refused."""
+    """Publishes under a name; each session has its own id, so that what an earlier one sent late is refused."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         """Reads the settings; nothing is connected yet."""

@@ -1,8 +1,8 @@
 """What is stored at the broker with every commit: how far the log was read, and how far tables were copied before.
 
-A table is copied in the order of its primary key, from a view of the data at a known position. When that is cut off, the
-rest is copied from a later view: so there is a list of views, each with the last key copied from it. A change in the log is
-part of the copy already when the view that has its key has read it; then it is passed over.
+A table is copied in the order of its primary key, from a view of the data at a known position. When that is cut off,
+the rest is copied from a later view: so there is a list of views, each with the last key copied from it. A change in
+the log is part of the copy already when the view that has its key has read it; then it is passed over.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class State:
         told = json.loads(raw)
         if told["version"] != VERSION or told["server"] != kind:
             msg = (
-                f"the recorded position is of {told['server']}, version {told['version']}; this is {kind}, {VERSION}. Go to"
-                " such a server, name the subscription otherwise, or take a new snapshot (--new-snapshot)"
+                f"the recorded position is of {told['server']}, version {told['version']}; this is {kind}, {VERSION}. Go"
+                " to such a server, name the subscription otherwise, or take a new snapshot (--new-snapshot)"
             )
             raise CannotFollow(msg)
         tables = {

@@ -30,11 +30,11 @@ def cdc(
 ) -> None:
     """Publish the changes of MySQL's and MariaDB's tables from their binary log, each exactly once.
 
-    It ends with status 2 when a setting is wrong, with 1 when the log cannot be followed without losing something, and with 3
-    when another process took the subscription over.
+    It ends with status 2 when a setting is wrong, with 1 when the log cannot be followed without losing something, and
+    with 3 when another process took the subscription over.
     """
     if outbox_sql:
-        print(f"{CREATE_OUTBOX};")
+        typer.echo(f"{CREATE_OUTBOX};")
         return
     if file is None:
         _fail("file", "name the subscription's file", WRONG)
@@ -43,7 +43,7 @@ def cdc(
         settings = read_settings(file)
         if check_only:
             for name in check(settings):
-                print(name)
+                typer.echo(name)
             return
         capture = ChangeCapture(settings, new_snapshot=new_snapshot)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,5 +58,5 @@ def cdc(
 
 
 def _fail(field: str, text: str, status: int) -> NoReturn:
-    print(f"halfmq: {field}: {text}", file=sys.stderr)
+    typer.echo(f"halfmq: {field}: {text}", err=True)
     raise typer.Exit(status)

@@ -10,7 +10,7 @@ from broker.domain.topic import TopicSettings
 from broker.errors import BrokerError, NotFound, Refused
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
-from conformance.world import HOUR, World, everywhere, half, new_id
+from conformance.world import HOUR, World, everywhere, half
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic

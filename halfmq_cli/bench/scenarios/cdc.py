@@ -25,7 +25,6 @@ from producer_sdk import Admin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine.connection import Database
     from halfmq_connect.cdc.config import CdcSettings
     from halfmq_connect.cdc.database import Source
 
@@ -47,8 +46,8 @@ def cdc(
 ) -> None:
     """Measure how fast changes of a table are published, and how late, next to what its parts do alone.
 
-    The floors, in the same run: the library mysql-replication, which reads and decodes the same log and publishes nothing;
-    the reader of this package alone; and ordinary messages of the same bodies, sent without a source.
+    The floors, in the same run: the library mysql-replication, which reads and decodes the same log and publishes
+    nothing; the reader of this package alone; and ordinary messages of the same size, sent without a source.
     """
     try:
         with ExitStack() as stack:
@@ -237,7 +236,11 @@ def _lag(table: _Table, endpoint: str, rate: int, each: int, size: int, seconds:
         lags = [lag for queue, first in begin.items() for lag in _lags(reader, queue, first)]
     if len(lags) != count:
         raise BrokerError(f"{count} rows were inserted, and {len(lags)} messages are there.", reason="UNACCOUNTED")
-    return {"lag_p50_ms": round(percentile(lags, 50), 1), "lag_p99_ms": round(percentile(lags, 99), 1), "lag_rate": rate}
+    return {
+        "lag_p50_ms": round(percentile(lags, 50), 1),
+        "lag_p99_ms": round(percentile(lags, 99), 1),
+        "lag_rate": rate,
+    }
 
 
 def _lags(reader: QueueReader, queue: int, first: int) -> Iterator[float]:

@@ -100,8 +100,8 @@ class Dump:
             if "server_uuid/server_id" in text or "same server" in text:
                 return Interrupted(f"{self._host} ended the connection: {text}")
             return CannotFollow(
-                f"{self._host} does not have its log from the recorded position on: {text}. Nothing was skipped. Go to a"
-                " server that has it, or take a new snapshot (--new-snapshot)"
+                f"{self._host} does not have its log from the recorded position on: {text}. Nothing was skipped. Go to"
+                " a server that has it, or take a new snapshot (--new-snapshot)"
             )
         return Interrupted(f"the connection to {self._host} was lost: {error.args[-1]}")
 

@@ -47,7 +47,7 @@ def fraction(micros: int, digits: int) -> str:
 
 
 def packed_date(value: int, digits: int = 6) -> str:
-    """A date with time from the 64 bits that hold it in JSON: year * 13 + month, day, hours, minutes, seconds, micros."""
+    """A date with time from the 64 bits that hold it in JSON: year * 13 + month, day, clock, micros."""
     micros, rest = value & 0xFFFFFF, value >> 24
     clock, day = rest & 0x1FFFF, rest >> 17
     year, month = divmod(day >> 5, 13)

@@ -10,8 +10,8 @@ from halfmq_connect.cdc.charsets import BINARY, width_of
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
-    from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.binlog.values import Reader
+    from halfmq_connect.cdc.charsets import Charsets
 
 __all__ = ["Column", "TableMap", "parse_table_map", "table_name"]
 
@@ -201,7 +201,9 @@ _TIMED = {values.TIMESTAMP2: "timestamp", values.DATETIME2: "datetime", values.T
 _BLOBS = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 
 
-def _type_text(kind: int, meta: int, charset: str, labels: list[str], *, unsigned: bool) -> str:
+def _type_text(  # noqa: PLR0911 - a table of types
+    kind: int, meta: int, charset: str, labels: list[str], *, unsigned: bool
+) -> str:
     if kind in _PLAIN:
         return _PLAIN[kind] + (" unsigned" if unsigned and kind != values.YEAR else "")
     if kind in _TIMED:

@@ -14,9 +14,9 @@ from halfmq_connect.cdc.errors import CannotFollow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.binlog.rows import Change
     from halfmq_connect.cdc.binlog.table_map import TableMap
+    from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.positions import Gtid
 
 __all__ = ["Began", "Changed", "Ended", "Transactions", "Truncated"]
@@ -182,8 +182,8 @@ class Transactions:
     def _statement(self, event: events.Event, database: str, text: str) -> Iterator[Truncated | Ended]:
         if _DML.match(text) and self._wanted.names_wanted(text, database):
             msg = (
-                f"{self._named()} is logged as a statement, not by its rows: {text[:100]!r}. Set binlog_format=ROW for all"
-                " sessions, then take a new snapshot"
+                f"{self._named()} is logged as a statement, not by its rows: {text[:100]!r}. Set binlog_format=ROW"
+                " for all sessions, then take a new snapshot"
             )
             raise CannotFollow(msg)
         if self._open is None:
@@ -201,9 +201,9 @@ class Transactions:
         one_phase = event.body[:1] != b"\0"
         if not one_phase and self._rows_seen:
             msg = (
-                f"{self._named()} is an XA transaction that changes a table which is published; its outcome comes later in"
-                " the log, which is not supported. Use XA COMMIT ... ONE PHASE or ordinary transactions, then take a new"
-                " snapshot"
+                f"{self._named()} is an XA transaction that changes a table which is published; its outcome comes"
+                " later in the log, which is not supported. Use XA COMMIT ... ONE PHASE or ordinary transactions, then"
+                " take a new snapshot"
             )
             raise CannotFollow(msg)
         yield self._end()

@@ -1,4 +1,4 @@
-"""Values of columns as row images hold them: each kind of column has a reader, which returns the value and where it ends.
+"""Values of columns as row images hold them: each kind of column has a reader, of a value and where it ends.
 
 The values are those of JSON: see docs/ways/cdc.md for the form of each type.
 """
@@ -10,9 +10,9 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from halfmq_connect.cdc.charsets import BINARY
 from halfmq_connect.cdc.binlog.json_text import json_text
 from halfmq_connect.cdc.binlog.numbers import decimal_size, decimal_text, fraction
+from halfmq_connect.cdc.charsets import BINARY
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _float = struct.Struct("<f").unpack_from
 _double = struct.Struct("<d").unpack_from
 
 
-def reader_of(
+def reader_of(  # noqa: PLR0911 - a table of types
     kind: int, meta: int, *, unsigned: bool, charset: str, codec: str, labels: Sequence[str], name: str
 ) -> Reader:
     """The reader of a column.

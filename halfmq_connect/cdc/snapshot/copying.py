@@ -103,7 +103,7 @@ class _Copy:
         names = [column.name for column in self._table.key_columns()]
         copy = self._state.tables.get(self._table.name)
         if copy is not None and copy.key != names:
-            msg = f"the primary key of {self._table.name} was changed while it was copied; take a new snapshot (--new-snapshot)"
+            msg = f"the primary key of {self._table.name} was changed while it was copied; take a --new-snapshot"
             raise CannotFollow(msg)
         _log.info("copying %s%s", self._table.name, " on" if copy else "")
         with _view(self._settings, self._source, self._table) as (connection, at):
@@ -150,7 +150,7 @@ class _Copy:
             for index in range(len(keys)):
                 values += given[: index + 1]
         table = quoted(self._table.database, self._table.table)
-        statement = f"SELECT {columns} FROM {table}{where} ORDER BY {', '.join(keys)} LIMIT {MOST_MESSAGES}"  # noqa: S608
+        statement = f"SELECT {columns} FROM {table}{where} ORDER BY {', '.join(keys)} LIMIT {MOST_MESSAGES}"
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement, values)
@@ -245,7 +245,7 @@ def _locked(settings: CdcSettings, source: Source, table: DescribedTable) -> Ite
                 cursor.execute(f"LOCK TABLES {quoted(table.database, table.table)} READ")
             except pymysql.err.OperationalError as error:
                 if error.args[0] in {1044, 1142}:
-                    msg = f"a snapshot of {table.name} needs a lock for a moment: GRANT SELECT, LOCK TABLES ON {table.database}.*"
+                    msg = f"{table.name} is locked for a moment to copy it: GRANT SELECT, LOCK TABLES ON {table.database}.*"
                     raise WrongSetting(msg, field="database.user") from None
                 raise
             yield

@@ -20,7 +20,6 @@ __all__ = ["KeyOrder", "expression", "from_query", "ordered_key", "to_query"]
 
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"}
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "json", "date", "time", "decimal"}
 
 
 def expression(column: DescribedColumn) -> str:
@@ -31,7 +30,7 @@ def expression(column: DescribedColumn) -> str:
     return f"{name} + 0" if column.kind == "bit" else name
 
 
-def from_query(column: DescribedColumn) -> Callable[[Any], Any]:
+def from_query(column: DescribedColumn) -> Callable[[Any], Any]:  # noqa: PLR0911 - a table of types
     """Converts what a connection without conversions returns: text, or bytes of binary columns."""
     kind = column.kind
     if kind in _INTEGERS:
@@ -71,8 +70,8 @@ def ordered_key(table: DescribedTable) -> None:
     for column in table.key_columns():
         if column.kind not in _BY_NUMBER | _BY_TEXT | _BY_COLLATION | {"decimal", "binary", "varbinary"}:
             msg = (
-                f"the primary key of {table.name} has {column.name}, a {column.kind}, in whose order a table cannot be copied"
-                " in pieces; set snapshot = false for it"
+                f"the primary key of {table.name} has {column.name}, a {column.kind}, in whose order a table cannot"
+                " be copied in pieces; set snapshot = false for it"
             )
             raise WrongSetting(msg, field="table.snapshot")
 
@@ -112,7 +111,7 @@ class KeyOrder:
             left, right = Decimal(left), Decimal(right)
         elif column.kind in {"binary", "varbinary"}:
             left, right = base64.b64decode(left), base64.b64decode(right)
-        return (left > right) - (left < right)
+        return int(left > right) - int(left < right)
 
 
 def _word(name: str) -> str:

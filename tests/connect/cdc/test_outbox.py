@@ -32,8 +32,8 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
     ):
         cursor.execute(
             "INSERT INTO shop.halfmq_outbox (topic, body, tag, message_keys, message_group, properties) VALUES"
-            " ('rows', x'00FF', 'paid', '[\"order-7\"]', 'customer-1', '{\"amount\": \"12\"}'), ('other', 'text', NULL, NULL,"
-            " NULL, NULL)"
+            " ('rows', x'00FF', 'paid', '[\"order-7\"]', 'customer-1', '{\"amount\": \"12\"}'), ('other', 'text', NULL,"
+            " NULL, NULL, NULL)"
         )
         cursor.execute("DELETE FROM shop.halfmq_outbox")
         connection.commit()
@@ -42,7 +42,7 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
         cursor.execute("INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'last')")
         connection.commit()
         found = {message.body: message for message in topic.until(lambda found: len(found) >= 3)}
-        (text,) = other.until(lambda found: bool(found))
+        (text,) = other.until(bool)
     assert set(found) == {b"before the start", b"\0\xff", b"last"}
     full = found[b"\0\xff"]
     assert (full.tag, full.keys, full.message_group) == ("paid", ("order-7",), "customer-1")

@@ -133,7 +133,9 @@ def test_a_table_that_is_changed_emptied_and_made_anew(source: Source, endpoint:
 
 def test_a_large_transaction_comes_at_once_in_parts(source: Source, endpoint: str, topic: Topic) -> None:
     """More rows than one transaction has at the broker: parts of an epoch, in bounded memory."""
-    source.run("CREATE TABLE shop.lots (id INT PRIMARY KEY, note VARCHAR(100))", "CREATE TABLE shop.mark (id INT PRIMARY KEY)")
+    source.run(
+        "CREATE TABLE shop.lots (id INT PRIMARY KEY, note VARCHAR(100))", "CREATE TABLE shop.mark (id INT PRIMARY KEY)"
+    )
     with Capture(settings(endpoint, source.host)) as running, source.connect(autocommit=False) as connection:
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO shop.mark VALUES (1)")

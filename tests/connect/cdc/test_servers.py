@@ -39,8 +39,8 @@ def replicate(replica: Source, primary: Source) -> None:
     else:
         replica.run(
             "SET GLOBAL gtid_slave_pos = ''",
-            f"CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, MASTER_USER='halfmq', MASTER_PASSWORD='halfmq',"
-            " MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1",
+            f"CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, MASTER_USER='halfmq',"
+            " MASTER_PASSWORD='halfmq', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1",
             "START SLAVE",
         )
 

@@ -17,7 +17,10 @@ from halfmq_connect.cdc.sink import Sink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TABLE = "CREATE TABLE shop.items (name VARCHAR(30) COLLATE {} NOT NULL, part INT NOT NULL, version INT, PRIMARY KEY (name, part))"
+TABLE = (
+    "CREATE TABLE shop.items (name VARCHAR(30) COLLATE {} NOT NULL, part INT NOT NULL, version INT,"
+    " PRIMARY KEY (name, part))"
+)
 COLLATIONS = {"mysql": "utf8mb4_0900_ai_ci", "mariadb": "utf8mb4_general_ci"}
 
 
@@ -43,10 +46,14 @@ class Writers:
                         if what < 0.4:
                             cursor.execute("INSERT IGNORE INTO shop.items VALUES (%s, %s, 1)", key)
                         elif what < 0.75:
-                            cursor.execute("UPDATE shop.items SET version = version + 1 WHERE name = %s AND part = %s", key)
+                            cursor.execute(
+                                "UPDATE shop.items SET version = version + 1 WHERE name = %s AND part = %s", key
+                            )
                         elif what < 0.85:
                             moved = (f"{chosen.choice('aBcDeFgH')}{chosen.randint(0, 400)}", *key)
-                            cursor.execute("UPDATE IGNORE shop.items SET name = %s WHERE name = %s AND part = %s", moved)
+                            cursor.execute(
+                                "UPDATE IGNORE shop.items SET name = %s WHERE name = %s AND part = %s", moved
+                            )
                         else:
                             cursor.execute("DELETE FROM shop.items WHERE name = %s AND part = %s", key)
                     connection.commit() if chosen.random() < 0.9 else connection.rollback()
@@ -78,7 +85,9 @@ def replayed(rows: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
 def prepare(source: Source) -> None:
     source.run(TABLE.format(COLLATIONS[source.kind]))
     with source.connect(autocommit=False) as connection, connection.cursor() as cursor:
-        rows = [(f"{letter}{number}", part, 0) for letter in "abcdefgh" for number in range(0, 400, 2) for part in (0, 1)]
+        rows = [
+            (f"{letter}{number}", part, 0) for letter in "abcdefgh" for number in range(0, 400, 2) for part in (0, 1)
+        ]
         cursor.executemany("INSERT INTO shop.items VALUES (%s, %s, %s)", rows)
         connection.commit()
 
@@ -98,7 +107,9 @@ def test_it_joins_the_log_while_rows_change(source: Source, endpoint: str, topic
     prepare(source)
     writers = Writers(source, 3)
     try:
-        with Capture(settings(endpoint, source.host, table=[{"match": "shop.items", "topic": "rows", "order": "none"}])):
+        with Capture(
+            settings(endpoint, source.host, table=[{"match": "shop.items", "topic": "rows", "order": "none"}])
+        ):
             topic.until(lambda found: len(found) > 4000)
             writers.end()
             compare(source, topic)
@@ -110,7 +121,7 @@ def test_it_joins_the_log_while_rows_change(source: Source, endpoint: str, topic
 def test_a_copy_that_is_cut_off_goes_on_from_a_later_view(
     source: Source, endpoint: str, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off after each chunk, before and after the broker took it; rows change in between, on both sides of the cut."""
+    """Cut off between chunks, before and after the broker took one; rows change, on both sides of the cut."""
     prepare(source)
     commit: Callable[..., None] = Sink.commit
     count = 0
@@ -127,7 +138,9 @@ def test_a_copy_that_is_cut_off_goes_on_from_a_later_view(
     monkeypatch.setattr(Sink, "commit", cut)
     writers = Writers(source, 3, seed=1000)
     try:
-        with Capture(settings(endpoint, source.host, table=[{"match": "shop.items", "topic": "rows", "order": "none"}])):
+        with Capture(
+            settings(endpoint, source.host, table=[{"match": "shop.items", "topic": "rows", "order": "none"}])
+        ):
             topic.until(lambda found: len(found) > 5000)
             writers.end()
             compare(source, topic)
