@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pymysql
@@ -126,10 +125,7 @@ def check_position(source: Source, position: Position) -> None:
     """
     own = str(position)
     if source.mariadb:
-        here = source.parse(str(source.ask("SELECT @@GLOBAL.gtid_current_pos")[0][0] or ""))
-        with contextlib.suppress(Interrupted):
-            here = here if here.covers(position) else source.executed()
-        missing = "" if here.covers(position) else own
+        missing = "" if source.executed().covers(position) else own
     else:
         purged = source.subtract(str(source.ask("SELECT @@GLOBAL.gtid_purged")[0][0]).replace("\n", ""), own)
         if purged:

@@ -56,7 +56,7 @@ class ChangeCapture:
         Raises:
             WrongSetting, CannotFollow, TakenOver: The text says what to do.
         """
-        sink = Sink(self._settings.connection(), self._settings.name)
+        sink = Sink(self._settings.connection(), self._settings.name, self._stopping.is_set)
         failures = 0
         try:
             while not self._stopping.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +13,33 @@ from halfmq_connect.cdc.errors import CannotFollow, Interrupted, TakenOver, Wron
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from client_core.connection import Broker, Connection
     from halfmq.v1.message_pb2 import Message
 
 __all__ = ["Sink"]
 
+LOOK_SECONDS = 0.5
+GRACE_SECONDS = 10.0
+"""How long a call is waited for once the process is to end."""
 _AGAIN = {"EPOCH_INCOMPLETE", "TRANSACTION_NOT_FOUND"}
 
 
 class Sink:
     """Publishes under a name; each session has its own id, so that what an earlier one sent late is refused."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        """Reads the settings; nothing is connected yet."""
+    def __init__(self, connection: Connection, name: str, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Reads the settings; nothing is connected yet.
+
+        Args:
+            connection: How to reach the brokers.
+            name: The subscription.
+            stopping: Tells that calls are not to be waited for much longer.
+        """
         self._name = f"cdc-{name}"
+        self._stopping = stopping
+        self._mine: set[str] = set()
         self._link = BrokerLink(connection)
         self._runner = BackgroundRunner("cdc")
         self._query = ""
@@ -39,9 +52,10 @@ class Sink:
             TakenOver: Another process has it since this one's last session.
             Interrupted: No broker answers.
         """
-        if self._query and (owner := self._find().query_id) and owner != self._query:
+        if self._query and (owner := self._find().query_id) and owner not in self._mine:
             raise TakenOver(_TAKEN)
         self._query, self._epoch = f"cdc-{uuid.uuid4()}", 0
+        self._mine.add(self._query)
         self._ask(
             lambda broker: broker.sinks.CommitEpoch,
             sink_pb2.CommitEpochRequest(epoch=self._here(take_over=True)),
@@ -108,9 +122,12 @@ class Sink:
 
     def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
         try:
-            return self._runner.run(self._link.call(method, request))
+            return self._wait(self._runner.submit(self._link.call(method, request)))
         except RequestRefused as error:
             if error.reason == "SINK_TAKEN":
+                # A claim of an earlier session that came late leads to another session.
+                if self._find().query_id in self._mine:
+                    raise Interrupted("the sink went back to an earlier session of this process") from None
                 raise TakenOver(_TAKEN) from None
             if error.reason == "SINK_NOT_FOUND":
                 raise _Gone from None
@@ -122,6 +139,20 @@ class Sink:
             raise CannotFollow(msg) from error
         except (BrokerUnavailable, BrokerFailed) as error:
             raise Interrupted(f"the broker does not take this now: {error}") from error
+
+    def _wait(self, call: Future[Any]) -> Any:
+        until = None
+        while True:
+            try:
+                return call.result(LOOK_SECONDS)
+            except TimeoutError:
+                if call.done():
+                    raise
+                if until is None and self._stopping():
+                    until = time.monotonic() + GRACE_SECONDS
+                if until is not None and time.monotonic() > until:
+                    call.cancel()
+                    raise Interrupted("stopped while the broker did not answer; the next start goes on") from None
 
 
 class _Gone(Exception):

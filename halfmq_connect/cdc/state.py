@@ -99,7 +99,7 @@ class State:
         told = json.loads(raw)
         if told["version"] != VERSION or told["server"] != kind:
             msg = (
-                f"the recorded position is of {told['server']}, version {told['version']}; this is {kind}, {VERSION}. Go"
+                f"the position is of {told['server']}, version {told['version']}; this is {kind}, {VERSION}. Go"
                 " to such a server, name the subscription otherwise, or take a new snapshot (--new-snapshot)"
             )
             raise CannotFollow(msg)

@@ -245,7 +245,7 @@ def _locked(settings: CdcSettings, source: Source, table: DescribedTable) -> Ite
                 cursor.execute(f"LOCK TABLES {quoted(table.database, table.table)} READ")
             except pymysql.err.OperationalError as error:
                 if error.args[0] in {1044, 1142}:
-                    msg = f"{table.name} is locked for a moment to copy it: GRANT SELECT, LOCK TABLES ON {table.database}.*"
+                    msg = f"{table.name} is locked for a moment: GRANT SELECT, LOCK TABLES ON {table.database}.*"
                     raise WrongSetting(msg, field="database.user") from None
                 raise
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from halfmq_connect.cdc.ids import part_id, row_group
 if TYPE_CHECKING:
     from connect.cdc.sources import Source
 
+ROWS = int(os.environ.get("HALFMQ_CDC_ROWS", "5000"))
 ORDERS = "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(40) NOT NULL, amount DECIMAL(8,2))"
 
 
@@ -140,16 +142,16 @@ def test_a_large_transaction_comes_at_once_in_parts(source: Source, endpoint: st
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO shop.mark VALUES (1)")
             connection.commit()
-            for start in range(0, 5000, 500):
+            for start in range(0, ROWS, 500):
                 rows = ",".join(f"({start + i}, REPEAT('x', 100))" for i in range(500))
                 cursor.execute(f"INSERT INTO shop.lots VALUES {rows}")
             connection.commit()
             cursor.execute("INSERT INTO shop.mark VALUES (2)")
             connection.commit()
-        found = topic.rows(5002)
+        found = topic.rows(ROWS + 2)
     assert running.capture.progress.transactions >= 2
     large = [each for each in found if each["source"]["table"] == "lots"]
-    assert [each["after"]["id"] for each in large] == list(range(5000))
-    assert [each["source"]["row"] for each in large] == list(range(5000))
+    assert [each["after"]["id"] for each in large] == list(range(ROWS))
+    assert [each["source"]["row"] for each in large] == list(range(ROWS))
     assert len({message.stored_at for message in topic.messages if b'"lots"' in message.body}) == 1
-    assert len({message.transaction_id for message in topic.messages if b'"lots"' in message.body}) == 5
+    assert len({message.transaction_id for message in topic.messages if b'"lots"' in message.body}) == ROWS // 1000
