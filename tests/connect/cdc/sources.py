@@ -110,9 +110,11 @@ class Topic:
         return self.messages
 
     def until(self, enough: Callable[[list[Any]], bool]) -> list[Any]:
-        """All messages, once they are enough."""
-        until = time.monotonic() + PATIENCE
+        """All messages, once they are enough; it fails when no more come for long."""
+        until, count = time.monotonic() + PATIENCE, 0
         while not enough(self.read()):
+            if len(self.messages) > count:
+                until, count = time.monotonic() + PATIENCE, len(self.messages)
             assert time.monotonic() < until, f"only {len(self.messages)} messages came"
             time.sleep(0.02)
         return self.messages
