@@ -140,8 +140,9 @@ class _Copy:
         self._progress.published(len(transactions), len(messages), 0)
 
     def _rows(self, connection: pymysql.Connection, after: list[Any] | None) -> list[list[Any]]:
-        columns = ", ".join(expression(column) for column in self._table.columns)
-        keys = [quoted(column.name) for column in self._table.key_columns()]
+        # The driver takes a percent sign in a name for a mark.
+        columns = ", ".join(expression(column) for column in self._table.columns).replace("%", "%%")
+        keys = [quoted(column.name).replace("%", "%%") for column in self._table.key_columns()]
         where, values = "", []
         if after is not None:
             given = [to_query(column, value) for column, value in zip(self._table.key_columns(), after, strict=True)]
@@ -149,7 +150,7 @@ class _Copy:
             where, values = f" WHERE {keys[0]} >= %s AND ({_after(keys)})", [given[0]]
             for index in range(len(keys)):
                 values += given[: index + 1]
-        table = quoted(self._table.database, self._table.table)
+        table = quoted(self._table.database, self._table.table).replace("%", "%%")
         statement = f"SELECT {columns} FROM {table}{where} ORDER BY {', '.join(keys)} LIMIT {MOST_MESSAGES}"
         try:
             with connection.cursor() as cursor:
