@@ -64,7 +64,6 @@ class PieceQueue:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
-        self.alive = False
 
     def put(self, piece: Piece) -> bool:
         """Waits for room; returns whether anybody still wants it."""
@@ -74,7 +73,8 @@ class PieceQueue:
                 return False
             self._pieces.append(piece)
             self._size += piece.size
-            self._changed.notify_all()
+            if len(self._pieces) == 1:  # A switch of threads for each piece would cost as much as reading it.
+                self._changed.notify_all()
             return True
 
     def fail(self, error: BaseException) -> None:
@@ -83,8 +83,8 @@ class PieceQueue:
             self._error = error
             self._changed.notify_all()
 
-    def get(self, timeout: float) -> Piece | None:
-        """The next piece; None: there is none within the time.
+    def get(self, timeout: float) -> list[Piece]:
+        """All pieces that are there; none: none came within the time.
 
         Raises:
             BaseException: The reader's error, once all before it was taken.
@@ -92,13 +92,13 @@ class PieceQueue:
         with self._changed:
             self._changed.wait_for(lambda: self._pieces or self._error or self._closed, timeout)
             if self._pieces:
-                piece = self._pieces.popleft()
-                self._size -= piece.size
+                found, self._size = list(self._pieces), 0
+                self._pieces.clear()
                 self._changed.notify_all()
-                return piece
+                return found
             if self._error is not None:
                 raise self._error
-            return None
+            return []
 
     def close(self) -> None:
         """Nobody takes anything any more."""

@@ -72,9 +72,7 @@ class LogReader:
         piece: Piece | None = None
         known = False
         for happened in self._transactions.read(self._dump):
-            if happened is None:
-                self.pieces.alive = True
-            elif isinstance(happened, Changed):
+            if isinstance(happened, Changed):
                 if piece is not None and not known:
                     piece = self._add(piece, self._messages(piece.gtid, happened))
                     piece.tables.add(f"{happened.table.database}.{happened.table.table}")

@@ -102,21 +102,20 @@ class ChangeCapture:
 
     def _follow(self, reader: LogReader, publisher: Publisher) -> None:
         within = False
-        while within or not self._stopping.is_set():
+        while not self._stopping.is_set():
             try:
-                piece = reader.pieces.get(LOOK_SECONDS if not publisher.has_waiting else 0)
+                pieces = reader.pieces.get(LOOK_SECONDS if not publisher.has_waiting else 0)
             except CdcError:
                 if not within:  # What came before it is published.
                     publisher.end()
                 raise
-            if piece is None:
+            if not pieces and not within:  # Another epoch would drop the parts of a large transaction.
                 publisher.idle()
-                # A large transaction that is not read to its end is read again.
-                if self._stopping.is_set():
+            for piece in pieces:
+                publisher.take(piece)
+                within = not piece.last
+                if self._stopping.is_set():  # A large transaction that is not taken to its end is read again.
                     break
-                continue
-            publisher.take(piece)
-            within = not piece.last and not self._stopping.is_set()
         publisher.end()
 
 

@@ -209,8 +209,7 @@ def _reader(table: _Table, position: str, rows: int) -> tuple[float, int]:
     choice = TableChoice(table.settings)
     reader = LogReader(table.settings, table.source, table.source.parse(position), choice, lambda *_: None)
     while found < rows:
-        piece = reader.pieces.get(LONGEST)
-        if piece is not None:
+        for piece in reader.pieces.get(LONGEST):
             found += len(piece.messages)
             size += piece.size
     took = time.perf_counter() - began
