@@ -62,6 +62,7 @@ def _group(
     callback: Callable[..., None] = lambda: None,
     **settings: Any,
 ) -> typer.Typer:
+    # A module of another package is written in full.
     found = {
         name: (module if module.startswith("halfmq_") else f"{package}.{module}", function)
         for name, (module, function) in functions.items()
@@ -102,6 +103,7 @@ app = _group(
         "migrate": ("serve", "migrate_tables"),
         "demo": ("demo.command", "demo"),
         "relay": ("halfmq_connect.cli.relay", "relay"),
+        "cdc": ("halfmq_connect.cli.cdc", "cdc"),
     },
     _options,
     name="halfmq",
@@ -122,6 +124,7 @@ bench = _group(
         "history": ("history", "history"),
         "ways": ("ways", "ways"),
         "relay": ("relay", "relay"),
+        "cdc": ("cdc", "cdc"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )

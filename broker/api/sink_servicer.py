@@ -8,6 +8,7 @@ from broker.api.converters.transactions import messages_of
 from broker.domain.ids import parse_id
 from broker.errors import InvalidArgument
 from broker.ports.epochs import Epoch
+from broker.services.producing.validation import HalfTransaction
 from broker.wire.times import timestamp
 from halfmq.v1 import sink_pb2, sink_pb2_grpc
 
@@ -49,7 +50,9 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
             if attempt_id in attempts:
                 raise InvalidArgument("This attempt is named twice.", field=f"attempts[{index}].attempt_id")
             attempts[attempt_id] = each.messages
-        done = await self._epochs.commit(_epoch(request.epoch), attempts)
+        transactions = [_transaction(index, each) for index, each in enumerate(request.transactions)]
+        position = request.position if request.HasField("position") else None
+        done = await self._epochs.commit(_epoch(request.epoch), attempts, transactions, position)
         return sink_pb2.CommitEpochResponse(already_committed=done.already, messages=done.messages)
 
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
@@ -70,8 +73,18 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         if found.committed_epoch is not None:
             response.sink.committed_epoch = found.committed_epoch
             response.sink.committed_at.CopyFrom(timestamp(found.committed_at or 0))
+        if found.position is not None:
+            response.sink.position = found.position
         return response
 
 
 def _epoch(given: sink_pb2.Epoch) -> Epoch:
     return Epoch(given.sink, given.query_id, given.number, given.take_over)
+
+
+def _transaction(index: int, given: sink_pb2.EpochTransaction) -> HalfTransaction:
+    try:
+        transaction_id = parse_id(given.transaction_id)
+        return HalfTransaction(transaction_id, messages_of(given.messages))
+    except InvalidArgument as error:
+        raise error.within(f"transactions[{index}]") from None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from broker.domain.place import Queue
     from broker.errors import BrokerError
@@ -36,6 +36,22 @@ class SinkWork:
     halves: PrepareWork
 
 
+@dataclass(frozen=True, slots=True)
+class EpochWrites:
+    """What the commit of an epoch writes besides what its attempts wrote.
+
+    Attributes:
+        transactions: messages, in their order; those that were committed before are left out.
+        position: how far the job has read its source; None: the stored one stays.
+    """
+
+    transactions: Sequence[PrepareWork] = ()
+    position: bytes | None = None
+
+
+NOTHING_ELSE = EpochWrites()
+
+
 @dataclass(slots=True)
 class EpochCommitted:
     """Result of committing an epoch.
@@ -53,13 +69,17 @@ class EpochCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """State of a sink; time in microseconds, both None before the first epoch; `waiting`: half messages."""
+    """State of a sink; time in microseconds, both None before the first epoch; `waiting`: half messages.
+
+    `position` is how far the job has read its source, in its own form; None: it never told.
+    """
 
     name: str
     query_id: str
     committed_epoch: int | None
     committed_at: int | None
     waiting: int
+    position: bytes | None = None
 
 
 class EpochStore(Protocol):
@@ -69,7 +89,9 @@ class EpochStore(Protocol):
         """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         ...
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+    ) -> EpochCommitted:
         """Releases the messages of these attempts, checking their counts, and drops those of others."""
         ...
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_SINK_NAME, check_name
-from broker.errors import BrokerError, InvalidArgument
-from broker.ports.epochs import SINK_GROUP, SinkWork
+from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.ports.epochs import SINK_GROUP, EpochWrites, SinkWork
 from broker.services.producing.validation import HalfTransaction, names_deleted_topic
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.limits import Limits
     from broker.domain.message import Message
     from broker.ports.epochs import Epoch, EpochCommitted, EpochStore, SinkState
+    from broker.ports.transactions import PrepareWork
     from broker.services.catalog import Catalog
     from broker.services.producing.validation import MessageValidator
     from broker.services.wakeups import Wakeups
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MAX_QUERY_ID = 100
 MAX_ATTEMPTS = 100_000
 LAST_EPOCH = 2**63 - 1
+MAX_POSITION_BYTES = 1024 * 1024
 
 
 class EpochService:
@@ -69,19 +71,58 @@ class EpochService:
             raise outcome
         return outcome
 
-    async def commit(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit(
+        self,
+        epoch: Epoch,
+        attempts: Mapping[bytes, int],
+        transactions: Sequence[HalfTransaction] = (),
+        position: bytes | None = None,
+    ) -> EpochCommitted:
         """Releases all messages of some attempts of an epoch, in one database transaction, and drops the rest.
 
+        Transactions that come along are written in the same database transaction, and so is the position.
+
         Raises:
-            InvalidArgument: a name is invalid.
+            InvalidArgument: a name or a message is invalid.
+            NotFound: a topic does not exist.
             Refused: the sink belongs to another query, or half messages are missing.
         """
         _check(epoch)
         if len(attempts) > MAX_ATTEMPTS:
             raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
-        done = await self._store.commit_epoch(epoch, attempts)
+        if position is not None and len(position) > MAX_POSITION_BYTES:
+            raise InvalidArgument(
+                f"The position has {len(position)} bytes; {MAX_POSITION_BYTES} are allowed.", field="position"
+            )
+        group_id = await self._catalog.producer_group_id(SINK_GROUP) if transactions else 0
+        work = [await self._written(group_id, index, each) for index, each in enumerate(transactions)]
+        try:
+            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position))
+        except NotFound as error:
+            if not work or not names_deleted_topic(error):
+                raise
+            work = [await self._validator.half_work_again(each) for each in work]
+            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position))
         self._wakeups.released(done.end_offsets)
         return done
+
+    async def _written(self, group_id: int, index: int, transaction: HalfTransaction) -> PrepareWork:
+        for number, message in enumerate(transaction.messages):
+            if message.dedup_key is not None or message.delay is not None or message.deliver_at is not None:
+                field = "delivery" if message.dedup_key is None else "dedup_key"
+                raise InvalidArgument(
+                    "A message that is written with an epoch's commit has neither a delivery time nor a dedup_key.",
+                    field=f"transactions[{index}].messages[{number}].{field}",
+                )
+        try:
+            work = await self._validator.half_work(group_id, transaction)
+        except InvalidArgument as error:
+            raise error.within(f"transactions[{index}]") from None
+        except NotFound as error:
+            field = f"transactions[{index}].{error.field}"
+            raise NotFound(error.message, reason=error.reason, field=field) from None
+        work.checked = False
+        return work
 
     async def abort(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; returns whether it is committed, and unchanged.

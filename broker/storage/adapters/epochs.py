@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from broker.ports.epochs import NOTHING_ELSE
 from broker.storage.adapters.access import Access, StoreConfig
 from broker.storage.transactions import epochs, sinks
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from broker.errors import BrokerError
-    from broker.ports.epochs import Epoch, EpochCommitted, SinkState, SinkWork
+    from broker.ports.epochs import Epoch, EpochCommitted, EpochWrites, SinkState, SinkWork
     from broker.storage.engine.connection import Database
     from broker.storage.engine.group_commit import Lane
     from broker.storage.engine.session import Session
@@ -37,12 +38,14 @@ class Epochs(Access):
         """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         return (await self._sinks.submit([work]))[0]
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+    ) -> EpochCommitted:
         """Releases the messages of these attempts, checking their counts, and drops those of others."""
         now, rotation = self.clock.now(), next(self._rotations)
 
         def commit(session: Session) -> EpochCommitted:
-            return epochs.commit(session, epoch, attempts, now, self.directory, rotation)
+            return epochs.commit(session, epoch, attempts, now, self.directory, rotation, writes)
 
         def again(session: Session, before: EpochCommitted) -> EpochCommitted:
             return before if epochs.was_committed(session, epoch, now) else commit(session)

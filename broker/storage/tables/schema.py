@@ -189,6 +189,7 @@ sink = sa.Table(
     sa.Column("committed_epoch", sa.BigInteger),
     sa.Column("committed_at", sa.BigInteger),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("position", Body, comment="how far the job has read its source, in its own form"),
     sa.UniqueConstraint("name", name="sink_name"),
     **_NUMBERED,
 )

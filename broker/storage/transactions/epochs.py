@@ -2,6 +2,9 @@
 
 Every change locks the sink's row: last in Prepare (after storing the half messages), first in everything else. A
 transaction of a sink has check_state 0 at its first position too: it is not checked.
+
+What is dropped has an op record, so that a late repetition is refused. Ids that are derived from what they name (UUIDs
+of version 8) have none then: the same rows are stored under them again, by another epoch or another query.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ from typing import TYPE_CHECKING
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
-from broker.ports.epochs import EpochCommitted
+from broker.ports.epochs import NOTHING_ELSE, EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import bulk_release
-from broker.storage.transactions import halves
+from broker.storage.transactions import epoch_writes, halves
 from broker.storage.transactions.verdicts import decide_all
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.place import Place, Queue
-    from broker.ports.epochs import Epoch, SinkWork
+    from broker.ports.epochs import Epoch, EpochWrites, SinkWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
@@ -33,6 +36,8 @@ DECIDED_AT_ONCE = 8
 
 SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
 _OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
+_DERIVED = 8
+"""Version of the UUIDs that are derived from what they name."""
 
 
 @dataclass(slots=True)
@@ -156,11 +161,14 @@ def _enlist(
     try:
         sink = _locked(session, item.epoch, now)
     except Refused as refusal:
-        decide_some(session, waiting, now, directory, 0, None)
+        # A derived one may be the new query's by now.
+        drop_some(session, [own] if waiting and not _is_enlisted(session, own) else [], now, directory)
         return refusal
     if sink.has(item.epoch.number) or not waiting:
-        decide_some(session, waiting, now, directory, 0, None)
+        drop_some(session, waiting, now, directory)
         return True
+    if _is_derived(own):
+        session.run("DELETE FROM sink_transaction WHERE transaction_id = ?", (own,))
     values = (*sink.key(item.epoch.number), own, item.attempt_id, len(item.halves.halves), now)
     session.insert(
         "sink_transaction",
@@ -171,10 +179,23 @@ def _enlist(
     return False
 
 
+def _is_enlisted(session: Session, transaction_id: bytes) -> bool:
+    query = "SELECT transaction_id FROM sink_transaction WHERE transaction_id = ?"
+    return session.fetch_one(query, (transaction_id,)) is not None
+
+
 def commit(
-    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, rotation: int
+    session: Session,
+    epoch: Epoch,
+    attempts: Mapping[bytes, int],
+    now: int,
+    directory: Directory,
+    rotation: int,
+    writes: EpochWrites = NOTHING_ELSE,
 ) -> EpochCommitted:
     """Releases the messages of these attempts, drops those of others, and records the epoch as committed.
+
+    Then it writes the transactions that came along, and how far the job has read its source.
 
     Raises:
         Refused: the sink belongs to another query, or some half messages are not there.
@@ -204,14 +225,17 @@ def commit(
     # possible.
     whole = bulk_release.shapes(session, winners)
     losers = sorted(row[0] for row in written if row[1] not in attempts)
-    decide_some(session, losers, now, directory, 0, None)
+    drop_some(session, losers, now, directory)
     session.delete_in("sink_transaction", "transaction_id", sorted(row[0] for row in written))
     for some, own_turn in _spread(winners, _queues_of(session, winners, directory), rotation):
         ready = {own: whole[own] for own in some if own in whole}
         if len(ready) < len(some) or not bulk_release.release(session, ready, now, directory, own_turn, done):
             decide_some(session, some, now, directory, own_turn, done)
+    epoch_writes.append(session, writes.transactions, now, directory, rotation, done)
+    told, place = (", position = ?", [writes.position]) if writes.position is not None else ("", [])
     session.run(
-        "UPDATE sink SET committed_epoch = ?, committed_at = ? WHERE sink_id = ?", (epoch.number, now, sink.sink_id)
+        f"UPDATE sink SET committed_epoch = ?, committed_at = ?{told} WHERE sink_id = ?",
+        (epoch.number, now, *place, sink.sink_id),
     )
     return done
 
@@ -239,7 +263,7 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, rotati
         return True
     written = session.fetch(f"SELECT transaction_id FROM sink_transaction WHERE {_OF_EPOCH}", sink.key(epoch.number))
     ids = sorted(row[0] for row in written)
-    decide_some(session, ids, now, directory, rotation, None)
+    drop_some(session, ids, now, directory)
     session.delete_in("sink_transaction", "transaction_id", ids)
     return False
 
@@ -264,6 +288,16 @@ def _spread(winners: Sequence[bytes], queues: int, rotation: int) -> Iterator[tu
     first = rotation % (queues - len(starts) + 1) if len(starts) < queues else 0
     for number, start in enumerate(starts):
         yield winners[start : start + size], first + number
+
+
+def _is_derived(transaction_id: bytes) -> bool:
+    return transaction_id[6] >> 4 == _DERIVED
+
+
+def drop_some(session: Session, ids: Sequence[bytes], now: int, directory: Directory) -> None:
+    """Rolls transactions back; those with derived ids leave no op record."""
+    session.delete_in("half_message", "transaction_id", [own for own in ids if _is_derived(own)])
+    decide_some(session, [own for own in ids if not _is_derived(own)], now, directory, 0, None)
 
 
 def decide_some(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from broker.errors import NotFound
 from broker.ports.epochs import SinkState
-from broker.storage.transactions.epochs import DECIDED_AT_ONCE, SINK, decide_some
+from broker.storage.transactions.epochs import DECIDED_AT_ONCE, SINK, drop_some
+
+SINK_WITH_POSITION = SINK.replace("committed_at", "committed_at, position")
 
 if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
@@ -32,7 +34,7 @@ def drop_leftovers(session: Session, before: int, now: int, directory: Directory
         session.fetch(SINK + session.dialect.for_update, (name,))
     ids = sorted(row[1] for row in found)
     left = [row[0] for row in session.fetch_in("SELECT transaction_id FROM sink_transaction WHERE transaction_id", ids)]
-    decide_some(session, left, now, directory, 0, None)
+    drop_some(session, left, now, directory)
     session.delete_in("sink_transaction", "transaction_id", sorted(left))
     return len(left)
 
@@ -48,7 +50,7 @@ def delete(session: Session, name: str, now: int, directory: Directory) -> None:
         raise _missing(name)
     written = session.fetch("SELECT transaction_id FROM sink_transaction WHERE sink_id = ?", (row[0],))
     ids = sorted(each[0] for each in written)
-    decide_some(session, ids, now, directory, 0, None)
+    drop_some(session, ids, now, directory)
     session.delete_in("sink_transaction", "transaction_id", ids)
     session.run("DELETE FROM sink WHERE sink_id = ?", (row[0],))
 
@@ -67,9 +69,9 @@ def find(session: Session, name: str) -> SinkState:
     Raises:
         NotFound: there is none of this name.
     """
-    row = session.fetch_one(SINK, (name,))
+    row = session.fetch_one(SINK_WITH_POSITION, (name,))
     if row is None:
         raise _missing(name)
-    sink_id, query_id, _, committed, committed_at = row
+    sink_id, query_id, _, committed, committed_at, position = row
     waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
-    return SinkState(name, query_id, committed, committed_at, int(waiting or 0))
+    return SinkState(name, query_id, committed, committed_at, int(waiting or 0), position)

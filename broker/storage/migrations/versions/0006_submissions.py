@@ -9,7 +9,7 @@ from sqlalchemy.dialects import mysql
 from broker.storage.migrations.names import table
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 
 MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 Id = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")

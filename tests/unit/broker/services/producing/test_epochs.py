@@ -8,9 +8,9 @@ import pytest
 
 from broker.domain.message import Message
 from broker.errors import InvalidArgument, NotFound, Refused
-from broker.ports.epochs import Epoch, EpochCommitted, SinkState, SinkWork
-from broker.services.producing.epochs import MAX_ATTEMPTS, EpochService
-from broker.services.producing.validation import MessageValidator
+from broker.ports.epochs import NOTHING_ELSE, Epoch, EpochCommitted, EpochWrites, SinkState, SinkWork
+from broker.services.producing.epochs import MAX_ATTEMPTS, MAX_POSITION_BYTES, EpochService
+from broker.services.producing.validation import HalfTransaction, MessageValidator
 from broker.services.wakeups import Wakeups
 from unit.broker.services.fakes import FakeClock, FakeNames
 
@@ -33,7 +33,10 @@ class Store:
         self.work.append(work)
         return self.answers.pop(0)
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+    ) -> EpochCommitted:
+        self.writes = writes
         return EpochCommitted(already=False, messages=sum(attempts.values()), end_offsets={(1, 10): 5})
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
@@ -112,3 +115,23 @@ async def test_too_many_attempts_are_refused() -> None:
 async def test_an_epoch_is_aborted_without_the_name_of_its_query() -> None:
     assert not await service(Store()).abort(Epoch("target", "", 3))
     assert await service(Store()).abort(Epoch("target", "", 2))
+
+
+async def test_what_is_written_with_a_commit_is_checked_and_passed_on() -> None:
+    store = Store()
+    sinks = service(store)
+    good = HalfTransaction(bytes(16), [Message("orders", b"a")])
+    await sinks.commit(EPOCH, {}, [good], b"here")
+    (work,) = store.writes.transactions
+    assert (work.transaction_id, work.checked, store.writes.position) == (bytes(16), False, b"here")
+    for message, field in (
+        (Message("orders", b"a", dedup_key="k"), "transactions[0].messages[0].dedup_key"),
+        (Message("orders", b"a", delay=1), "transactions[0].messages[0].delivery"),
+        (Message("orders", b""), "transactions[0].messages[0].body"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            await sinks.commit(EPOCH, {}, [HalfTransaction(bytes(16), [message])], b"here")
+        assert refused.value.field == field
+    with pytest.raises(InvalidArgument) as refused:
+        await sinks.commit(EPOCH, {}, (), bytes(MAX_POSITION_BYTES + 1))
+    assert refused.value.field == "position"

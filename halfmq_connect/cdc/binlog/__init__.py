@@ -1,0 +1,1 @@
+"""Reading binary logs: the replication protocol, events, and exact values of rows."""

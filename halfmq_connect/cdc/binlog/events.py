@@ -1,0 +1,92 @@
+"""Events of a binary log: their header, and the few kinds that are looked into."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from halfmq_connect.cdc.positions import Gtid
+
+__all__ = ["Event", "GtidEvent", "mariadb_gtid", "mysql_gtid", "query_of", "rotated"]
+
+QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP = 2, 3, 4, 15, 16, 19
+BEGIN_LOAD, EXECUTE_LOAD, HEARTBEAT, HEARTBEAT_V2 = 17, 18, 27, 41
+MYSQL_GTID, ANONYMOUS_GTID, XA_PREPARE, PARTIAL_UPDATE, PAYLOAD, TAGGED_GTID = 33, 34, 38, 39, 40, 42
+MARIADB_GTID, QUERY_COMPRESSED = 162, 165
+ROWS = {23: "c", 24: "u", 25: "d", 30: "c", 31: "u", 32: "d"}
+"""Row events, of version 1 and 2, and what they tell."""
+COMPRESSED_ROWS = range(166, 172)
+
+STANDALONE, PREPARED_XA, COMPLETED_XA = 1, 0x40, 0x80
+"""Flags of MariaDB's GTID events."""
+
+_HEADER = struct.Struct("<IBIIIH")
+HEADER_SIZE = _HEADER.size
+
+
+class Event(NamedTuple):
+    """An event: its header, and what follows of it without its checksum."""
+
+    seconds: int
+    kind: int
+    server_id: int
+    end: int
+    body: bytes
+
+
+def event_of(packet: bytes, checksum: int) -> Event:
+    """The event of a packet, whose first byte said that it is one."""
+    seconds, kind, server_id, _, end, _ = _HEADER.unpack_from(packet, 1)
+    return Event(seconds, kind, server_id, end, packet[1 + HEADER_SIZE : len(packet) - checksum])
+
+
+class GtidEvent(NamedTuple):
+    """The beginning of a transaction.
+
+    Attributes:
+        gtid: Its identity.
+        committed_at: When it was committed, in microseconds since 1970; MariaDB tells whole seconds.
+        standalone: It is one statement, such as the change of a table, without an end of its own (MariaDB).
+        of_xa: It prepares or ends an XA transaction (MariaDB).
+    """
+
+    gtid: Gtid
+    committed_at: int
+    standalone: bool = False
+    of_xa: bool = False
+
+
+def mysql_gtid(event: Event) -> GtidEvent:
+    """Flags, the server's UUID, the number, and, since 8.0, the times of the commit here and where it came from."""
+    body = event.body
+    origin, number = body[1:17].hex(), int.from_bytes(body[17:25], "little")
+    origin = f"{origin[:8]}-{origin[8:12]}-{origin[12:16]}-{origin[16:20]}-{origin[20:]}"
+    committed_at = event.seconds * 1_000_000
+    if len(body) >= 49:
+        here = int.from_bytes(body[42:49], "little")
+        committed_at = here & (1 << 55) - 1
+        if here >> 55 and len(body) >= 56:
+            committed_at = int.from_bytes(body[49:56], "little")
+    return GtidEvent(Gtid(origin, number, f"{origin}:{number}"), committed_at)
+
+
+def mariadb_gtid(event: Event) -> GtidEvent:
+    """The number, the domain and flags; the server is in the header."""
+    number, domain, flags = struct.unpack_from("<QIB", event.body)
+    gtid = Gtid(str(domain), number, f"{domain}-{event.server_id}-{number}")
+    xa = bool(flags & (PREPARED_XA | COMPLETED_XA))
+    return GtidEvent(gtid, event.seconds * 1_000_000, bool(flags & STANDALONE), xa)
+
+
+def query_of(event: Event) -> tuple[str, str]:
+    """The default database and the text of a statement."""
+    body = event.body
+    variables = int.from_bytes(body[11:13], "little")
+    start = 13 + variables
+    database = body[start : start + body[8]]
+    return database.decode("utf-8", "replace"), body[start + body[8] + 1 :].decode("utf-8", "replace")
+
+
+def rotated(event: Event) -> str:
+    """The name of the file that follows."""
+    return event.body[8:].decode()

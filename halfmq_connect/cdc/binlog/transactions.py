@@ -1,0 +1,233 @@
+"""Groups events of a log into transactions; what cannot be published stops it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from halfmq_connect.cdc.binlog import events
+from halfmq_connect.cdc.binlog.rows import changes
+from halfmq_connect.cdc.binlog.table_map import parse_table_map, table_name
+from halfmq_connect.cdc.errors import CannotFollow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from halfmq_connect.cdc.binlog.rows import Change
+    from halfmq_connect.cdc.binlog.table_map import TableMap
+    from halfmq_connect.cdc.charsets import Charsets
+    from halfmq_connect.cdc.positions import Gtid
+
+__all__ = ["Began", "Changed", "Ended", "Transactions", "Truncated"]
+
+_DML = re.compile(r"(insert|update|delete|replace|load|with)\b", re.IGNORECASE)
+_COMMENT = re.compile(r"/\*(?!!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
+_TRUNCATE = re.compile(r"truncate\s+(?:table\s+)?(.+?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
+_NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^\s.`]+)\s*\.\s*)?(`(?:[^`]|``)+`|[^\s.`]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A transaction begins."""
+
+    gtid: Gtid
+    committed_at: int
+    server_id: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A row of it was changed."""
+
+    table: TableMap
+    change: Change
+    place: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """A table of it was emptied."""
+
+    database: str
+    table: str
+    place: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It is committed; `discarded`: what it changed was rolled back again."""
+
+    gtid: Gtid
+    discarded: bool = False
+
+
+class Wanted(Protocol):
+    """Which tables are published."""
+
+    def wants(self, database: str, table: str) -> bool:
+        """Whether rows of a table are."""
+        ...
+
+    def names_wanted(self, text: str, database: str) -> bool:
+        """Whether a statement names such a table."""
+        ...
+
+
+class Transactions:
+    """Reads transactions out of events."""
+
+    def __init__(self, charsets: Charsets, wanted: Wanted, *, mariadb: bool) -> None:
+        """Takes the server's character sets and which tables are published."""
+        self._charsets = charsets
+        self._wanted = wanted
+        self._mariadb = mariadb
+        self._maps: dict[bytes, TableMap | None] = {}
+        self._tables: dict[int, TableMap | None] = {}
+        self._file = ""
+        self._open: events.GtidEvent | None = None
+        self._in_group = False
+        self._rows_seen = False
+
+    def read(self, source: Iterable[events.Event]) -> Iterator[Began | Changed | Truncated | Ended | None]:
+        """What happens, in the order of the log; None: nothing does, and the server is alive.
+
+        Raises:
+            CannotFollow: The log has something that cannot be published.
+        """
+        begins = events.MARIADB_GTID if self._mariadb else events.MYSQL_GTID
+        for event in source:
+            kind = event.kind
+            if kind == events.TABLE_MAP:
+                self._map(event)
+            elif kind in events.ROWS:
+                yield from self._rows(event)
+            elif kind == begins:
+                self._open = (events.mariadb_gtid if self._mariadb else events.mysql_gtid)(event)
+                self._in_group, self._rows_seen = self._mariadb and not self._open.standalone, False
+                yield Began(self._open.gtid, self._open.committed_at, event.server_id, self._file)
+            elif kind == events.XID:
+                yield self._end()
+            elif kind == events.QUERY:
+                yield from self._query(event)
+            elif kind == events.ROTATE:
+                self._file = events.rotated(event)
+                if event.seconds:
+                    self._tables.clear()
+            elif kind in {events.HEARTBEAT, events.HEARTBEAT_V2}:
+                yield None
+            elif kind == events.XA_PREPARE:
+                yield from self._prepared_xa(event)
+            else:
+                self._refuse(kind)
+
+    def _end(self, *, discarded: bool = False) -> Ended:
+        if self._open is None:
+            msg = "the log has a commit without a GTID: was gtid_mode off meanwhile?"
+            raise CannotFollow(msg)
+        ended = Ended(self._open.gtid, discarded)
+        self._open, self._in_group = None, False
+        return ended
+
+    def _map(self, event: events.Event) -> None:
+        number, body = int.from_bytes(event.body[:6], "little"), event.body[6:]
+        if body not in self._maps:
+            if len(self._maps) > 10_000:
+                self._maps.clear()
+            wanted = self._wanted.wants(*table_name(body))
+            self._maps[body] = parse_table_map(body, self._charsets, mariadb=self._mariadb) if wanted else None
+        self._tables[number] = self._maps[body]
+
+    def _rows(self, event: events.Event) -> Iterator[Changed]:
+        number = int.from_bytes(event.body[:6], "little")
+        table = self._tables.get(number)
+        if table is None:
+            if number not in self._tables and number != 0xFFFFFF:
+                msg = f"rows of a table without its map, number {number}; the log is damaged"
+                raise CannotFollow(msg)
+            return
+        self._rows_seen = True
+        start = 8 if event.kind < 30 else 8 + int.from_bytes(event.body[8:10], "little")
+        for change in changes(events.ROWS[event.kind], event.body[start:], table):
+            yield Changed(table, change, event.end, event.seconds)
+
+    def _query(self, event: events.Event) -> Iterator[Truncated | Ended]:
+        database, text = events.query_of(event)
+        text = _COMMENT.sub(" ", text).strip()
+        upper = text[:40].upper()
+        if upper == "BEGIN":
+            self._in_group = True
+        elif upper == "COMMIT":
+            yield self._end()
+        elif upper == "ROLLBACK":
+            yield self._end(discarded=True)
+        elif upper.startswith(("SAVEPOINT", "ROLLBACK TO")):
+            if upper.startswith("ROLLBACK") and self._rows_seen:
+                msg = (
+                    f"{self._named()}: the log undoes a part of a transaction by a statement, which cannot be followed"
+                )
+                raise CannotFollow(msg)
+        elif upper.startswith("XA ROLLBACK") and self._open is not None:
+            yield self._end(discarded=True)
+        elif upper.startswith("XA COMMIT") and self._open is not None:
+            yield self._end()
+        elif upper.startswith(("XA START", "XA END")):
+            self._in_group = True
+        else:
+            yield from self._statement(event, database, text)
+
+    def _statement(self, event: events.Event, database: str, text: str) -> Iterator[Truncated | Ended]:
+        if _DML.match(text) and self._wanted.names_wanted(text, database):
+            msg = (
+                f"{self._named()} is logged as a statement, not by its rows: {text[:100]!r}. Set binlog_format=ROW"
+                " for all sessions, then take a new snapshot"
+            )
+            raise CannotFollow(msg)
+        if self._open is None:
+            return
+        if found := _TRUNCATE.match(text):
+            names = _NAME.match(found[1])
+            if names:
+                own, table = (_plain(names[1]) or database), _plain(names[2])
+                if self._wanted.wants(own, table):
+                    yield Truncated(own, table, event.end, event.seconds)
+        if not self._in_group:
+            yield self._end()
+
+    def _prepared_xa(self, event: events.Event) -> Iterator[Ended]:
+        one_phase = event.body[:1] != b"\0"
+        if not one_phase and self._rows_seen:
+            msg = (
+                f"{self._named()} is an XA transaction that changes a table which is published; its outcome comes"
+                " later in the log, which is not supported. Use XA COMMIT ... ONE PHASE or ordinary transactions, then"
+                " take a new snapshot"
+            )
+            raise CannotFollow(msg)
+        yield self._end()
+
+    def _refuse(self, kind: int) -> None:
+        """Stops at what is not read here, and passes over what changes no rows."""
+        reasons = {
+            events.PAYLOAD: "compressed transactions: set binlog_transaction_compression=OFF for all sessions",
+            events.PARTIAL_UPDATE: "partial JSON updates: unset PARTIAL_JSON in binlog_row_value_options",
+            events.TAGGED_GTID: "GTIDs with tags: commit without a tag",
+            events.ANONYMOUS_GTID: "transactions without a GTID: set gtid_mode=ON",
+            events.QUERY_COMPRESSED: "compressed events: set log_bin_compress=OFF",
+            **dict.fromkeys(events.COMPRESSED_ROWS, "compressed events: set log_bin_compress=OFF"),
+            events.EXECUTE_LOAD: "LOAD DATA as a statement: set binlog_format=ROW for all sessions",
+        }
+        if kind in reasons:
+            msg = f"the log has {reasons[kind]}, then take a new snapshot (--new-snapshot). Nothing was skipped"
+            raise CannotFollow(msg)
+
+    def _named(self) -> str:
+        return f"the transaction {self._open.gtid.text}" if self._open else "a transaction"
+
+
+def _plain(name: str | None) -> str:
+    if not name:
+        return ""
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name

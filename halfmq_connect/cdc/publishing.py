@@ -1,0 +1,142 @@
+"""Publishing: small transactions together in an epoch, a large one in its own; each epoch with the state after it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfmq_connect.cdc.errors import CannotFollow
+from halfmq_connect.cdc.ids import MOST_PARTS, part_id
+from halfmq_connect.cdc.pieces import MOST_BYTES
+
+if TYPE_CHECKING:
+    from halfmq.v1.message_pb2 import Message
+    from halfmq_connect.cdc.pieces import Piece
+    from halfmq_connect.cdc.sink import Sink
+    from halfmq_connect.cdc.state import State
+
+__all__ = ["Progress", "Publisher"]
+
+EPOCH_MESSAGES = 4000
+EPOCH_BYTES = 4 * MOST_BYTES
+IDLE_SECONDS = 5.0
+"""How often the position is stored when no table that is published changes."""
+
+
+@dataclass
+class Progress:
+    """What was published since the process began: for the log, and for measurements."""
+
+    transactions: int = 0
+    messages: int = 0
+    epochs: int = 0
+    committed_at: int = 0
+    lags: list[float] = field(default_factory=list)
+
+    def published(self, transactions: int, messages: int, committed_at: int) -> None:
+        """Counts an epoch."""
+        self.transactions += transactions
+        self.messages += messages
+        self.epochs += 1
+        self.committed_at = max(self.committed_at, committed_at)
+
+
+class Publisher:
+    """Takes pieces in the order of the log."""
+
+    def __init__(self, name: str, sink: Sink, state: State, kind: str, progress: Progress) -> None:
+        """Takes the subscription's name, its sink and its state, and what counts."""
+        self._name = name
+        self._sink = sink
+        self._state = state
+        self._kind = kind
+        self._progress = progress
+        self._waiting: list[tuple[str, list[Message]]] = []
+        self._messages = self._size = 0
+        self._newest = 0
+        self._moved = False
+        self._stored_at = time.monotonic()
+        self._attempt = ""
+        self._written = 0
+
+    def take(self, piece: Piece) -> None:
+        """Takes a piece; publishes when there is enough.
+
+        Raises:
+            CdcError: As Sink.commit.
+        """
+        for name in piece.tables:
+            # One that was made after the start: the log tells of all its rows, and no snapshot is needed.
+            self._state.tables.setdefault(name, None)
+        if piece.number == 0 and piece.last:
+            if piece.messages:
+                self._waiting.append((self._id(piece), piece.messages))
+                self._messages += len(piece.messages)
+                self._size += piece.size
+                self._newest = max(self._newest, piece.committed_at)
+            self._passed(piece)
+            if self._messages >= EPOCH_MESSAGES or self._size >= EPOCH_BYTES:
+                self.flush()
+            return
+        if piece.number == 0:
+            self.flush()
+            self._attempt, self._written = self._id(piece), 0
+        if piece.messages:
+            self._sink.prepare(self._attempt, self._id(piece), piece.messages)
+            self._written += len(piece.messages)
+        if piece.last:
+            self._passed(piece)
+            written = None if piece.discarded else (self._attempt, self._written)
+            self._commit([], written, 1, self._written, piece.committed_at)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether transactions wait for their epoch."""
+        return bool(self._waiting)
+
+    def flush(self) -> None:
+        """Publishes what waits."""
+        if self._waiting:
+            waiting, messages = self._waiting, self._messages
+            self._waiting, self._messages, self._size = [], 0, 0
+            self._commit(waiting, None, len(waiting), messages, self._newest)
+
+    def idle(self) -> None:
+        """Stores the position from time to time, also when there is nothing to publish."""
+        self.flush()
+        if self._moved and time.monotonic() - self._stored_at > IDLE_SECONDS:
+            self._sink.commit([], self._encoded())
+
+    def end(self) -> None:
+        """Publishes what waits, and stores the position."""
+        self.flush()
+        if self._moved:
+            self._sink.commit([], self._encoded())
+
+    def _passed(self, piece: Piece) -> None:
+        self._state.position = self._state.position.with_gtid(piece.gtid)
+        self._moved = True
+
+    def _commit(
+        self,
+        transactions: list[tuple[str, list[Message]]],
+        written: tuple[str, int] | None,
+        count: int,
+        messages: int,
+        committed_at: int,
+    ) -> None:
+        self._sink.commit(transactions, self._encoded(), written)
+        self._progress.published(count, messages, committed_at)
+
+    def _encoded(self) -> bytes:
+        self._state.prune()
+        self._moved, self._stored_at = False, time.monotonic()
+        return self._state.encode(self._kind)
+
+    def _id(self, piece: Piece) -> str:
+        if piece.number >= MOST_PARTS:
+            msg = f"the transaction {piece.gtid.text} has more than {MOST_PARTS} pieces"
+            raise CannotFollow(msg)
+        origin = piece.gtid.text.rpartition(":" if ":" in piece.gtid.text else "-")[0]
+        return part_id(self._name, origin, piece.gtid.number, piece.number)

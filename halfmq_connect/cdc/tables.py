@@ -1,0 +1,124 @@
+"""Tables as the server describes them: which of them are published, their columns and their keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfmq_connect.cdc.errors import WrongSetting
+
+if TYPE_CHECKING:
+    from halfmq_connect.cdc.database import Source
+    from halfmq_connect.cdc.messages import TableChoice
+
+__all__ = ["DescribedColumn", "DescribedTable", "described"]
+
+_WIDTH = re.compile(r"^(tinyint|smallint|mediumint|int|bigint|year)\(\d+\)")
+_GEOMETRIES = {"point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection"}
+_GEOMETRIES |= {"geomcollection", "geometry"}
+_SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
+_UNREADABLE = {"uuid", "inet4", "inet6"}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedColumn:
+    """A column: its name, its type in a word and in full, and its text's character set and collation."""
+
+    name: str
+    kind: str
+    type: str
+    charset: str
+    collation: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A table: its names, its columns, and the indexes of its primary key's columns among them."""
+
+    database: str
+    table: str
+    columns: tuple[DescribedColumn, ...]
+    key: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Database and table."""
+        return f"{self.database}.{self.table}"
+
+    def key_columns(self) -> list[DescribedColumn]:
+        """The columns of the primary key."""
+        return [self.columns[index] for index in self.key]
+
+
+def described(source: Source, choice: TableChoice) -> list[DescribedTable]:
+    """The tables that are published and there.
+
+    Raises:
+        WrongSetting: One of them has no primary key, or a column that the log does not tell exactly.
+    """
+    marks = ", ".join(["%s"] * len(_SYSTEM))
+    names = source.ask(
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE',"
+        f" 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks}) ORDER BY 1, 2",
+        _SYSTEM,
+    )
+    found = []
+    for database, table in names:
+        if choice.wants(database, table):
+            found.append(describe(source, database, table))
+            _check(found[-1], choice)
+    return found
+
+
+def describe(source: Source, database: str, table: str) -> DescribedTable:
+    """One table."""
+    columns = source.ask(
+        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, ''), COALESCE(COLLATION_NAME, '')"
+        " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        (database, table),
+    )
+    listed = tuple(
+        DescribedColumn(name, str(kind).lower(), _type(_text(full)), charset, collation)
+        for name, kind, full, charset, collation in columns
+    )
+    key = source.ask(
+        "SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        " AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX",
+        (database, table),
+    )
+    places = {column.name: index for index, column in enumerate(listed)}
+    return DescribedTable(database, table, listed, tuple(places[name] for (name,) in key))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _type(full: str) -> str:
+    """The type as table maps tell it: without the width of display."""
+    text = full.partition(" zerofill")[0]
+    text = _WIDTH.sub(r"\1", text)
+    text = re.sub(r"^(float|double)\([\d,]+\)", r"\1", text)
+    return "geometry" if text.partition(" ")[0] in _GEOMETRIES else text
+
+
+def _check(table: DescribedTable, choice: TableChoice) -> None:
+    if not table.key:
+        msg = f"{table.name} has no primary key, by which its rows are told apart: add one, or exclude the table"
+        raise WrongSetting(msg, field="table.match")
+    how = choice.of(table.database, table.table)
+    if how is None:
+        return
+    names = {column.name for column in table.columns}
+    exact = "*" not in how.match
+    for place, wanted in (("columns", how.columns), ("exclude_columns", how.exclude_columns)):
+        if exact and (missing := set(wanted) - names):
+            raise WrongSetting(f"{table.name} has no column {', '.join(sorted(missing))}", field=f"table.{place}")
+    kept = set(how.columns or names) - set(how.exclude_columns)
+    for column in table.columns:
+        if column.kind in _UNREADABLE and column.name in kept | {each.name for each in table.key_columns()}:
+            msg = (
+                f"{table.name}.{column.name} is of type {column.kind}, which the log does not tell exactly: exclude it"
+            )
+            raise WrongSetting(msg, field="table.exclude_columns")

@@ -1,0 +1,173 @@
+"""What cannot work is refused at the door; what cannot be followed stops it. Each with a text that says what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from connect.cdc.sources import Capture, CaptureProcess, Source, Topic, file_of, settings
+from halfmq_connect.cdc.errors import CannotFollow, WrongSetting
+from halfmq_connect.cdc.run import check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(40))"
+
+
+def refused(source: Source, *words: str, **changes: Any) -> WrongSetting:
+    with pytest.raises(WrongSetting) as found:
+        check(settings("127.0.0.1:1", source.host, **changes))
+    for word in words:
+        assert word in f"{found.value.field}: {found.value}"
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "usual", "words"),
+    [
+        ("binlog_row_image", "MINIMAL", "FULL", "binlog_row_image=FULL"),
+        ("binlog_row_metadata", "MINIMAL", "FULL", "binlog_row_metadata=FULL"),
+        ("binlog_format", "STATEMENT", "ROW", "binlog_format=ROW"),
+        ("gtid_mode", "ON_PERMISSIVE", "ON", "gtid_mode=ON"),
+        ("binlog_transaction_compression", "ON", "OFF", "set it OFF"),
+        ("binlog_row_value_options", "PARTIAL_JSON", "''", "empty text"),
+        ("log_bin_compress", "ON", "OFF", "set it OFF"),
+    ],
+)
+def test_settings_of_the_server(source: Source, name: str, value: str, usual: str, words: str) -> None:
+    if not source.ask(f"SHOW GLOBAL VARIABLES LIKE '{name}'") or (name == "binlog_format" and source.kind == "mysql"):
+        return  # The other server's; MySQL has given up the one for the format.
+    source.run(ORDERS, f"SET GLOBAL {name} = {value}")
+    try:
+        refused(source, name, words)
+    finally:
+        source.run(f"SET GLOBAL {name} = {usual}")
+
+
+def test_tables_and_their_keys(source: Source) -> None:
+    source.run(ORDERS)
+    missing = [{"match": "shop.nothing", "topic": "rows"}]
+    refused(source, "table[0].match", "shop.nothing", table=missing)
+    columns = [{"match": "shop.orders", "topic": "rows", "columns": ["id", "colour"]}]
+    refused(source, "columns", "colour", table=columns)
+    refused(source, "outbox.table", "--outbox-sql", outbox={"table": "shop.outbox"})
+    refused(source, "server_id", database={"server_id": 1})
+    source.run("CREATE TABLE shop.loose (a INT)")
+    refused(source, "shop.loose", "no primary key", "exclude the table")
+    source.run("DROP TABLE shop.loose", "CREATE TABLE shop.kinds (kind ENUM('x', 'y') PRIMARY KEY)")
+    refused(source, "shop.kinds", "snapshot = false")
+    source.run("DROP TABLE shop.kinds")
+    assert check(settings("127.0.0.1:1", source.host)) == ["shop.orders"]
+
+
+def test_cascades_that_leave_no_trace(source: Source) -> None:
+    source.run(
+        ORDERS,
+        "CREATE TABLE shop.parts (id INT PRIMARY KEY, of_order INT,"
+        " CONSTRAINT of_it FOREIGN KEY (of_order) REFERENCES shop.orders (id) ON DELETE CASCADE)",
+    )
+    if source.kind == "mysql" and int(source.ask("SELECT VERSION()")[0][0].split(".")[0]) >= 9:
+        assert len(check(settings("127.0.0.1:1", source.host))) == 2
+    else:
+        refused(source, "of_it", "accept_cascades")
+    accepted = [{"match": "shop.*", "topic": "rows", "accept_cascades": True}]
+    assert len(check(settings("127.0.0.1:1", source.host, table=accepted))) == 2
+    source.run("DROP TABLE shop.parts")
+
+
+def test_rights(source: Source, endpoint: str) -> None:
+    source.run(
+        ORDERS, "DROP USER IF EXISTS weak", "CREATE USER weak IDENTIFIED BY 'halfmq'", "GRANT SELECT ON shop.* TO weak"
+    )
+    refused(source, "user", "wrong", database={"user": "wrong"})
+    refused(source, "user", "REPLICATION SLAVE", database={"user": "weak"})
+    source.run("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO weak", "REVOKE SELECT ON shop.* FROM weak")
+    named = [{"match": "shop.orders", "topic": "rows"}]
+    refused(source, "shop.orders", "may not read it", database={"user": "weak"}, table=named)
+    source.run("GRANT SELECT ON shop.* TO weak", "INSERT INTO shop.orders VALUES (1, 'apple')")
+    running = Capture(settings(endpoint, source.host, database={"user": "weak"}), wait=source.kind == "mariadb")
+    if source.kind == "mysql":
+        assert "LOCK TABLES" in str(running.failure())
+        source.run("GRANT LOCK TABLES ON shop.* TO weak")
+        running = Capture(settings(endpoint, source.host, database={"user": "weak"}))
+    running.stop()
+    assert running.error is None
+
+
+def stopped(source: Source, endpoint: str, topic: Topic, *statements: str, session: str = "") -> str:
+    """What stops it when these are run, with nothing published of them or after them."""
+    source.run("CREATE TABLE shop.other (id INT PRIMARY KEY)", ORDERS)
+    running = Capture(settings(endpoint, source.host))
+    source.run("INSERT INTO shop.orders VALUES (1, 'before it')")
+    topic.rows(1)
+    with source.connect() as connection, connection.cursor() as cursor:
+        for statement in (session, *statements):
+            if statement:
+                cursor.execute(statement)
+    source.run("INSERT INTO shop.orders VALUES (99, 'after it')")
+    error = running.failure()
+    assert isinstance(error, CannotFollow), error
+    topic.rows(1)
+    again = Capture(settings(endpoint, source.host), wait=False)
+    assert str(again.failure()) == str(error)
+    return str(error)
+
+
+def test_statements_in_the_log(source: Source, endpoint: str, topic: Topic) -> None:
+    session = "SET SESSION binlog_format = STATEMENT"
+    text = stopped(source, endpoint, topic, "INSERT INTO shop.orders VALUES (2, 'x')", session=session)
+    assert "binlog_format=ROW" in text
+    assert "snapshot" in text
+
+
+def test_images_without_columns(source: Source, endpoint: str, topic: Topic) -> None:
+    session = "SET SESSION binlog_row_image = MINIMAL"
+    text = stopped(source, endpoint, topic, "UPDATE shop.orders SET item = 'x'", session=session)
+    assert "binlog_row_image=FULL" in text
+
+
+def test_xa_transactions_that_are_prepared(source: Source, endpoint: str, topic: Topic) -> None:
+    text = stopped(
+        source, endpoint, topic,
+        "XA START 'x'", "INSERT INTO shop.orders VALUES (2, 'x')", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'",
+    )  # fmt: skip
+    assert "XA" in text
+
+
+def test_a_primary_key_that_is_dropped(source: Source, endpoint: str, topic: Topic) -> None:
+    text = stopped(
+        source, endpoint, topic,
+        "ALTER TABLE shop.orders DROP PRIMARY KEY", "INSERT INTO shop.orders VALUES (2, 'x')",
+        "ALTER TABLE shop.orders ADD PRIMARY KEY (id)",
+    )  # fmt: skip
+    assert "no primary key" in text
+
+
+def test_compressed_transactions(source: Source, endpoint: str, topic: Topic) -> None:
+    if source.kind == "mariadb":
+        source.run("SET GLOBAL log_bin_compress_min_len = 10")
+        return  # Its setting is global, and looked at at the door.
+    session = "SET SESSION binlog_transaction_compression = ON"
+    text = stopped(source, endpoint, topic, "INSERT INTO shop.orders VALUES (2, REPEAT('x', 40))", session=session)
+    assert "binlog_transaction_compression=OFF" in text
+
+
+def test_a_topic_that_is_missing_and_a_row_that_is_too_large(source: Source, endpoint: str, topic: Topic) -> None:
+    source.run("CREATE TABLE shop.files (id INT PRIMARY KEY, content LONGTEXT)")
+    running = Capture(settings(endpoint, source.host))
+    source.run("INSERT INTO shop.files VALUES (1, 'small'), (2, REPEAT('x', 5000000))")
+    error = running.failure()
+    assert isinstance(error, CannotFollow)
+    assert "BODY_TOO_LARGE" in str(error)
+    assert topic.read() == []
+
+
+def test_the_command_says_it_in_one_line(source: Source, tmp_path: Path) -> None:
+    source.run("CREATE TABLE shop.loose (a INT)")
+    status, out, err = CaptureProcess(file_of("127.0.0.1:1", source.host), tmp_path).end()
+    assert (status, out) == (2, "")
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["halfmq"]
+    assert "no primary key" in err
+    assert "Traceback" not in err
