@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
-from producer_sdk import Producer, TransactionProducer
+from producer_sdk import Message, Producer, TransactionProducer
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import Outbox
 
@@ -70,7 +70,9 @@ class Shop:
         if broker_tables:
             same = Outbox(self._engine, same_server=True, broker_tables=broker_tables)
             self._same = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-same", same))
-            self.ways["outbox on the same server"] = self.on_the_same_server
+            self._same_outbox = same
+            self.ways["same server, block"] = self.on_the_same_server
+            self.ways["same server, put"] = self.put_on_the_same_server
 
     def bare(self) -> None:
         """An order, without a message."""
@@ -102,6 +104,13 @@ class Shop:
     def on_the_same_server(self) -> None:
         """A row of the broker's own table."""
         self._in(self._same)
+
+    def put_on_the_same_server(self) -> None:
+        """The same in a transaction of the service's own."""
+        body = self._body()
+        with self._engine.begin() as connection:
+            connection.execute(INSERT, {"body": body})
+            self._same_outbox.put(connection, Message(TOPIC, body))
 
     def _in(self, producer: TransactionProducer) -> None:
         body = self._body()
