@@ -49,7 +49,8 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
             if attempt_id in attempts:
                 raise InvalidArgument("This attempt is named twice.", field=f"attempts[{index}].attempt_id")
             attempts[attempt_id] = each.messages
-        done = await self._epochs.commit(_epoch(request.epoch), attempts)
+        after = request.after if request.HasField("after") else None
+        done = await self._epochs.commit(_epoch(request.epoch), attempts, after)
         return sink_pb2.CommitEpochResponse(already_committed=done.already, messages=done.messages)
 
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:

@@ -27,6 +27,10 @@ class Epoch:
     take_over: bool = False
 
 
+NO_EPOCH = -1
+"""Stands for the epoch before the first one."""
+
+
 @dataclass(slots=True)
 class SinkWork:
     """Half messages that an attempt of a task writes in an epoch."""
@@ -69,8 +73,13 @@ class EpochStore(Protocol):
         """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         ...
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
-        """Releases the messages of these attempts, checking their counts, and drops those of others."""
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], after: int | None = None
+    ) -> EpochCommitted:
+        """Releases the messages of these attempts, checking their counts, and drops those of others.
+
+        `after`: only if this epoch (NO_EPOCH: none) was committed last.
+        """
         ...
 
     async def abort_epoch(self, epoch: Epoch) -> bool:

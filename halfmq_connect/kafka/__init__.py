@@ -1,1 +1,18 @@
 """Kafka: topics of halfmq carried to Kafka and back, exactly once."""
+
+from __future__ import annotations
+
+from halfmq_connect.kafka.bridge import KafkaBridge
+from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, MessageTooLarge, RecordRefused, TopicReplaced
+from halfmq_connect.kafka.settings import BridgeSettings, SourceSettings
+
+__all__ = [
+    "BridgeError",
+    "BridgeSettings",
+    "KafkaBridge",
+    "MessageTooLarge",
+    "MessagesMissing",
+    "RecordRefused",
+    "SourceSettings",
+    "TopicReplaced",
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument
-from broker.ports.epochs import SINK_GROUP, SinkWork
+from broker.ports.epochs import NO_EPOCH, SINK_GROUP, SinkWork
 from broker.services.producing.validation import HalfTransaction, names_deleted_topic
 
 if TYPE_CHECKING:
@@ -69,17 +69,21 @@ class EpochService:
             raise outcome
         return outcome
 
-    async def commit(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit(self, epoch: Epoch, attempts: Mapping[bytes, int], after: int | None = None) -> EpochCommitted:
         """Releases all messages of some attempts of an epoch, in one database transaction, and drops the rest.
+
+        `after`: only if this epoch (NO_EPOCH: none) was committed last.
 
         Raises:
             InvalidArgument: a name is invalid.
-            Refused: the sink belongs to another query, or half messages are missing.
+            Refused: the sink belongs to another query, half messages are missing, or another epoch was committed last.
         """
         _check(epoch)
+        if after is not None and not NO_EPOCH <= after < epoch.number:
+            raise InvalidArgument(f"An epoch comes after an earlier one, or after {NO_EPOCH}.", field="after")
         if len(attempts) > MAX_ATTEMPTS:
             raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
-        done = await self._store.commit_epoch(epoch, attempts)
+        done = await self._store.commit_epoch(epoch, attempts, after)
         self._wakeups.released(done.end_offsets)
         return done
 

@@ -37,12 +37,14 @@ class Epochs(Access):
         """Stores half messages; returns whether their epoch is committed already, so that nothing was stored."""
         return (await self._sinks.submit([work]))[0]
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], after: int | None = None
+    ) -> EpochCommitted:
         """Releases the messages of these attempts, checking their counts, and drops those of others."""
         now, rotation = self.clock.now(), next(self._rotations)
 
         def commit(session: Session) -> EpochCommitted:
-            return epochs.commit(session, epoch, attempts, now, self.directory, rotation)
+            return epochs.commit(session, epoch, attempts, now, self.directory, rotation, after)
 
         def again(session: Session, before: EpochCommitted) -> EpochCommitted:
             return before if epochs.was_committed(session, epoch, now) else commit(session)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
-from broker.ports.epochs import EpochCommitted
+from broker.ports.epochs import NO_EPOCH, EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import bulk_release
@@ -172,16 +172,31 @@ def _enlist(
 
 
 def commit(
-    session: Session, epoch: Epoch, attempts: Mapping[bytes, int], now: int, directory: Directory, rotation: int
+    session: Session,
+    epoch: Epoch,
+    attempts: Mapping[bytes, int],
+    now: int,
+    directory: Directory,
+    rotation: int,
+    after: int | None = None,
 ) -> EpochCommitted:
     """Releases the messages of these attempts, drops those of others, and records the epoch as committed.
 
     Raises:
-        Refused: the sink belongs to another query, or some half messages are not there.
+        Refused: the sink belongs to another query, some half messages are not there, or the last committed epoch is
+            not `after`.
     """
     sink = _locked(session, epoch, now)
     if sink.has(epoch.number):
         return EpochCommitted(already=True)
+    last = NO_EPOCH if sink.committed is None else sink.committed
+    if after is not None and after != last:
+        raise Refused(
+            f"Epoch {epoch.number} of the sink {epoch.sink!r} follows epoch {after}, and the last one committed is"
+            f" {last}: another process goes on with this job. Read the sink's state, and go on from there.",
+            reason="EPOCH_NOT_NEXT",
+            field="after",
+        )
     written = session.fetch(
         f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
         " ORDER BY attempt_id, transaction_id",

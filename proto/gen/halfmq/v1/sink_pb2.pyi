@@ -124,6 +124,12 @@ class CommitEpochRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    """Refuse it (EPOCH_NOT_NEXT) unless this is the last epoch that was committed; -1: unless none was. Unset: not checked.
+    For jobs whose parts have no fixed bounds: of two that run at the same time, the late one must not release what the
+    other one released as part of an earlier epoch. A number that is committed already is answered as without this.
+    """
     @_builtins.property
     def epoch(self) -> Global___Epoch:
         """The epoch."""
@@ -137,12 +143,15 @@ class CommitEpochRequest(_message.Message):
         *,
         epoch: Global___Epoch | None = ...,
         attempts: _abc.Iterable[Global___EpochAttempt] | None = ...,
+        after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "attempts", b"attempts", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___CommitEpochRequest: _TypeAlias = CommitEpochRequest  # noqa: Y015
 
