@@ -5,11 +5,13 @@ from __future__ import annotations
 from halfmq_connect.kafka.bridge import KafkaBridge
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, MessageTooLarge, RecordRefused, TopicReplaced
 from halfmq_connect.kafka.settings import BridgeSettings, SourceSettings
+from halfmq_connect.kafka.source import KafkaSource
 
 __all__ = [
     "BridgeError",
     "BridgeSettings",
     "KafkaBridge",
+    "KafkaSource",
     "MessageTooLarge",
     "MessagesMissing",
     "RecordRefused",

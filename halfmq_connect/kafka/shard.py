@@ -152,6 +152,9 @@ class Shard:
                 count += written
             if trouble is not None:
                 break
+        if trouble is not None and not ends:
+            # Nothing was written: Kafka does not know of this transaction, and the producer ends with it.
+            raise trouble
         writer.note(
             self._number,
             [position(queue.topic, queue.topic_id, queue.queue, offset) for queue, offset in ends.items()],
