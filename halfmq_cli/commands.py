@@ -116,6 +116,7 @@ bench = _group(
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
         "history": ("history", "history"),
+        "kafka": ("kafka", "kafka"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )
@@ -133,3 +134,13 @@ pipeline = _group(
     help="Keep, check and condense what goes through topics, on Spark.",
 )
 app.add_typer(pipeline, name="pipeline")
+bridge = _group(
+    "halfmq_connect.cli",
+    {
+        "kafka": ("bridge", "kafka"),
+        "from-kafka": ("bridge", "from_kafka"),
+        "forget": ("bridge", "forget"),
+    },
+    help="Carry topics to Kafka and back, exactly once.",
+)
+app.add_typer(bridge, name="bridge")

@@ -6,8 +6,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-
-
 from client_core.connection import BackgroundRunner, BrokerLink, Connection
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.doors import existing_topics, patiently, registered
@@ -60,7 +58,7 @@ class KafkaBridge:
         self._name = bridge_name(name)
         self._client = kafka_client(kafka)
         self._settings = settings or BridgeSettings()
-        self._routes = routes(list(topics) if not hasattr(topics, "keys") else dict(topics))  # type: ignore[arg-type]
+        self._routes = routes(topics)
         for target in self._routes.values():
             kafka_topic_name(target)
         self._connection = Connection.of(endpoint, tls=tls)
@@ -92,9 +90,7 @@ class KafkaBridge:
         link = BrokerLink(self._connection)
         producer = Producer(self._connection)
         cluster = Cluster(self._client, self._settings.replication)
-        plan = Plan(
-            self._name, self._client, self._routes, self._settings, cluster, link, runner, producer=producer
-        )
+        plan = Plan(self._name, self._client, self._routes, self._settings, cluster, link, runner, producer=producer)
         self._plan = plan
         try:
             if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
@@ -111,7 +107,10 @@ class KafkaBridge:
             plan.cluster,
             self._client,
             f"to-kafka/{self._name}",
-            [(f"halfmq:{plan.queue_offsets(start)[0].topic_id}", f"kafka:{end}") for start, end in self._routes.items()],
+            [
+                (f"halfmq:{plan.queue_offsets(start)[0].topic_id}", f"kafka:{end}")
+                for start, end in self._routes.items()
+            ],
         )
         create_positions(plan.cluster, self._name, self._settings.shards)
         return True

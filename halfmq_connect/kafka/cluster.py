@@ -15,7 +15,9 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
 
 from halfmq_connect.kafka.errors import ConfigurationError
 
@@ -109,7 +111,7 @@ class Cluster:
             )
             raise ConfigurationError(msg, field="topics")
         described = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=ANSWER)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+        resources = [ConfigResource("topic", name) for name in sorted(names)]
         limits = self._admin.describe_configs(resources, request_timeout=ANSWER)
         largest = {each.name: int(future.result()["max.message.bytes"].value) for each, future in limits.items()}
         found = {}
@@ -156,17 +158,13 @@ class Cluster:
                     yield record.key() or b"", record.value()
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                elif record.offset() >= end:
+                elif (record.offset() or 0) >= end:
                     return
 
     def ends(self, places: Collection[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
         """First and last offset of partitions, for readers of committed records."""
-        consumer = Consumer(
-            {**self._client, "group.id": "halfmq-bridge-reader", "isolation.level": "read_committed"}
-        )
+        consumer = Consumer({**self._client, "group.id": "halfmq-bridge-reader", "isolation.level": "read_committed"})
         with closing(consumer):
             return {
                 (each.topic, each.partition): consumer.get_watermark_offsets(each, timeout=ANSWER) for each in places
             }
-
-

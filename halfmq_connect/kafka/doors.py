@@ -26,9 +26,7 @@ __all__ = ["existing_topics", "patiently", "registered"]
 ResultT = TypeVar("ResultT")
 
 
-def patiently(
-    work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stopping: threading.Event
-) -> ResultT | None:
+def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stopping: threading.Event) -> ResultT | None:
     """Does something that may be repeated, until both systems answer; None if it is to stop meanwhile.
 
     Raises:
@@ -76,3 +74,16 @@ def existing_topics(plan: Plan) -> None:
 def registered(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iterable[Edge]) -> None:
     """Writes down what is carried; see registry.register."""
     register(cluster, client, name, edges)
+
+
+def once(work: Callable[[], ResultT]) -> ResultT:
+    """Does something, without waiting for Kafka.
+
+    Raises:
+        BridgeError: Kafka does not answer, or refuses.
+    """
+    try:
+        return work()
+    except KafkaException as raised:
+        msg = f"Kafka does not answer, or refuses: {raised.args[0]}"
+        raise BridgeError(msg) from raised

@@ -47,6 +47,11 @@ class PartitionSink:
         self._query = f"kafka {topic_id}"
         self._committed = _NOTHING
 
+    @property
+    def committed(self) -> int:
+        """The position, as far as it is known here; -1 before the first commit."""
+        return self._committed
+
     def position(self) -> int | None:
         """The offset to go on from; None before the first commit."""
         request = sink_pb2.GetSinkRequest(sink=self._sink)
@@ -58,9 +63,9 @@ class PartitionSink:
             return None
         if sink.query_id != self._query:
             msg = (
-                f"{self._sink} belongs to {sink.query_id!r}, and this is {self._query!r}: the topic of Kafka was deleted"
-                " and created anew, or this is another cluster. Give the bridge another name (name, --name), and it"
-                " carries the topic from the start"
+                f"{self._sink} belongs to {sink.query_id!r}, and this is {self._query!r}: the topic of Kafka was"
+                " deleted and created anew, or this is another cluster. Give the bridge another name (name,"
+                " --name), and it carries the topic from the start"
             )
             raise RequestRefused(msg, reason="SINK_TAKEN", field="name")
         self._committed = sink.committed_epoch if sink.HasField("committed_epoch") else _NOTHING
@@ -71,7 +76,7 @@ class PartitionSink:
 
         Raises:
             Superseded: Another process moved the position meanwhile; nothing is released.
-            RequestRefused: A message cannot be stored; `field` names it, as ``messages[0].body``, counted from the first.
+            RequestRefused: A message cannot be stored; `field` names it, such as ``messages[0].body``.
             BrokerUnavailable: No broker answered; it is unknown whether it is done.
         """
         epoch = sink_pb2.Epoch(sink=self._sink, query_id=self._query, number=position)
@@ -90,9 +95,7 @@ class PartitionSink:
         self._committed = position
 
     def _prepare(self, epoch: sink_pb2.Epoch, attempt: str, first: int, some: list[message_pb2.Message]) -> None:
-        request = sink_pb2.PrepareEpochRequest(
-            epoch=epoch, attempt_id=attempt, transaction_id=new_id(), messages=some
-        )
+        request = sink_pb2.PrepareEpochRequest(epoch=epoch, attempt_id=attempt, transaction_id=new_id(), messages=some)
         try:
             answer = self._ask(lambda broker: broker.sinks.PrepareEpoch, request)
         except RequestRefused as error:

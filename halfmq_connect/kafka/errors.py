@@ -13,7 +13,15 @@ from __future__ import annotations
 
 from client_core.errors import ConfigurationError, HalfmqError
 
-__all__ = ["BridgeError", "ConfigurationError", "HalfmqError", "MessageTooLarge", "MessagesMissing", "RecordRefused", "TopicReplaced"]
+__all__ = [
+    "BridgeError",
+    "ConfigurationError",
+    "HalfmqError",
+    "MessageTooLarge",
+    "MessagesMissing",
+    "RecordRefused",
+    "TopicReplaced",
+]
 
 
 class BridgeError(HalfmqError):

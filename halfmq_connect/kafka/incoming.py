@@ -27,7 +27,7 @@ _RESTORED = {"halfmq.tag", "halfmq.message_group", "halfmq.key"}
 def message_of(record: Message, topic: str, key_as: str) -> message_pb2.Message:
     """The message of a record; one that came from halfmq gets its tag, keys and message group back."""
     value, key = record.value(), record.key()
-    headers: list[tuple[str, bytes | None]] = list(record.headers() or [])
+    headers = _headers(record)
     message = message_pb2.Message(topic=topic, body=value or _ABSENT)
     properties = message.properties
     properties["kafka.position"] = f"{record.topic()}/{record.partition()}/{record.offset()}"
@@ -39,6 +39,12 @@ def message_of(record: Message, topic: str, key_as: str) -> message_pb2.Message:
     if key and not restored:
         _set_key(message, key, key_as)
     return message
+
+
+def _headers(record: Message) -> list[tuple[str, bytes]]:
+    found = record.headers() or []
+    pairs = found.items() if isinstance(found, dict) else found
+    return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
 
 
 def _set_key(message: message_pb2.Message, key: bytes, key_as: str) -> None:
@@ -54,11 +60,10 @@ def _set_key(message: message_pb2.Message, key: bytes, key_as: str) -> None:
     _set_property(message, "kafka.key", key)
 
 
-def _set_headers(message: message_pb2.Message, headers: list[tuple[str, bytes | None]], *, restored: bool) -> None:
+def _set_headers(message: message_pb2.Message, headers: list[tuple[str, bytes]], *, restored: bool) -> None:
     seen: Counter[str] = Counter()
     for name, value in headers:
-        content = value or b""
-        text = _text(content)
+        text = _text(value)
         if restored and name in _RESTORED and text:
             if name == "halfmq.tag":
                 message.tag = text
@@ -70,7 +75,7 @@ def _set_headers(message: message_pb2.Message, headers: list[tuple[str, bytes | 
         # The broker keeps names that begin with "halfmq." to itself.
         own = f"origin.{name.removeprefix(_OF_HALFMQ)}" if name.startswith(_OF_HALFMQ) else name
         seen[own] += 1
-        _set_property(message, own if seen[own] == 1 else f"{own}.{seen[own]}", content)
+        _set_property(message, own if seen[own] == 1 else f"{own}.{seen[own]}", value)
 
 
 def _set_property(message: message_pb2.Message, name: str, value: bytes) -> None:

@@ -76,11 +76,11 @@ def _headers(columns: LogColumns) -> list[Headers]:
         if time >= 0:
             own.append(("halfmq.deliver_at", b"%d" % time))
     if columns.property_counts:
-        names, values = list(columns.property_names), list(columns.property_values)
+        names, contents = list(columns.property_names), list(columns.property_values)
         at = 0
         for own, count in zip(headers, columns.property_counts, strict=True):
             for index in range(at, at + count):
-                own.append((names[index], values[index].encode()))
+                own.append((names[index], contents[index].encode()))
             at += count
     return headers
 
@@ -119,8 +119,8 @@ def batch_size(key: bytes | None, value: bytes, headers: Headers) -> int:
     size = _RECORD_OVERHEAD + _varint(-1 if key is None else len(key)) + len(key or b"")
     size += _varint(len(value)) + len(value) + _varint(len(headers))
     for name, content in headers:
-        written = len(name.encode())
-        size += _varint(written) + written + _varint(len(content)) + len(content)
+        written, held = len(name.encode()), len(content or b"")
+        size += _varint(written) + written + _varint(held) + held
     return _BATCH_OVERHEAD + _varint(size) + size
 
 

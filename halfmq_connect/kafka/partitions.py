@@ -84,7 +84,10 @@ class Partitions:
         for place, some in groupby(good, lambda record: (record.topic(), record.partition())):
             # One that is to be read again, or was lost meanwhile, has stale records.
             if place in self._sinks and place not in self._again:
-                yield list(some)
+                # Nothing below the position, whatever the client still had in its queue.
+                first = self._sinks[place].committed
+                if fresh := [record for record in some if (record.offset() or 0) >= first]:
+                    yield fresh
 
     def publish(self, place: Place, messages: Sequence[message_pb2.Message], position: int) -> None:
         """Publishes messages and moves the position; see PartitionSink.publish."""
@@ -138,7 +141,7 @@ class Partitions:
                 if offset is None:
                     return
                 found.append(TopicPartition(*place, offset))
-        except BaseException as error:  # noqa: BLE001 - read() raises it: not in the client's callback
+        except BaseException as error:
             self._trouble = error
             return
         consumer.incremental_assign(found)
@@ -179,9 +182,9 @@ class Partitions:
             return first
         elif position > end:
             msg = (
-                f"{place[0]}/{place[1]} ends at {end}, and was carried up to {position}: Kafka has lost records, and new"
-                " ones get their offsets. Give the bridge another name (name, --name), and it carries the topic from the"
-                " start"
+                f"{place[0]}/{place[1]} ends at {end}, and was carried up to {position}: Kafka has lost records, and"
+                " new ones get their offsets. Give the bridge another name (name, --name), and it carries the topic"
+                " from the start"
             )
             raise TopicReplaced(msg, reason="TOPIC_REPLACED")
         return position

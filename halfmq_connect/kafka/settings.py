@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -68,16 +68,22 @@ def kafka_topic_name(topic: str, where: str = "topics") -> str:
     return topic
 
 
-def routes(topics: Mapping[str, str] | list[str] | tuple[str, ...]) -> dict[str, str]:
+def routes(topics: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """The mapping of topics: from a mapping, or from names that are the same on both sides.
 
     Raises:
-        ConfigurationError: There is none, or two go to the same topic.
+        ConfigurationError: There is none, or a name is no text.
     """
+    if isinstance(topics, str):
+        topics = [topics]
     wanted = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     if not wanted:
         msg = "no topic is named (topics, --topic)"
         raise ConfigurationError(msg, field="topics")
+    for start, end in wanted.items():
+        if not all(isinstance(name, str) and name for name in (start, end)):
+            msg = f"a topic goes to a topic, each named by a text, not {start!r} to {end!r}"
+            raise ConfigurationError(msg, field="topics")
     return wanted
 
 
@@ -107,6 +113,9 @@ class _Shared:
         Raises:
             ConfigurationError: One cannot work.
         """
+        for name in ("skip_missing", "create_topics"):
+            if not isinstance(getattr(self, name), bool):
+                _refuse(name, "is true or false", getattr(self, name))
         if not isinstance(self.session_timeout, int | float) or not 1 <= self.session_timeout <= 300:
             _refuse("session_timeout", "is a number of seconds from 1 to 300", self.session_timeout)
         if self.instance is not None and not _NAME.fullmatch(self.instance):

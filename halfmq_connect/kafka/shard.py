@@ -78,7 +78,7 @@ class Shard:
                     return
             except (BrokerUnavailable, BrokerFailed) as error:
                 self._plan.halfmq.note(error)
-            except BaseException as error:  # noqa: BLE001 - run() raises it
+            except BaseException as error:
                 self.failure = error
                 return
             failures = 1 if time.monotonic() - began > _NEW_QUEUES else failures + 1

@@ -7,7 +7,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-
+from client_core.admin import Admin
 from client_core.connection import BackgroundRunner, BrokerLink, Connection
 from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
 from consumer_sdk.reading import queue_offsets
@@ -19,7 +19,6 @@ from halfmq_connect.kafka.incoming import message_of
 from halfmq_connect.kafka.outages import Outage
 from halfmq_connect.kafka.partitions import Partitions
 from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
-from client_core.admin import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,5 +180,3 @@ class KafkaSource:
 
 def _position(record: Message) -> str:
     return f"{record.topic()}/{record.partition()}/{record.offset()}"
-
-

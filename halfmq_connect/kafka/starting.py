@@ -33,7 +33,9 @@ def starting_offsets(plan: Plan, shard: int, positions: Positions) -> tuple[dict
         topic_id = queues[0].topic_id
         before = positions.topics.get(topic)
         if before not in {None, topic_id}:
-            _lost(plan, f"the topic {topic!r} was deleted and created anew; what was not carried of the old one is gone")
+            _lost(
+                plan, f"the topic {topic!r} was deleted and created anew; what was not carried of the old one is gone"
+            )
         if before != topic_id:
             entries.append(begun(topic, topic_id, plan.settings.shards))
         for queue in queues:
