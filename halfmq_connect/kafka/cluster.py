@@ -84,10 +84,18 @@ class Cluster:
     """A cluster of Kafka, asked about its topics. Every call may raise KafkaException."""
 
     def __init__(self, client: Mapping[str, Any], replication: int | None) -> None:
-        """Takes the client's settings, and the replicas of topics that are created; None: Kafka's default."""
+        """Takes the client's settings, and the replicas of topics that are created; None: Kafka's default.
+
+        Raises:
+            ConfigurationError: The client refuses a setting.
+        """
         self._client = {**client, **QUIET}
         self._replication = replication or -1
-        self._admin = AdminClient(self._client)
+        try:
+            self._admin = AdminClient(self._client)
+        except KafkaException as raised:
+            msg = f"Kafka's client refuses a setting: {raised.args[0].str()}"
+            raise ConfigurationError(msg, field="kafka") from raised
 
     def identity(self) -> str:
         """The cluster's id."""
@@ -139,7 +147,8 @@ class Cluster:
 
     def content(self, topic: str, partition: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of all committed records of a partition, in order."""
-        settings = {"group.id": "halfmq-bridge-reader", "enable.auto.commit": False, "enable.partition.eof": True}
+        settings = {"group.id": "halfmq-bridge-reader", "enable.auto.commit": False, "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10}
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         with closing(consumer):
             place = TopicPartition(topic, partition, OFFSET_BEGINNING)

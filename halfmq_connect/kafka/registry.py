@@ -88,7 +88,7 @@ def _path(start: str, end: str, known: Mapping[str, list[Edge]]) -> list[str] | 
 
 def _write(client: Mapping[str, Any], name: str, value: bytes | None) -> None:
     failed: list[object] = []
-    producer = Producer({**client, **QUIET, "enable.idempotence": True, "message.timeout.ms": int(ANSWER * 1000)})
+    producer = Producer({**client, **QUIET, "acks": "all", "message.timeout.ms": int(ANSWER * 1000)})
     producer.produce(REGISTRY, value, name.encode(), on_delivery=lambda error, _: failed.append(error))
     producer.flush(2 * ANSWER)
     if failed != [None]:
