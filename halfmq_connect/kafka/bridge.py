@@ -6,12 +6,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from client_core.connection import BackgroundRunner, BrokerLink, Connection
+from client_core.connection import BackgroundRunner, BrokerLink
 from halfmq_connect.kafka.cluster import Cluster
-from halfmq_connect.kafka.doors import existing_topics, patiently, registered
+from halfmq_connect.kafka.doors import existing_topics, hurried, patiently
 from halfmq_connect.kafka.membership import Membership
 from halfmq_connect.kafka.plan import Plan
 from halfmq_connect.kafka.positions import create_positions, positions_topic
+from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import BridgeSettings, bridge_name, kafka_client, kafka_topic_name, routes
 from halfmq_connect.kafka.shard import Shard
 from producer_sdk import Producer
@@ -61,7 +62,7 @@ class KafkaBridge:
         self._routes = routes(topics)
         for target in self._routes.values():
             kafka_topic_name(target)
-        self._connection = Connection.of(endpoint, tls=tls)
+        self._connection = hurried(endpoint, tls)
         self._stopping = threading.Event()
         self._shards: dict[int, Shard] = {}
         self._plan: Plan | None = None
@@ -94,7 +95,7 @@ class KafkaBridge:
         self._plan = plan
         try:
             if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
-                self._work(plan)
+                patiently(lambda: self._work(plan), plan.kafka, plan.halfmq, self._stopping)
         finally:
             plan.report_rest()
             producer.close()
@@ -103,7 +104,7 @@ class KafkaBridge:
 
     def _prepare(self, plan: Plan) -> bool:
         existing_topics(plan)
-        registered(
+        register(
             plan.cluster,
             self._client,
             f"to-kafka/{self._name}",

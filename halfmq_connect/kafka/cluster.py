@@ -147,8 +147,12 @@ class Cluster:
 
     def content(self, topic: str, partition: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of all committed records of a partition, in order."""
-        settings = {"group.id": "halfmq-bridge-reader", "enable.auto.commit": False, "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10}
+        settings = {
+            "group.id": "halfmq-bridge-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         with closing(consumer):
             place = TopicPartition(topic, partition, OFFSET_BEGINNING)

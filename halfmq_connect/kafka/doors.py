@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaException
 
-from client_core.connection import RetryConfig
+from client_core.connection import Connection, RetryConfig
 from client_core.errors import BrokerFailed, BrokerUnavailable
 from halfmq_connect.kafka.cluster import unavailable
 from halfmq_connect.kafka.errors import BridgeError
-from halfmq_connect.kafka.registry import register
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
-    from halfmq_connect.kafka.cluster import Cluster
+    from client_core.connection import Endpoint, TlsConfig
     from halfmq_connect.kafka.outages import Outage
     from halfmq_connect.kafka.plan import Plan
-    from halfmq_connect.kafka.registry import Edge
 
-__all__ = ["existing_topics", "patiently", "registered"]
+__all__ = ["existing_topics", "hurried", "once", "patiently"]
 
 ResultT = TypeVar("ResultT")
+
+
+def hurried(endpoint: Endpoint, tls: TlsConfig | None) -> Connection:
+    """How to reach halfmq: a call that gets no answer ends soon, and whoever made it waits, or stops if it is to.
+
+    Raises:
+        ConfigurationError: The endpoint, or TLS, cannot work.
+    """
+    given = Connection.of(endpoint, tls=tls)
+    return Connection(given.endpoints, given.tls, RetryConfig(attempt_timeout=20.0, deadline=20.0))
 
 
 def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stopping: threading.Event) -> ResultT | None:
@@ -69,11 +77,6 @@ def existing_topics(plan: Plan) -> None:
             if target not in there:
                 plan.cluster.create(target, queues[topic])
     plan.cluster.topics(set(plan.routes.values()))
-
-
-def registered(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iterable[Edge]) -> None:
-    """Writes down what is carried; see registry.register."""
-    register(cluster, client, name, edges)
 
 
 def once(work: Callable[[], ResultT]) -> ResultT:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from client_core.connection import RetryConfig
 from client_core.errors import RequestRefused
 from client_core.ids import new_id
 from halfmq.v1 import sink_pb2
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
     from halfmq.v1 import message_pb2
 
-__all__ = ["PATIENT", "PartitionSink", "Superseded"]
+__all__ = ["PartitionSink", "Superseded"]
 
-PATIENT = RetryConfig(attempt_timeout=60.0, deadline=120.0)
-"""The commit of a large epoch takes as long as the database needs."""
 _NOTHING = -1
 _LONGEST_NAME = 100
 _MESSAGES_AT_A_TIME = 1000

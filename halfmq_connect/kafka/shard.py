@@ -37,6 +37,8 @@ _NEW_QUEUES = 30.0
 """Seconds between looks for queues that were added to topics."""
 _IDLE = 0.2
 _BUFFER = 32 * 1024
+_SMALLEST_BUFFER = 32 * 1024 * 1024
+"""A message of halfmq is smaller, whatever its broker's limit."""
 _LARGEST_OF_CLIENT = 1_000_000_000
 _JOIN = 60.0
 
@@ -120,7 +122,7 @@ class Shard:
             # A batch holds one message of any size that fits its topic, or several that fit every topic.
             "message.max.bytes": min(_LARGEST_OF_CLIENT, max(limits) + _BUFFER),
             "batch.size": max(1, min(1_000_000, *limits)),
-            "queue.buffering.max.kbytes": max(1024, plan.settings.max_bytes // 1024),
+            "queue.buffering.max.kbytes": max(_SMALLEST_BUFFER, plan.settings.max_bytes) // 1024,
             "delivery.report.only.error": True,
         }
         # As Kafka's own producers: a key is in the same partition, whoever sends.

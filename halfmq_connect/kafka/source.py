@@ -8,16 +8,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from client_core.admin import Admin
-from client_core.connection import BackgroundRunner, BrokerLink, Connection
+from client_core.connection import BackgroundRunner, BrokerLink
 from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
 from consumer_sdk.reading import queue_offsets
 from halfmq_connect.kafka.cluster import Cluster
-from halfmq_connect.kafka.doors import patiently, registered
-from halfmq_connect.kafka.epochs import PATIENT, Superseded
+from halfmq_connect.kafka.doors import hurried, patiently
+from halfmq_connect.kafka.epochs import Superseded
 from halfmq_connect.kafka.errors import RecordRefused
 from halfmq_connect.kafka.incoming import message_of
 from halfmq_connect.kafka.outages import Outage
 from halfmq_connect.kafka.partitions import Partitions
+from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ class KafkaSource:
         self._routes = routes(topics)
         for start in self._routes:
             kafka_topic_name(start)
-        connection = Connection.of(endpoint, tls=tls)
-        self._connection = Connection(connection.endpoints, connection.tls, PATIENT)
+        self._connection = hurried(endpoint, tls)
         self._stopping = threading.Event()
         self._kafka, self._halfmq = Outage("Kafka"), Outage("halfmq")
         self.carried = 0
@@ -97,7 +97,12 @@ class KafkaSource:
                 lambda: self._prepare(cluster, link, runner), self._kafka, self._halfmq, self._stopping
             )
             if identities is not None:
-                self._work(cluster, link, runner, identities)
+                patiently(
+                    lambda: self._work(cluster, link, runner, identities),
+                    self._kafka,
+                    self._halfmq,
+                    self._stopping,
+                )
         finally:
             runner.run(link.close())
             runner.close()
@@ -113,7 +118,7 @@ class KafkaSource:
         for start, end in self._routes.items():
             topic_id = runner.run(queue_offsets(link, end, None, None))[0].topic_id
             edges.append((f"kafka:{start}", f"halfmq:{topic_id}"))
-        registered(cluster, self._client, f"from-kafka/{self._name}", edges)
+        register(cluster, self._client, f"from-kafka/{self._name}", edges)
         return {name: topic.topic_id for name, topic in topics.items()}
 
     def _work(
@@ -126,10 +131,6 @@ class KafkaSource:
             while not self._stopping.is_set():
                 for records in partitions.read():
                     self._carry(partitions, records)
-        except (BrokerUnavailable, BrokerFailed) as error:
-            if not self._stopping.is_set():
-                raise
-            _log.info("stopped while halfmq did not answer: %s", error)
         finally:
             partitions.close()
 
@@ -151,6 +152,7 @@ class KafkaSource:
         except RequestRefused as error:
             self._stop_before_refused(partitions, place, kept, messages, error)
         else:
+            self._kafka.over()
             self._halfmq.over()
             self.carried += len(messages)
 

@@ -1,4 +1,4 @@
-"""Real Kafka for tests: one that they share, and ones of their own that they may kill; bridges in processes of their own."""
+"""Real Kafka for tests: one that they share, ones of their own to kill; and bridges in processes of their own."""
 
 from __future__ import annotations
 
@@ -114,8 +114,13 @@ def committed(url: str, topic: str, expected: int, seconds: float = 60.0) -> lis
     Waits until there are as many as expected, and then reads on to the end: what is there twice is found.
     """
     consumer = Consumer(
-        {"bootstrap.servers": url, "group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True,
-         "fetch.wait.max.ms": 20}
+        {
+            "bootstrap.servers": url,
+            "group.id": "test",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
     )
     until = time.monotonic() + seconds
     # A bridge may be about to make it.
@@ -126,7 +131,11 @@ def committed(url: str, topic: str, expected: int, seconds: float = 60.0) -> lis
     ended: set[int | None] = set()
     while len(found) < expected or len(ended) < len(partitions):
         if time.monotonic() > until:
-            pytest.fail(f"{topic} has {len(found)} committed records, {expected} are expected", pytrace=False)
+            places = [TopicPartition(topic, each) for each in partitions]
+            ends = {each.partition: consumer.get_watermark_offsets(each, timeout=10)[1] for each in places}
+            at = {each.partition: each.offset for each in consumer.position(places)}
+            told = f"{len(found)} committed records, {expected} are expected; read up to {at}, committed up to {ends}"
+            pytest.fail(f"{topic} has {told}", pytrace=False)
         for record in consumer.consume(1000, 0.2):
             if record.error() is None:
                 found.append(record)

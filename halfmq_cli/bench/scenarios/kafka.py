@@ -93,7 +93,9 @@ def kafka(
 
 
 def _rate(answers: Sequence[Mapping[str, Any]]) -> float:
-    return round(float(sum(each["records"] for each in answers)) / sum(each["seconds"] for each in answers), 1)
+    records = float(sum(each["records"] for each in answers))
+    seconds = float(sum(each["seconds"] for each in answers))
+    return round(records / seconds, 1)
 
 
 class _Topics:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-
 @pytest.fixture(scope="module")
 def kafka() -> str:
     """Where Kafka listens."""
@@ -94,7 +93,9 @@ def to_kafka(broker: BrokerProcess, kafka: str, name: str) -> Callable[..., Any]
     def run(topics: Any = None, called: str | None = None, at: str | None = None, **settings: Any) -> Iterator[Running]:
         own = {"create_topics": True, "session_timeout": 2, **settings}
         running = Running(
-            KafkaBridge(broker.endpoint, at or kafka, topics or [name], name=called or name, settings=BridgeSettings(**own))
+            KafkaBridge(
+                broker.endpoint, at or kafka, topics or [name], name=called or name, settings=BridgeSettings(**own)
+            )
         )
         try:
             yield running

@@ -86,9 +86,7 @@ def test_messages_without_a_key_keep_the_order_of_their_queue(
     assert all(offsets == sorted(offsets) == sorted(offsets, key=lambda pair: pair[1]) for offsets in places.values())
 
 
-def test_two_replicas_share_the_work(
-    kafka: str, topic: str, producer: Producer, to_kafka: Callable[..., Any]
-) -> None:
+def test_two_replicas_share_the_work(kafka: str, topic: str, producer: Producer, to_kafka: Callable[..., Any]) -> None:
     with to_kafka() as one, to_kafka() as other:
         sent = 0
         while not (one.bridge.carried and other.bridge.carried):

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumer_sdk import QueueReader
-from halfmq_connect.kafka import BridgeSettings, KafkaBridge, MessagesMissing, MessageTooLarge, RecordRefused, TopicReplaced
+from halfmq_connect.kafka import (
+    BridgeSettings,
+    KafkaBridge,
+    MessagesMissing,
+    MessageTooLarge,
+    RecordRefused,
+    TopicReplaced,
+)
 from halfmq_connect.kafka.errors import ConfigurationError
 from producer_sdk import Admin, Message, Producer
 from support.kafka import committed, new_topic

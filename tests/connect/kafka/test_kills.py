@@ -1,6 +1,6 @@
 """Bridges in both directions, halfmq's broker and Kafka killed on the way: every message arrives once, in order.
 
-Messages go from a topic of halfmq to Kafka, and from there to another topic of halfmq, while they are sent. Kills in full:
+Messages go from a topic of halfmq to Kafka, and from there to another topic of halfmq, while they are sent. In full:
 
     HALFMQ_KAFKA_KILLS=50 scripts/test tests/connect/kafka/test_kills.py
 """
@@ -106,6 +106,8 @@ class Sender:
             numbers = range(self.sent, self.sent + BATCH)
             self._producer.send_many([Message(self._topic, f"{n}", message_group=f"g{n % GROUPS}") for n in numbers])
             self.sent += BATCH
+            # All of them are kept in memory to be counted.
+            self._stopping.wait(0.02)
 
     def stop(self) -> int:
         """How many it sent."""
@@ -135,7 +137,11 @@ def test_kills_on_the_way(site: Site) -> None:
     check(sent, [(record.key().decode(), record.value().decode()) for record in records])
     messages = []
     with QueueReader(site.endpoint, retry=RetryConfig(deadline=60)) as reader:
-        wait_until(lambda: sum(each.max_offset for each in reader.queue_offsets(BACK)) >= sent, 120, site.bridges[1].log.__str__)
+        wait_until(
+            lambda: sum(each.max_offset for each in reader.queue_offsets(BACK)) >= sent,
+            120,
+            site.bridges[1].log.__str__,
+        )
         for queue in reader.queue_offsets(BACK):
             at = 0
             while at < queue.max_offset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +34,9 @@ class Store:
         self.work.append(work)
         return self.answers.pop(0)
 
-    async def commit_epoch(self, epoch: Epoch, attempts: Mapping[bytes, int]) -> EpochCommitted:
+    async def commit_epoch(
+        self, epoch: Epoch, attempts: Mapping[bytes, int], after: int | None = None
+    ) -> EpochCommitted:
         return EpochCommitted(already=False, messages=sum(attempts.values()), end_offsets={(1, 10): 5})
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
@@ -112,3 +115,12 @@ async def test_too_many_attempts_are_refused() -> None:
 async def test_an_epoch_is_aborted_without_the_name_of_its_query() -> None:
     assert not await service(Store()).abort(Epoch("target", "", 3))
     assert await service(Store()).abort(Epoch("target", "", 2))
+
+
+@pytest.mark.parametrize("after", [-2, 7, 8])
+async def test_an_epoch_comes_after_an_earlier_one(after: int) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await service(Store()).commit(replace(EPOCH, number=7), {}, after)
+    assert refused.value.field == "after"
+    for good in (-1, 0, 6):
+        await service(Store()).commit(replace(EPOCH, number=7), {}, good)
