@@ -28,6 +28,8 @@ __all__ = ["QUIET", "Cluster", "KafkaTopic", "is_fenced", "unavailable"]
 
 ANSWER = 20.0
 """Seconds to wait for an answer of Kafka."""
+REACHED = 5.0
+"""Seconds to wait for the first answer: whether it is there at all."""
 QUIET = {"log_level": 2, "log.connection.close": False}
 """Kafka's client does not log each attempt to connect: an outage is logged once, here."""
 _REFUSED = {
@@ -97,13 +99,9 @@ class Cluster:
             msg = f"Kafka's client refuses a setting: {raised.args[0].str()}"
             raise ConfigurationError(msg, field="kafka") from raised
 
-    def identity(self) -> str:
-        """The cluster's id."""
-        return str(self._admin.list_topics(timeout=ANSWER).cluster_id)
-
     def names(self) -> set[str]:
         """Names of all topics."""
-        return set(self._admin.list_topics(timeout=ANSWER).topics)
+        return set(self._admin.list_topics(timeout=REACHED).topics)
 
     def topics(self, names: Collection[str]) -> dict[str, KafkaTopic]:
         """The topics of these names.

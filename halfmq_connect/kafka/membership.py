@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from halfmq_connect.kafka.cluster import QUIET
-from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from confluent_kafka import TopicPartition
 
-__all__ = ["Membership", "group_settings", "same_instance"]
+__all__ = ["Membership", "group_settings", "start_over_if_fatal"]
 
 _log = logging.getLogger("halfmq.kafka")
 
@@ -33,10 +32,25 @@ def group_settings(group: str, instance: str | None, session_timeout: float) -> 
     return settings if instance is None else {**settings, "group.instance.id": instance}
 
 
-def same_instance(instance: str | None) -> ConfigurationError:
-    """The error for a second replica of one name."""
-    msg = f"another replica of this bridge has the name {instance!r} as well: instance (--instance) is unique"
-    return ConfigurationError(msg, field="instance")
+def start_over_if_fatal(error: KafkaError, instance: str | None) -> None:
+    """Raises if a member of a group cannot go on after an error; a new one can.
+
+    Kafka tells a member that another one has its name also when it was itself that joined twice: when Kafka is killed
+    before it answers the first time. So this is no reason to stop. Two that have one name push each other out again and
+    again; nothing is lost or doubled by that, and the log tells.
+
+    Raises:
+        KafkaException: It cannot go on.
+    """
+    if error.code() not in {KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL} and not error.fatal():
+        return
+    if instance is not None:
+        _log.warning(
+            "joining the group again: another replica of this bridge has the name %r as well (instance, --instance, is"
+            " unique), or Kafka was restarted",
+            instance,
+        )
+    raise KafkaException(error)
 
 
 class Membership:
@@ -66,14 +80,13 @@ class Membership:
         """Takes part in the group for this time.
 
         Raises:
-            ConfigurationError: Another replica has the name of this one.
+            KafkaException: It cannot go on; a new one can.
         """
         record = self._consumer.poll(seconds)
         error = record.error() if record is not None else None
         if error is None:
             return
-        if error.code() == KafkaError.FENCED_INSTANCE_ID:
-            raise same_instance(self._instance)
+        start_over_if_fatal(error, self._instance)
         _log.debug("the group of replicas: %s", error)
 
     def close(self) -> None:

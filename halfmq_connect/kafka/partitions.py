@@ -13,7 +13,7 @@ from client_core.errors import BrokerFailed, BrokerUnavailable
 from halfmq_connect.kafka.cluster import unavailable
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
-from halfmq_connect.kafka.membership import group_settings, same_instance
+from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
 from halfmq_connect.kafka.outages import Outage
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class Partitions:
         error = record.error()
         if error is None:
             return False
-        if error.code() == KafkaError.FENCED_INSTANCE_ID:
-            raise same_instance(self._settings.instance)
+        start_over_if_fatal(error, self._settings.instance)
         if error.code() in _GONE:
             place = (str(record.topic()), int(record.partition() or 0))
             # How many are gone is found out with its position.

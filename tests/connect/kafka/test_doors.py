@@ -17,7 +17,7 @@ from halfmq_connect.kafka import (
 )
 from halfmq_connect.kafka.errors import ConfigurationError
 from producer_sdk import Admin, Message, Producer
-from support.kafka import committed, new_topic
+from support.kafka import committed, new_topic, wait_until
 from support.spark import forget
 
 if TYPE_CHECKING:
@@ -171,6 +171,18 @@ def test_another_number_of_shards(kafka: str, topic: str, to_kafka: Callable[...
     assert "this bridge has 4 shards" in str(failure)
 
 
+def test_two_replicas_of_one_name_are_told_and_double_nothing(
+    topic: str, producer: Producer, kafka: str, to_kafka: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send(topic, "x")
+    with to_kafka(instance="one"):
+        committed(kafka, topic, 1)
+        with to_kafka(instance="one"):
+            wait_until(lambda: "has the name 'one' as well" in caplog.text)
+            producer.send_many([Message(topic, f"{n}") for n in range(100)])
+            assert len(committed(kafka, topic, 101)) == 101
+
+
 def test_a_loop_is_refused_also_over_several_topics(
     kafka: str,
     topic: str,
@@ -201,8 +213,6 @@ def admin_endpoint(admin: Admin) -> str:
 
 
 def _arrived(reader: QueueReader, topic: str, count: int) -> None:
-    from support.kafka import wait_until
-
     wait_until(lambda: sum(each.max_offset for each in reader.queue_offsets(topic)) == count)
 
 
