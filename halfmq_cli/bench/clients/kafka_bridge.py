@@ -32,7 +32,7 @@ async def work(endpoint: str, kafka: str) -> None:
 
 
 def _carry(endpoint: str, kafka: str, **options: Any) -> tuple[int, float]:
-    """Carries a topic with so many messages; counts from the first transaction on, without the start."""
+    """Carries a topic with so many messages; counts from the first of several transactions on, without the start."""
     from halfmq_connect.kafka import KafkaBridge  # noqa: PLC0415
 
     bridge = KafkaBridge(endpoint, kafka, {options["topic"]: options["target"]}, name=options["target"])
@@ -45,11 +45,11 @@ def _carry(endpoint: str, kafka: str, **options: Any) -> tuple[int, float]:
             failed.append(error)
 
     thread = threading.Thread(target=run)
+    first, began = 0, time.perf_counter()
     thread.start()
-    first, began = 0, 0.0
     try:
         while bridge.carried < options["messages"] and not failed:
-            if not first and bridge.carried:
+            if not first and 0 < bridge.carried < options["messages"]:
                 first, began = bridge.carried, time.perf_counter()
             time.sleep(POLL)
         ended = time.perf_counter()

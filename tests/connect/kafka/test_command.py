@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, nam
         cwd=tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "in Kafka: three apples, a lamp\n"), done.stderr
+
+
+def test_the_benchmark_counts_all_records(kafka: str) -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "kafka", "--bootstrap-servers", kafka, "--json"]
+    command += ["--messages", "3000", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert {"records_per_s", "write_floor_per_s", "ratio", "read_floor_per_s", "read_ratio"} <= figures.keys()
+    assert figures["records_per_s"] > 0
+    assert (figures["messages"], figures["database"]) == (3000, "sqlite")
 
 
 def test_options_of_the_page_exist() -> None:
