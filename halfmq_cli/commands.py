@@ -125,6 +125,7 @@ bench = _group(
         "ways": ("ways", "ways"),
         "relay": ("relay", "relay"),
         "cdc": ("cdc", "cdc"),
+        "kafka": ("kafka", "kafka"),
     },
     help="Measure rates and latencies next to a floor of plain driver code.",
 )
@@ -142,3 +143,13 @@ pipeline = _group(
     help="Keep, check and condense what goes through topics, on Spark.",
 )
 app.add_typer(pipeline, name="pipeline")
+bridge = _group(
+    "halfmq_connect.cli",
+    {
+        "kafka": ("bridge", "kafka"),
+        "from-kafka": ("bridge", "from_kafka"),
+        "forget": ("bridge", "forget"),
+    },
+    help="Carry topics to Kafka and back, exactly once.",
+)
+app.add_typer(bridge, name="bridge")

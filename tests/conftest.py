@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-_LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway", "ways")
+_LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway", "connect", "ways")
 
 
 @pytest.hookimpl(trylast=True)

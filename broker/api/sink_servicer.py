@@ -52,7 +52,8 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
             attempts[attempt_id] = each.messages
         transactions = [_transaction(index, each) for index, each in enumerate(request.transactions)]
         position = request.position if request.HasField("position") else None
-        done = await self._epochs.commit(_epoch(request.epoch), attempts, transactions, position)
+        after = request.after if request.HasField("after") else None
+        done = await self._epochs.commit(_epoch(request.epoch), attempts, transactions, position, after)
         return sink_pb2.CommitEpochResponse(already_committed=done.already, messages=done.messages)
 
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:

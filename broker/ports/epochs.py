@@ -27,6 +27,10 @@ class Epoch:
     take_over: bool = False
 
 
+NO_EPOCH = -1
+"""Stands for the epoch before the first one."""
+
+
 @dataclass(slots=True)
 class SinkWork:
     """Half messages that an attempt of a task writes in an epoch."""
@@ -90,9 +94,16 @@ class EpochStore(Protocol):
         ...
 
     async def commit_epoch(
-        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+        self,
+        epoch: Epoch,
+        attempts: Mapping[bytes, int],
+        writes: EpochWrites = NOTHING_ELSE,
+        after: int | None = None,
     ) -> EpochCommitted:
-        """Releases the messages of these attempts, checking their counts, and drops those of others."""
+        """Releases the messages of these attempts, checking their counts, and drops those of others.
+
+        `after`: only if this epoch (NO_EPOCH: none) was committed last.
+        """
         ...
 
     async def abort_epoch(self, epoch: Epoch) -> bool:

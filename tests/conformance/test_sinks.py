@@ -10,7 +10,7 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
-from broker.ports.epochs import Epoch, SinkWork
+from broker.ports.epochs import NO_EPOCH, Epoch, SinkWork
 from broker.ports.transactions import PrepareWork, TransactionFilter
 from broker.storage.transactions.epochs import DECIDED_AT_ONCE
 from conformance.world import (
@@ -326,3 +326,20 @@ async def test_commits_under_way_do_not_hold_up_look_ups(world: World, store: St
     assert sorted(each.already for each in await asyncio.gather(*commits)) == [False, True, True, True, True]
     assert await asyncio.gather(*aborts) == [False] * 3
     assert await contents(store, topic) == ["a"]
+
+
+async def test_an_epoch_follows_the_one_that_it_names(store: Store, topic: Topic) -> None:
+    first = await write(store, topic, "a", "b", at=epoch(2))
+    late = await write(store, topic, "a", "b", "c", at=epoch(3))
+    with pytest.raises(Refused) as refused:
+        await store.commit_epoch(epoch(2), {first: 2}, 0)
+    assert (refused.value.reason, refused.value.field) == ("EPOCH_NOT_NEXT", "after")
+    assert not (await store.commit_epoch(epoch(2), {first: 2}, NO_EPOCH)).already
+    # The same call again, and the one that began from nothing as well.
+    assert (await store.commit_epoch(epoch(2), {first: 2}, NO_EPOCH)).already
+    with pytest.raises(Refused, match="the last one committed is 2"):
+        await store.commit_epoch(epoch(3), {late: 3}, NO_EPOCH)
+    assert await contents(store, topic) == ["a", "b"]
+    following = await write(store, topic, "c", at=epoch(3))
+    await store.commit_epoch(epoch(3), {following: 1}, 2)
+    assert await contents(store, topic) == ["a", "b", "c"]

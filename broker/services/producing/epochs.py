@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument, NotFound
-from broker.ports.epochs import SINK_GROUP, EpochWrites, SinkWork
+from broker.ports.epochs import NO_EPOCH, SINK_GROUP, EpochWrites, SinkWork
 from broker.services.producing.validation import HalfTransaction, names_deleted_topic
 
 if TYPE_CHECKING:
@@ -77,17 +77,21 @@ class EpochService:
         attempts: Mapping[bytes, int],
         transactions: Sequence[HalfTransaction] = (),
         position: bytes | None = None,
+        after: int | None = None,
     ) -> EpochCommitted:
         """Releases all messages of some attempts of an epoch, in one database transaction, and drops the rest.
 
         Transactions that come along are written in the same database transaction, and so is the position.
+        `after`: only if this epoch (NO_EPOCH: none) was committed last.
 
         Raises:
             InvalidArgument: a name or a message is invalid.
             NotFound: a topic does not exist.
-            Refused: the sink belongs to another query, or half messages are missing.
+            Refused: the sink belongs to another query, half messages are missing, or another epoch was committed last.
         """
         _check(epoch)
+        if after is not None and not NO_EPOCH <= after < epoch.number:
+            raise InvalidArgument(f"An epoch comes after an earlier one, or after {NO_EPOCH}.", field="after")
         if len(attempts) > MAX_ATTEMPTS:
             raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
         if position is not None and len(position) > MAX_POSITION_BYTES:
@@ -97,12 +101,12 @@ class EpochService:
         group_id = await self._catalog.producer_group_id(SINK_GROUP) if transactions else 0
         work = [await self._written(group_id, index, each) for index, each in enumerate(transactions)]
         try:
-            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position))
+            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position), after)
         except NotFound as error:
             if not work or not names_deleted_topic(error):
                 raise
             work = [await self._validator.half_work_again(each) for each in work]
-            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position))
+            done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position), after)
         self._wakeups.released(done.end_offsets)
         return done
 

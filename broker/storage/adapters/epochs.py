@@ -39,13 +39,17 @@ class Epochs(Access):
         return (await self._sinks.submit([work]))[0]
 
     async def commit_epoch(
-        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+        self,
+        epoch: Epoch,
+        attempts: Mapping[bytes, int],
+        writes: EpochWrites = NOTHING_ELSE,
+        after: int | None = None,
     ) -> EpochCommitted:
         """Releases the messages of these attempts, checking their counts, and drops those of others."""
         now, rotation = self.clock.now(), next(self._rotations)
 
         def commit(session: Session) -> EpochCommitted:
-            return epochs.commit(session, epoch, attempts, now, self.directory, rotation, writes)
+            return epochs.commit(session, epoch, attempts, now, self.directory, rotation, writes, after)
 
         def again(session: Session, before: EpochCommitted) -> EpochCommitted:
             return before if epochs.was_committed(session, epoch, now) else commit(session)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
-from broker.ports.epochs import NOTHING_ELSE, EpochCommitted
+from broker.ports.epochs import NO_EPOCH, NOTHING_ELSE, EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import bulk_release
@@ -192,17 +192,27 @@ def commit(
     directory: Directory,
     rotation: int,
     writes: EpochWrites = NOTHING_ELSE,
+    after: int | None = None,
 ) -> EpochCommitted:
     """Releases the messages of these attempts, drops those of others, and records the epoch as committed.
 
     Then it writes the transactions that came along, and how far the job has read its source.
 
     Raises:
-        Refused: the sink belongs to another query, or some half messages are not there.
+        Refused: the sink belongs to another query, some half messages are not there, or the last committed epoch is
+            not `after`.
     """
     sink = _locked(session, epoch, now)
     if sink.has(epoch.number):
         return EpochCommitted(already=True)
+    last = NO_EPOCH if sink.committed is None else sink.committed
+    if after is not None and after != last:
+        raise Refused(
+            f"Epoch {epoch.number} of the sink {epoch.sink!r} follows epoch {after}, and the last one committed is"
+            f" {last}: another process goes on with this job. Read the sink's state, and go on from there.",
+            reason="EPOCH_NOT_NEXT",
+            field="after",
+        )
     written = session.fetch(
         f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
         " ORDER BY attempt_id, transaction_id",

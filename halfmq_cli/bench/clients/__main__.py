@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from halfmq_cli.bench.clients import consumers, idle_streams, producers, unary
+from halfmq_cli.bench.clients import consumers, idle_streams, kafka_bridge, producers, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,6 +35,7 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "official client": unary.official,
     "idle consumers": idle_streams.wait,
     "shop": _place_orders,
+    "bridge": kafka_bridge.work,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,11 @@ class Store:
         return self.answers.pop(0)
 
     async def commit_epoch(
-        self, epoch: Epoch, attempts: Mapping[bytes, int], writes: EpochWrites = NOTHING_ELSE
+        self,
+        epoch: Epoch,
+        attempts: Mapping[bytes, int],
+        writes: EpochWrites = NOTHING_ELSE,
+        after: int | None = None,
     ) -> EpochCommitted:
         self.writes = writes
         return EpochCommitted(already=False, messages=sum(attempts.values()), end_offsets={(1, 10): 5})
@@ -135,3 +140,12 @@ async def test_what_is_written_with_a_commit_is_checked_and_passed_on() -> None:
     with pytest.raises(InvalidArgument) as refused:
         await sinks.commit(EPOCH, {}, (), bytes(MAX_POSITION_BYTES + 1))
     assert refused.value.field == "position"
+
+
+@pytest.mark.parametrize("after", [-2, 7, 8])
+async def test_an_epoch_comes_after_an_earlier_one(after: int) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await service(Store()).commit(replace(EPOCH, number=7), {}, after=after)
+    assert refused.value.field == "after"
+    for good in (-1, 0, 6):
+        await service(Store()).commit(replace(EPOCH, number=7), {}, after=good)

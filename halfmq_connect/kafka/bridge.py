@@ -1,0 +1,149 @@
+"""The way to Kafka: topics of halfmq, carried exactly once, in order per message group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from client_core.connection import BackgroundRunner, BrokerLink
+from halfmq_connect.kafka.cluster import Cluster
+from halfmq_connect.kafka.doors import existing_topics, hurried, patiently
+from halfmq_connect.kafka.membership import Membership
+from halfmq_connect.kafka.plan import Plan
+from halfmq_connect.kafka.positions import create_positions, positions_topic
+from halfmq_connect.kafka.registry import register
+from halfmq_connect.kafka.settings import BridgeSettings, bridge_name, kafka_client, kafka_topic_name, routes
+from halfmq_connect.kafka.shard import Shard
+from producer_sdk import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from client_core.connection import Endpoint, TlsConfig
+
+__all__ = ["KafkaBridge"]
+
+_log = logging.getLogger("halfmq.kafka")
+
+
+class KafkaBridge:
+    """Carries topics of halfmq to Kafka: each message exactly once, for readers of committed records.
+
+    Several with the same name, in processes of their own, share the work.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        kafka: Mapping[str, Any] | str,
+        topics: Mapping[str, str] | Sequence[str],
+        *,
+        name: str,
+        settings: BridgeSettings | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """Checks the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where halfmq's brokers listen.
+            kafka: Where Kafka listens, ``host:port``, or settings of its client (librdkafka's names).
+            topics: By topic of halfmq, the topic of Kafka; or names that are the same on both sides.
+            name: Name of the bridge. Its positions in Kafka are kept under it.
+            settings: The others; None: their defaults.
+            tls: How to encrypt the connection to halfmq; None: not at all.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._name = bridge_name(name)
+        self._client = kafka_client(kafka)
+        self._settings = settings or BridgeSettings()
+        self._routes = routes(topics)
+        for target in self._routes.values():
+            kafka_topic_name(target)
+        self._connection = hurried(endpoint, tls)
+        self._stopping = threading.Event()
+        self._shards: dict[int, Shard] = {}
+        self._plan: Plan | None = None
+
+    @property
+    def carried(self) -> int:
+        """Messages that this replica has carried, committed in Kafka."""
+        return 0 if self._plan is None else self._plan.carried
+
+    def stop(self) -> None:
+        """Has run() end, after the transactions under way. It can be called from a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Carries messages until stop() is called.
+
+        While Kafka or halfmq do not answer it waits for them.
+
+        Raises:
+            ConfigurationError: A topic does not exist, or the bridge would be part of a loop.
+            MessageTooLarge: A message is over its Kafka topic's limit.
+            MessagesMissing: Retention took messages before they were carried.
+            BridgeError: Something else stops it; see halfmq_connect.kafka.errors.
+        """
+        runner = BackgroundRunner("KafkaBridge")
+        link = BrokerLink(self._connection)
+        producer = Producer(self._connection)
+        cluster = Cluster(self._client, self._settings.replication)
+        plan = Plan(self._name, self._client, self._routes, self._settings, cluster, link, runner, producer=producer)
+        self._plan = plan
+        try:
+            if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
+                patiently(lambda: self._work(plan), plan.kafka, plan.halfmq, self._stopping)
+        finally:
+            plan.report_rest()
+            producer.close()
+            runner.run(link.close())
+            runner.close()
+
+    def _prepare(self, plan: Plan) -> bool:
+        existing_topics(plan)
+        register(
+            plan.cluster,
+            self._client,
+            f"to-kafka/{self._name}",
+            [
+                (f"halfmq:{plan.queue_offsets(start)[0].topic_id}", f"kafka:{end}")
+                for start, end in self._routes.items()
+            ],
+        )
+        create_positions(plan.cluster, self._name, self._settings.shards)
+        return True
+
+    def _work(self, plan: Plan) -> None:
+        membership = Membership(
+            self._client,
+            positions_topic(self._name),
+            positions_topic(self._name),
+            instance=self._settings.instance,
+            session_timeout=self._settings.session_timeout,
+            gained=lambda numbers: self._gained(plan, numbers),
+            lost=self._lost,
+        )
+        try:
+            while not self._stopping.is_set():
+                membership.poll(0.2)
+                for shard in self._shards.values():
+                    if shard.failure is not None:
+                        raise shard.failure
+        finally:
+            self._lost(list(self._shards))
+            membership.close()
+
+    def _gained(self, plan: Plan, numbers: Collection[int]) -> None:
+        _log.info("%s: carrying shards %s", self._name, sorted(numbers))
+        for number in numbers:
+            self._shards[number] = Shard(number, plan)
+
+    def _lost(self, numbers: Collection[int]) -> None:
+        ended = [self._shards.pop(number) for number in numbers if number in self._shards]
+        for shard in ended:
+            shard.stop()
+        for shard in ended:
+            shard.join()

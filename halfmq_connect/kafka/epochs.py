@@ -1,0 +1,130 @@
+"""Publishing to halfmq exactly once: the messages of some records, and the position after them, in one transaction.
+
+A partition is a sink of halfmq, and the number of an epoch is the offset after its records. The broker commits an epoch
+only after the one that its sender began from (`after`): of two that carry the same partition, the late one is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import RequestRefused
+from client_core.ids import new_id
+from halfmq.v1 import sink_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from client_core.connection import BackgroundRunner, Broker, BrokerLink
+    from halfmq.v1 import message_pb2
+
+__all__ = ["PartitionSink", "Superseded"]
+
+_NOTHING = -1
+_LONGEST_NAME = 100
+_MESSAGES_AT_A_TIME = 1000
+_BYTES_AT_A_TIME = 4 * 1024 * 1024
+
+
+class Superseded(Exception):
+    """Another process has carried this partition further."""
+
+
+class PartitionSink:
+    """The position of a partition, and what is published with it."""
+
+    def __init__(
+        self, link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partition: int
+    ) -> None:
+        """Takes the partition; nothing is asked yet."""
+        self._link, self._runner = link, runner
+        self._sink = _sink_name(bridge, topic, partition)
+        # Another topic of the same name has other records at the same offsets: the broker refuses it (SINK_TAKEN).
+        self._query = f"kafka {topic_id}"
+        self._committed = _NOTHING
+
+    @property
+    def committed(self) -> int:
+        """The position, as far as it is known here; -1 before the first commit."""
+        return self._committed
+
+    def position(self) -> int | None:
+        """The offset to go on from; None before the first commit."""
+        request = sink_pb2.GetSinkRequest(sink=self._sink)
+        try:
+            sink = self._ask(lambda broker: broker.sinks.GetSink, request).sink
+        except RequestRefused as error:
+            if error.reason != "SINK_NOT_FOUND":
+                raise
+            return None
+        if sink.query_id != self._query:
+            msg = (
+                f"{self._sink} belongs to {sink.query_id!r}, and this is {self._query!r}: the topic of Kafka was"
+                " deleted and created anew, or this is another cluster. Give the bridge another name (name,"
+                " --name), and it carries the topic from the start"
+            )
+            raise RequestRefused(msg, reason="SINK_TAKEN", field="name")
+        self._committed = sink.committed_epoch if sink.HasField("committed_epoch") else _NOTHING
+        return None if self._committed == _NOTHING else self._committed
+
+    def publish(self, messages: Sequence[message_pb2.Message], position: int) -> None:
+        """Releases messages, and moves the position, in one transaction.
+
+        Raises:
+            Superseded: Another process moved the position meanwhile; nothing is released.
+            RequestRefused: A message cannot be stored; `field` names it, such as ``messages[0].body``.
+            BrokerUnavailable: No broker answered; it is unknown whether it is done.
+        """
+        epoch = sink_pb2.Epoch(sink=self._sink, query_id=self._query, number=position)
+        attempt = new_id()
+        for first, some in _portions(messages):
+            self._prepare(epoch, attempt, first, some)
+        request = sink_pb2.CommitEpochRequest(epoch=epoch, after=self._committed)
+        if messages:
+            request.attempts.add(attempt_id=attempt, messages=len(messages))
+        try:
+            self._ask(lambda broker: broker.sinks.CommitEpoch, request)
+        except RequestRefused as error:
+            if error.reason in {"EPOCH_NOT_NEXT", "EPOCH_INCOMPLETE"}:
+                raise Superseded from error
+            raise
+        self._committed = position
+
+    def _prepare(self, epoch: sink_pb2.Epoch, attempt: str, first: int, some: list[message_pb2.Message]) -> None:
+        request = sink_pb2.PrepareEpochRequest(epoch=epoch, attempt_id=attempt, transaction_id=new_id(), messages=some)
+        try:
+            answer = self._ask(lambda broker: broker.sinks.PrepareEpoch, request)
+        except RequestRefused as error:
+            if error.field.startswith("messages["):
+                number, bracket, rest = error.field.removeprefix("messages[").partition("]")
+                error.field = f"messages[{int(number) + first}{bracket}{rest}"
+            raise
+        if answer.already_committed:
+            raise Superseded
+
+    def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
+        return self._runner.run(self._link.call(method, request))
+
+
+def _sink_name(bridge: str, topic: str, partition: int) -> str:
+    # Sinks' names have no dots; "%" is not in names of Kafka's topics.
+    name = f"kafka|{bridge}|{topic.replace('.', '%')}|{partition}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:24]
+    return f"kafka|{bridge}|%{digest}|{partition}"
+
+
+def _portions(messages: Sequence[message_pb2.Message]) -> Iterator[tuple[int, list[message_pb2.Message]]]:
+    """Messages that fit into one request, and the number of the first."""
+    some: list[message_pb2.Message] = []
+    first, size = 0, 0
+    for index, message in enumerate(messages):
+        if some and (len(some) == _MESSAGES_AT_A_TIME or size + message.ByteSize() > _BYTES_AT_A_TIME):
+            yield first, some
+            first, some, size = index, [], 0
+        some.append(message)
+        size += message.ByteSize()
+    if some:
+        yield first, some

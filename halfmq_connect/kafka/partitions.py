@@ -1,0 +1,197 @@
+"""The partitions of Kafka that a replica reads: each from the position that halfmq has, of committed records only."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from client_core.connection import RetryConfig
+from client_core.errors import BrokerFailed, BrokerUnavailable
+from halfmq_connect.kafka.cluster import unavailable
+from halfmq_connect.kafka.epochs import PartitionSink, Superseded
+from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
+from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
+from halfmq_connect.kafka.outages import Outage
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from client_core.connection import BackgroundRunner, BrokerLink
+    from halfmq.v1 import message_pb2
+    from halfmq_connect.kafka.cluster import Cluster
+    from halfmq_connect.kafka.settings import SourceSettings
+
+__all__ = ["Partitions"]
+
+_log = logging.getLogger("halfmq.kafka")
+
+Place = tuple[str, int]
+_GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_READ = 0.2
+
+
+class Partitions:
+    """A member of a consumer group whose positions are in halfmq."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Mapping[str, Any],
+        settings: SourceSettings,
+        cluster: Cluster,
+        identities: Mapping[str, str],
+        link: BrokerLink,
+        runner: BackgroundRunner,
+        stopping: threading.Event,
+    ) -> None:
+        """Joins the group."""
+        self._name, self._settings, self._cluster, self._identities = name, settings, cluster, identities
+        self._link, self._runner, self._stopping = link, runner, stopping
+        self._outage = Outage("halfmq")
+        self._sinks: dict[Place, PartitionSink] = {}
+        self._again: set[Place] = set()
+        self._trouble: BaseException | None = None
+        own = {
+            **group_settings(f"halfmq-source.{name}", settings.instance, settings.session_timeout),
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+        self._consumer = Consumer({**client, **own})
+        self._consumer.subscribe(
+            sorted(identities), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+
+    def read(self) -> Iterator[Sequence[Message]]:
+        """Records that came, by partition.
+
+        Raises:
+            MessagesMissing: Kafka deleted records before they were read.
+            BridgeError: Kafka refuses.
+        """
+        self._reposition()
+        records = self._consumer.consume(self._settings.max_records, _READ)
+        if self._trouble is not None:
+            raise self._trouble
+        good = [record for record in records if not self._is_error(record)]
+        good.sort(key=lambda record: (record.topic(), record.partition(), record.offset()))
+        for place, some in groupby(good, lambda record: (record.topic(), record.partition())):
+            # One that is to be read again, or was lost meanwhile, has stale records.
+            if place in self._sinks and place not in self._again:
+                # Nothing below the position, whatever the client still had in its queue.
+                first = self._sinks[place].committed
+                if fresh := [record for record in some if (record.offset() or 0) >= first]:
+                    yield fresh
+
+    def publish(self, place: Place, messages: Sequence[message_pb2.Message], position: int) -> None:
+        """Publishes messages and moves the position; see PartitionSink.publish."""
+        self._sinks[place].publish(messages, position)
+
+    def go_back(self, place: Place) -> None:
+        """Reads a partition again from the position that halfmq has."""
+        self._again.add(place)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._consumer.close()
+
+    def _is_error(self, record: Message) -> bool:
+        error = record.error()
+        if error is None:
+            return False
+        start_over_if_fatal(error, self._settings.instance)
+        if error.code() in _GONE:
+            place = (str(record.topic()), int(record.partition() or 0))
+            # How many are gone is found out with its position.
+            self._again.add(place)
+        elif not unavailable(KafkaException(error)):
+            msg = f"Kafka refuses: {error}"
+            raise BridgeError(msg)
+        else:
+            _log.debug("Kafka's client: %s", error)
+        return True
+
+    def _reposition(self) -> None:
+        for place in list(self._again & self._sinks.keys()):
+            offset = self._offset(place)
+            if offset is None:
+                return
+            self._consumer.incremental_unassign([TopicPartition(*place)])
+            self._consumer.incremental_assign([TopicPartition(*place, offset)])
+            self._again.discard(place)
+        self._again &= self._sinks.keys()
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        found = []
+        try:
+            for each in places:
+                place = (each.topic, each.partition)
+                identity = self._identities[each.topic]
+                self._sinks[place] = PartitionSink(
+                    self._link, self._runner, self._name, each.topic, identity, each.partition
+                )
+                offset = self._offset(place)
+                if offset is None:
+                    return
+                found.append(TopicPartition(*place, offset))
+        except BaseException as error:
+            self._trouble = error
+            return
+        consumer.incremental_assign(found)
+
+    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        for each in places:
+            self._sinks.pop((each.topic, each.partition), None)
+            self._again.discard((each.topic, each.partition))
+
+    def _offset(self, place: Place) -> int | None:
+        """Where a partition goes on; None: it is to stop. Waits for systems that do not answer."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                return self._offset_now(place)
+            except Superseded:
+                continue
+            except (BrokerUnavailable, BrokerFailed) as error:
+                self._outage.note(error)
+            except KafkaException as error:
+                _log.debug("Kafka's client: %s", error)
+            failures += 1
+            self._stopping.wait(RetryConfig().backoff(failures))
+        return None
+
+    def _offset_now(self, place: Place) -> int:
+        sink = self._sinks[place]
+        position = sink.position()
+        first, end = self._cluster.ends([TopicPartition(*place)])[place]
+        self._outage.over()
+        if position is None:
+            position = first if self._settings.start == "earliest" else end
+            # Written down before anything is read: what Kafka deletes from now on is missed.
+            sink.publish([], position)
+        elif position < first:
+            self._missing(place, first - position, position)
+            sink.publish([], first)
+            return first
+        elif position > end:
+            msg = (
+                f"{place[0]}/{place[1]} ends at {end}, and was carried up to {position}: Kafka has lost records, and"
+                " new ones get their offsets. Give the bridge another name (name, --name), and it carries the topic"
+                " from the start"
+            )
+            raise TopicReplaced(msg, reason="TOPIC_REPLACED")
+        return position
+
+    def _missing(self, place: Place, count: int, position: int) -> None:
+        missing = MessagesMissing(
+            f"{place[0]}/{place[1]}/{position}", count, "Kafka deleted records (retention, or kafka-delete-records)"
+        )
+        if not self._settings.skip_missing:
+            raise missing
+        _log.warning("skipping, as skip_missing says: %s", missing)

@@ -1,0 +1,96 @@
+"""What is carried where, in a compacted topic of Kafka: a loop would carry each message again and again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+
+from halfmq_connect.kafka.cluster import ANSWER, QUIET
+from halfmq_connect.kafka.errors import BridgeError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfmq_connect.kafka.cluster import Cluster
+
+__all__ = ["REGISTRY", "Edge", "forget", "register"]
+
+REGISTRY = "halfmq-bridges"
+
+Edge = tuple[str, str]
+"""From a topic to a topic, as "halfmq:identity" or "kafka:name"."""
+
+
+def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iterable[Edge]) -> None:
+    """Writes down what one bridge carries, then reads what all of them do.
+
+    It is written first: of two that begin at the same time at least one sees the other.
+
+    Raises:
+        ConfigurationError: Together with others it is a loop; it is not written down then.
+        KafkaException: Kafka does not answer, or refuses.
+    """
+    own = sorted(edges)
+    cluster.create(REGISTRY, 1, cleanup_policy="compact")
+    _write(client, name, json.dumps(own).encode())
+    known: dict[str, list[Edge]] = {}
+    for key, value in cluster.content(REGISTRY, 0):
+        known[key.decode()] = [(start, end) for start, end in json.loads(value)] if value else []
+    known[name] = own
+    for start, end in own:
+        if (path := _path(end, start, known)) is not None:
+            _write(client, name, None)
+            through = sorted({each for each in path if each != name}) or [name]
+            msg = (
+                f"a loop: {_shown(start)} goes to {_shown(end)}, and from there back, through {', '.join(through)};"
+                " each message would be carried again and again. Carry to another topic; if the other one no longer"
+                " runs, forget it: halfmq bridge forget"
+            )
+            raise ConfigurationError(msg, field="topics")
+
+
+def forget(cluster: Cluster, client: Mapping[str, Any], name: str) -> None:
+    """Deletes what is written down of a bridge.
+
+    Raises:
+        ConfigurationError: There is nothing.
+        KafkaException: Kafka does not answer, or refuses.
+    """
+    known = dict(cluster.content(REGISTRY, 0)) if REGISTRY in cluster.names() else {}
+    if known.get(name.encode()) is None:
+        there = ", ".join(sorted(key.decode() for key, value in known.items() if value)) or "none"
+        msg = f"there is no {name!r}; there are: {there}"
+        raise ConfigurationError(msg, field="name")
+    _write(client, name, None)
+
+
+def _shown(node: str) -> str:
+    return node.replace(":", " ", 1)
+
+
+def _path(start: str, end: str, known: Mapping[str, list[Edge]]) -> list[str] | None:
+    """The bridges on the way from one topic to another; None if there is no way."""
+    reached: dict[str, list[str]] = {start: []}
+    upcoming = [start]
+    while upcoming:
+        here = upcoming.pop()
+        if here == end:
+            return reached[here]
+        for name, edges in known.items():
+            for first, second in edges:
+                if first == here and second not in reached:
+                    reached[second] = [*reached[here], name]
+                    upcoming.append(second)
+    return None
+
+
+def _write(client: Mapping[str, Any], name: str, value: bytes | None) -> None:
+    failed: list[object] = []
+    producer = Producer({**client, **QUIET, "acks": "all", "message.timeout.ms": int(ANSWER * 1000)})
+    producer.produce(REGISTRY, value, name.encode(), on_delivery=lambda error, _: failed.append(error))
+    producer.flush(2 * ANSWER)
+    if failed != [None]:
+        msg = f"Kafka did not take a record of {REGISTRY}: {failed}"
+        raise BridgeError(msg)

@@ -1,0 +1,212 @@
+"""Settings of the bridge, in both directions, checked where they are given."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from halfmq_connect.kafka.errors import ConfigurationError
+
+__all__ = ["BridgeSettings", "SourceSettings", "kafka_client", "kafka_topic_name", "routes"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,50}")
+_KAFKA_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_OWN = {
+    "acks": "all: what is acknowledged must not be lost",
+    "batch.size": "made to fit the topics' limits",
+    "enable.auto.commit": "off: positions are kept beside the records",
+    "enable.idempotence": "on",
+    "enable.partition.eof": "as needed",
+    "group.id": "made of the bridge's name",
+    "group.instance.id": "instance",
+    "isolation.level": "read_committed",
+    "message.max.bytes": "made to fit the topics' limits",
+    "session.timeout.ms": "session_timeout",
+    "transactional.id": "made of the bridge's name",
+    "auto.offset.reset": "error: a gap must not be skipped",
+}
+"""Settings of Kafka's client that the bridge sets, and how."""
+
+
+def _refuse(name: str, rule: str, value: object) -> None:
+    msg = f"{name} {rule}, not {value!r}"
+    raise ConfigurationError(msg, field=name)
+
+
+def kafka_client(given: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Settings of Kafka's client (librdkafka's names), from a mapping, or from an address alone.
+
+    Raises:
+        ConfigurationError: There is no address, or one of them is the bridge's own.
+    """
+    wanted: dict[str, Any] = {"bootstrap.servers": given} if isinstance(given, str) else dict(given)
+    if not wanted.get("bootstrap.servers"):
+        msg = "where is Kafka? Set bootstrap.servers (--bootstrap-servers), such as 'localhost:9092'"
+        raise ConfigurationError(msg, field="bootstrap.servers")
+    for name in wanted:
+        if name in _OWN:
+            msg = f"{name} is set by the bridge ({_OWN[name]}); leave it out"
+            raise ConfigurationError(msg, field=name)
+    return wanted
+
+
+def kafka_topic_name(topic: str, where: str = "topics") -> str:
+    """A name that Kafka accepts.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if not isinstance(topic, str) or not _KAFKA_TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        msg = (
+            f"{topic!r} is no name of a Kafka topic (letters, digits, '.', '_' and '-', 249 at most); map it to one:"
+            " NAME=NAME-IN-KAFKA"
+        )
+        raise ConfigurationError(msg, field=where)
+    return topic
+
+
+def routes(topics: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """The mapping of topics: from a mapping, or from names that are the same on both sides.
+
+    Raises:
+        ConfigurationError: There is none, or a name is no text.
+    """
+    if isinstance(topics, str):
+        topics = [topics]
+    wanted = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
+    if not wanted:
+        msg = "no topic is named (topics, --topic)"
+        raise ConfigurationError(msg, field="topics")
+    for start, end in wanted.items():
+        if not all(isinstance(name, str) and name for name in (start, end)):
+            msg = f"a topic goes to a topic, each named by a text, not {start!r} to {end!r}"
+            raise ConfigurationError(msg, field="topics")
+    return wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """What both directions need.
+
+    Attributes:
+        skip_missing: Whether to go on where messages or records were deleted before they were carried.
+        instance: Name of this replica, unique among those of the bridge, the same after a restart: it then gets its
+            share back at once. None: a new replica each time, which gets its share after ``session_timeout`` if the
+            one before it was killed.
+        session_timeout: Seconds after which the share of a replica that gives no sign goes to the others.
+        create_topics: Whether to create topics that do not exist.
+        replication: Replicas of created topics of Kafka; None: Kafka's default.
+    """
+
+    skip_missing: bool = False
+    instance: str | None = None
+    session_timeout: float = 10.0
+    create_topics: bool = False
+    replication: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            ConfigurationError: One cannot work.
+        """
+        for name in ("skip_missing", "create_topics"):
+            if not isinstance(getattr(self, name), bool):
+                _refuse(name, "is true or false", getattr(self, name))
+        if not isinstance(self.session_timeout, int | float) or not 1 <= self.session_timeout <= 300:
+            _refuse("session_timeout", "is a number of seconds from 1 to 300", self.session_timeout)
+        if self.instance is not None and not _NAME.fullmatch(self.instance):
+            _refuse("instance", "has 1 to 50 letters, digits, '-' and '_'", self.instance)
+        if self.replication is not None and not 1 <= self.replication <= 100:
+            _refuse("replication", "is from 1 to 100", self.replication)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeSettings(_Shared):
+    """Settings of the way to Kafka.
+
+    Attributes:
+        start: Where to begin with a topic that was never carried: ``earliest`` or ``latest``.
+        shards: Parts that the queues are divided into, and so how many replicas can share the work. It is fixed when
+            the bridge first starts.
+        max_records: Messages of a Kafka transaction, about, at most.
+        max_bytes: Bytes that are read ahead and in a transaction, about, at most, per shard.
+        linger: Seconds that a transaction waits for more messages, at most.
+        too_large_to: A halfmq topic that messages go to that are over their Kafka topic's limit; None: stop.
+        group: A consumer group of halfmq to report progress to, for its lag and for retention; None: none.
+    """
+
+    start: Literal["earliest", "latest"] = "earliest"
+    shards: int = 4
+    max_records: int = 5000
+    max_bytes: int = 16 * 1024 * 1024
+    linger: float = 0.02
+    too_large_to: str | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            ConfigurationError: One cannot work.
+        """
+        super().__post_init__()
+        _check_start(self.start)
+        for name, most in (("shards", 1000), ("max_records", 1_000_000), ("max_bytes", 1 << 30)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                _refuse(name, f"is a whole number from 1 to {most}", value)
+        if not isinstance(self.linger, int | float) or not 0 <= self.linger <= 10 or math.isnan(self.linger):
+            _refuse("linger", "is a number of seconds from 0 to 10", self.linger)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings(_Shared):
+    """Settings of the way back.
+
+    Attributes:
+        start: Where to begin with a partition that was never carried: ``earliest`` or ``latest``.
+        key_as: What a record's key becomes: ``message_group`` (order is kept per key), ``key`` or ``none``.
+        max_records: Records that are read and committed together, at most.
+        skip_records: Records to leave out, ``topic/partition/offset``: those that halfmq refuses.
+    """
+
+    start: Literal["earliest", "latest"] = "earliest"
+    key_as: Literal["message_group", "key", "none"] = "message_group"
+    max_records: int = 5000
+    skip_records: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            ConfigurationError: One cannot work.
+        """
+        super().__post_init__()
+        _check_start(self.start)
+        if self.key_as not in {"message_group", "key", "none"}:
+            _refuse("key_as", "is message_group, key or none", self.key_as)
+        if not 1 <= self.max_records <= 100_000:
+            _refuse("max_records", "is from 1 to 100000", self.max_records)
+        for each in self.skip_records:
+            if not re.fullmatch(r"[a-zA-Z0-9._-]+/\d+/\d+", each):
+                _refuse("skip_records", "has entries topic/partition/offset", each)
+
+
+def bridge_name(name: str) -> str:
+    """A bridge's name.
+
+    Raises:
+        ConfigurationError: It has other characters, or too many.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        _refuse("name", "has 1 to 50 letters, digits, '-' and '_'", name)
+    return name
+
+
+def _check_start(start: str) -> None:
+    if start not in {"earliest", "latest"}:
+        _refuse("start", "is earliest or latest", start)

@@ -1,0 +1,183 @@
+"""One shard of a bridge: a thread that carries some queues, with a transactional producer of its own.
+
+The producer's transactional id is the shard's. A new owner of the shard initialises it first: that ends what an earlier
+one has open, and refuses whatever it still tries, however long it was frozen. Then the positions are read, which
+nobody else can move any more. After any failure the shard starts over in the same way: there is one path, and it is
+the one of a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException, Producer
+
+from client_core.connection import RetryConfig
+from client_core.errors import BrokerFailed, BrokerUnavailable, HalfmqError
+from halfmq_connect.kafka.cluster import QUIET, is_fenced, unavailable
+from halfmq_connect.kafka.errors import BridgeError, MessagesMissing
+from halfmq_connect.kafka.feed import Feed
+from halfmq_connect.kafka.positions import Positions, position, positions_topic
+from halfmq_connect.kafka.starting import starting_offsets
+from halfmq_connect.kafka.writing import Stopping, Writer
+
+if TYPE_CHECKING:
+    from halfmq_connect.kafka.feed import Portion
+    from halfmq_connect.kafka.plan import Plan
+
+__all__ = ["Shard"]
+
+_log = logging.getLogger("halfmq.kafka")
+
+_NEW_QUEUES = 30.0
+"""Seconds between looks for queues that were added to topics."""
+_IDLE = 0.2
+_BUFFER = 32 * 1024
+_SMALLEST_BUFFER = 32 * 1024 * 1024
+"""A message of halfmq is smaller, whatever its broker's limit."""
+_LARGEST_OF_CLIENT = 1_000_000_000
+_JOIN = 60.0
+
+
+class Shard:
+    """Carries the queues of one shard, until it is stopped or fails."""
+
+    def __init__(self, number: int, plan: Plan) -> None:
+        """Starts the thread."""
+        self._number, self._plan = number, plan
+        self._stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"bridge {plan.name} shard {number}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Has it end after the transaction under way."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Waits for its end; one that does not end is fenced by the next owner."""
+        self._thread.join(_JOIN)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                self._carry()
+            except Stopping:
+                return
+            except KafkaException as raised:
+                if is_fenced(raised):
+                    _log.info("another replica has taken over shard %d of %s", self._number, self._plan.name)
+                elif unavailable(raised):
+                    self._plan.kafka.note(raised)
+                else:
+                    self.failure = BridgeError(f"Kafka refuses: {raised.args[0]}")
+                    return
+            except (BrokerUnavailable, BrokerFailed) as error:
+                self._plan.halfmq.note(error)
+            except BaseException as error:
+                self.failure = error
+                return
+            failures = 1 if time.monotonic() - began > _NEW_QUEUES else failures + 1
+            self._stopping.wait(RetryConfig(initial_backoff=0.2).backoff(failures))
+
+    def _carry(self) -> None:
+        plan = self._plan
+        producer = self._producer()
+        feed = Feed(plan.link, plan.runner, plan.halfmq, plan.settings.max_records, plan.settings.max_bytes)
+        try:
+            producer.init_transactions(30.0)
+            places = plan.cluster.content(positions_topic(plan.name), self._number)
+            positions = Positions.read(places, plan.settings.shards)
+            writer = Writer(plan, producer, self._stopping)
+            look_at = 0.0
+            while not self._stopping.is_set():
+                if time.monotonic() >= look_at:
+                    self._begin(positions, writer, feed)
+                    look_at = time.monotonic() + _NEW_QUEUES
+                portions = feed.take(_IDLE)
+                if portions and sum(each.count for each in portions) < plan.settings.max_records:
+                    portions += feed.take(plan.settings.linger)
+                if portions:
+                    self._transact(writer, portions)
+        except BaseException:
+            # A new owner ends it otherwise, or the transaction's time-out.
+            with suppress(KafkaException):
+                producer.purge()
+                producer.abort_transaction(2.0)
+            raise
+        finally:
+            feed.close()
+
+    def _producer(self) -> Producer:
+        plan = self._plan
+        limits = [each.max_bytes for each in plan.cluster.topics(set(plan.routes.values())).values()]
+        own = {
+            "transactional.id": f"{positions_topic(plan.name)}.{self._number}",
+            # A batch holds one message of any size that fits its topic, or several that fit every topic.
+            "message.max.bytes": min(_LARGEST_OF_CLIENT, max(limits) + _BUFFER),
+            "batch.size": max(1, min(1_000_000, *limits)),
+            "queue.buffering.max.kbytes": max(_SMALLEST_BUFFER, plan.settings.max_bytes) // 1024,
+            "delivery.report.only.error": True,
+        }
+        # As Kafka's own producers: a key is in the same partition, whoever sends.
+        return Producer({"linger.ms": 5, "partitioner": "murmur2_random", **plan.client, **QUIET, **own})
+
+    def _begin(self, positions: Positions, writer: Writer, feed: Feed) -> None:
+        """Starts with the queues that are not read yet, after their positions are written down."""
+        starts, entries = starting_offsets(self._plan, self._number, positions)
+        if entries:
+            writer.begin()
+            writer.note(self._number, entries)
+            writer.commit()
+            for queue, offset in starts.items():
+                positions.queues[queue.topic, queue.queue] = queue.topic_id, offset
+                positions.topics[queue.topic] = queue.topic_id
+        self._plan.kafka.over()
+        for queue, offset in starts.items():
+            feed.add(queue, offset)
+
+    def _transact(self, writer: Writer, portions: list[Portion]) -> None:
+        """Carries messages in one transaction, together with the positions after them."""
+        ends, trouble, count = {}, None, 0
+        writer.begin()
+        for portion in portions:
+            trouble = self._missing(portion)
+            if trouble is None:
+                next_offset, written, trouble = writer.write(portion)
+                ends[portion.queue] = next_offset
+                count += written
+            if trouble is not None:
+                break
+        if trouble is not None and not ends:
+            # Nothing was written: Kafka does not know of this transaction, and the producer ends with it.
+            raise trouble
+        writer.note(
+            self._number,
+            [position(queue.topic, queue.topic_id, queue.queue, offset) for queue, offset in ends.items()],
+        )
+        writer.commit()
+        self._plan.kafka.over()
+        self._plan.count(count)
+        self._plan.report({(queue.topic, queue.queue): offset for queue, offset in ends.items()})
+        if trouble is not None:
+            raise trouble
+
+    def _missing(self, portion: Portion) -> HalfmqError | None:
+        lost = portion.first_kept - portion.start
+        if lost <= 0:
+            return None
+        missing = MessagesMissing(
+            f"{portion.queue.topic}/{portion.queue.queue}/{portion.start}",
+            lost,
+            f"retention took the messages before {portion.first_kept}",
+        )
+        if not self._plan.settings.skip_missing:
+            return missing
+        _log.warning("skipping, as skip_missing says: %s", missing)
+        return None

@@ -1,0 +1,184 @@
+"""The way back: topics of Kafka, published to halfmq exactly once, in order per key."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from client_core.admin import Admin
+from client_core.connection import BackgroundRunner, BrokerLink
+from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
+from consumer_sdk.reading import queue_offsets
+from halfmq_connect.kafka.cluster import Cluster
+from halfmq_connect.kafka.doors import hurried, patiently
+from halfmq_connect.kafka.epochs import Superseded
+from halfmq_connect.kafka.errors import RecordRefused
+from halfmq_connect.kafka.incoming import message_of
+from halfmq_connect.kafka.outages import Outage
+from halfmq_connect.kafka.partitions import Partitions
+from halfmq_connect.kafka.registry import register
+from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from client_core.connection import Endpoint, TlsConfig
+
+__all__ = ["KafkaSource"]
+
+_log = logging.getLogger("halfmq.kafka")
+_NUMBER = re.compile(r"messages\[(\d+)\]")
+
+
+class KafkaSource:
+    """Carries topics of Kafka to halfmq: each committed record exactly once.
+
+    Several with the same name, in processes of their own, share the partitions.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        kafka: Mapping[str, Any] | str,
+        topics: Mapping[str, str] | Sequence[str],
+        *,
+        name: str,
+        settings: SourceSettings | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """Checks the settings; nothing is connected yet.
+
+        Args:
+            endpoint: Where halfmq's brokers listen.
+            kafka: Where Kafka listens, ``host:port``, or settings of its client (librdkafka's names).
+            topics: By topic of Kafka, the topic of halfmq; or names that are the same on both sides.
+            name: Name of the bridge. Its positions in halfmq are kept under it.
+            settings: The others; None: their defaults.
+            tls: How to encrypt the connection to halfmq; None: not at all.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        self._name = bridge_name(name)
+        self._client = kafka_client(kafka)
+        self._settings = settings or SourceSettings()
+        self._routes = routes(topics)
+        for start in self._routes:
+            kafka_topic_name(start)
+        self._connection = hurried(endpoint, tls)
+        self._stopping = threading.Event()
+        self._kafka, self._halfmq = Outage("Kafka"), Outage("halfmq")
+        self.carried = 0
+
+    def stop(self) -> None:
+        """Has run() end, after the epoch under way. It can be called from a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Carries records until stop() is called.
+
+        While Kafka or halfmq do not answer it waits for them.
+
+        Raises:
+            ConfigurationError: A topic does not exist, or the bridge would be part of a loop.
+            MessagesMissing: Kafka deleted records before they were carried.
+            RecordRefused: halfmq refuses a record.
+            BridgeError: Something else stops it; see halfmq_connect.kafka.errors.
+        """
+        runner = BackgroundRunner("KafkaSource")
+        link = BrokerLink(self._connection)
+        cluster = Cluster(self._client, self._settings.replication)
+        try:
+            identities = patiently(
+                lambda: self._prepare(cluster, link, runner), self._kafka, self._halfmq, self._stopping
+            )
+            if identities is not None:
+                patiently(
+                    lambda: self._work(cluster, link, runner, identities),
+                    self._kafka,
+                    self._halfmq,
+                    self._stopping,
+                )
+        finally:
+            runner.run(link.close())
+            runner.close()
+
+    def _prepare(self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner) -> dict[str, str]:
+        """Checks both sides; the identities of Kafka's topics."""
+        if self._settings.create_topics:
+            with Admin(self._connection) as admin:
+                for target in set(self._routes.values()):
+                    admin.create_topic(target, exist_ok=True)
+        topics = cluster.topics(set(self._routes))
+        edges = []
+        for start, end in self._routes.items():
+            topic_id = runner.run(queue_offsets(link, end, None, None))[0].topic_id
+            edges.append((f"kafka:{start}", f"halfmq:{topic_id}"))
+        register(cluster, self._client, f"from-kafka/{self._name}", edges)
+        return {name: topic.topic_id for name, topic in topics.items()}
+
+    def _work(
+        self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, identities: Mapping[str, str]
+    ) -> None:
+        partitions = Partitions(
+            self._name, self._client, self._settings, cluster, identities, link, runner, self._stopping
+        )
+        try:
+            while not self._stopping.is_set():
+                for records in partitions.read():
+                    self._carry(partitions, records)
+        finally:
+            partitions.close()
+
+    def _carry(self, partitions: Partitions, records: Sequence[Message]) -> None:
+        """Publishes records of one partition together with the position after them."""
+        place = (str(records[0].topic()), int(records[0].partition() or 0))
+        target = self._routes[place[0]]
+        kept = [record for record in records if _position(record) not in self._settings.skip_records]
+        messages = [message_of(record, target, self._settings.key_as) for record in kept]
+        upto = int(records[-1].offset() or 0) + 1
+        try:
+            partitions.publish(place, messages, upto)
+        except Superseded:
+            _log.info("another replica has carried %s/%d further", *place)
+            partitions.go_back(place)
+        except (BrokerUnavailable, BrokerFailed) as error:
+            self._halfmq.note(error)
+            partitions.go_back(place)
+        except RequestRefused as error:
+            self._stop_before_refused(partitions, place, kept, messages, error)
+        else:
+            self._kafka.over()
+            self._halfmq.over()
+            self.carried += len(messages)
+
+    def _stop_before_refused(
+        self,
+        partitions: Partitions,
+        place: tuple[str, int],
+        records: Sequence[Message],
+        messages: Sequence[Any],
+        error: RequestRefused,
+    ) -> None:
+        """Publishes what comes before the record that is refused, and raises."""
+        found = _NUMBER.match(error.field)
+        if found is None:
+            raise error
+        number = int(found[1])
+        refused = records[number]
+        if number:
+            partitions.publish(place, messages[:number], int(refused.offset() or 0))
+            self.carried += number
+        remedy = (
+            "Raise the broker's limit (such as max_body_bytes), or leave the record out: skip_records"
+            f" (--skip-record {_position(refused)})."
+        )
+        raise RecordRefused(_position(refused), str(error), remedy) from error
+
+
+def _position(record: Message) -> str:
+    return f"{record.topic()}/{record.partition()}/{record.offset()}"

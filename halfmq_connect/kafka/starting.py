@@ -1,0 +1,73 @@
+"""Where a shard goes on with each of its queues."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from halfmq_connect.kafka.errors import TopicReplaced
+from halfmq_connect.kafka.feed import QueueAt
+from halfmq_connect.kafka.positions import begun, position, shard_of
+
+if TYPE_CHECKING:
+    from consumer_sdk.reading import QueueOffset
+    from halfmq_connect.kafka.plan import Plan
+    from halfmq_connect.kafka.positions import Entry, Positions
+
+__all__ = ["starting_offsets"]
+
+_log = logging.getLogger("halfmq.kafka")
+
+
+def starting_offsets(plan: Plan, shard: int, positions: Positions) -> tuple[dict[QueueAt, int], list[Entry]]:
+    """The offsets that a shard's queues are carried from, and what is to be written down before.
+
+    Raises:
+        TopicReplaced: A topic is not the one that was carried, unless `skip_missing` is set.
+        HalfmqError: halfmq does not answer, or refuses.
+    """
+    starts: dict[QueueAt, int] = {}
+    entries: list[Entry] = []
+    for topic in plan.routes:
+        queues = plan.queue_offsets(topic)
+        topic_id = queues[0].topic_id
+        before = positions.topics.get(topic)
+        if before not in {None, topic_id}:
+            _lost(
+                plan, f"the topic {topic!r} was deleted and created anew; what was not carried of the old one is gone"
+            )
+        if before != topic_id:
+            entries.append(begun(topic, topic_id, plan.settings.shards))
+        for queue in queues:
+            if shard_of(topic, queue.queue, plan.settings.shards) != shard:
+                continue
+            known_id, known = positions.queues.get((topic, queue.queue), ("", 0))
+            here = QueueAt(topic, topic_id, queue.queue)
+            if known_id == topic_id and known <= queue.max_offset:
+                starts[here] = known
+                continue
+            starts[here] = _first(plan, queue, before, ahead=known if known_id == topic_id else None)
+            entries.append(position(topic, topic_id, queue.queue, starts[here]))
+    return starts, entries
+
+
+def _first(plan: Plan, queue: QueueOffset, before: str | None, ahead: int | None) -> int:
+    """Where a queue begins that has no position, or one ahead of its end."""
+    if ahead is not None:
+        _lost(
+            plan,
+            f"queue {queue.queue} ends at {queue.max_offset}, and was carried up to {ahead}: was the database restored?"
+            " Messages that it has lost are in Kafka, and new ones get their offsets",
+        )
+        return queue.max_offset
+    if before is None and plan.settings.start == "latest":
+        return queue.max_offset
+    # A queue that was added to a topic that is carried: from its first message on.
+    return queue.min_offset if before is None else 0
+
+
+def _lost(plan: Plan, what: str) -> None:
+    if not plan.settings.skip_missing:
+        msg = f"{what}. To go on with what is there, set skip_missing (--skip-missing)"
+        raise TopicReplaced(msg, reason="TOPIC_REPLACED")
+    _log.warning("going on, as skip_missing says: %s", what)

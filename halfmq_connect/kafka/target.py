@@ -1,0 +1,144 @@
+"""Kafka as a place to send messages to outside of transactions: for relays that keep their own note."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from halfmq_connect.kafka.cluster import QUIET
+from halfmq_connect.kafka.errors import BridgeError, ConfigurationError, RecordRefused
+from halfmq_connect.kafka.outgoing import record_of
+from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from client_core.message import Message
+
+__all__ = ["KafkaPosition", "KafkaTarget"]
+
+_LEAVE_OUT = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._INVALID_ARG,
+}
+"""Errors that the same message gets again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPosition:
+    """Where a record is in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class KafkaTarget:
+    """Sends messages to Kafka: acknowledged by all in-sync replicas, in order per key, at least once.
+
+    Within one call nothing is doubled (the producer is idempotent). A message that is sent again in another call is in
+    Kafka twice; both have its id in the header ``halfmq.message_id``.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, Any] | str, topics: Mapping[str, str] | None = None, *, timeout: float = 30.0
+    ) -> None:
+        """Reads the settings; connects in the background.
+
+        Args:
+            kafka: Where Kafka listens, ``host:port``, or settings of its client (librdkafka's names).
+            topics: By topic of a message, the topic of Kafka; others go to the topic of the same name.
+            timeout: Seconds that send() takes, about, at most.
+
+        Raises:
+            ConfigurationError: A setting cannot work.
+        """
+        client = kafka_client(kafka)
+        self._topics = dict(topics or {})
+        for target in self._topics.values():
+            kafka_topic_name(target)
+        if not timeout > 0:
+            msg = f"timeout is a number of seconds above 0, not {timeout!r}"
+            raise ConfigurationError(msg, field="timeout")
+        self._timeout = timeout
+        own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout * 1000)}
+        defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}
+        self._producer = Producer({**defaults, **client, **QUIET, **own})
+        self._lock = threading.Lock()
+
+    def send(self, messages: Sequence[Message]) -> list[KafkaPosition | BridgeError]:
+        """Sends messages, and waits until each of them is acknowledged or failed. Safe between threads.
+
+        Those after one that failed are sent all the same, also those of its key.
+
+        Returns:
+            For each message, in order: where it is; a RecordRefused, if Kafka will never take it; or a BridgeError with
+            the reason ``KAFKA_UNAVAILABLE``: it may be there or not, send it again.
+        """
+        results: list[KafkaPosition | BridgeError | None] = [None] * len(messages)
+        with self._lock:
+            for index, message in enumerate(messages):
+                try:
+                    self._produce(message, functools.partial(_note, results, index, message.topic))
+                except (KafkaException, BufferError, ConfigurationError) as raised:
+                    error = raised.args[0] if isinstance(raised, KafkaException) else None
+                    results[index] = _failure(message.topic, error, raised)
+            self._producer.flush(self._timeout + 5)
+        unknown = BridgeError("Kafka did not answer in time; send the message again", reason="KAFKA_UNAVAILABLE")
+        return [unknown if result is None else result for result in results]
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        self._producer.flush(self._timeout)
+
+    def __enter__(self) -> Self:
+        """Is connected in the background already."""
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+    def _produce(self, message: Message, on_delivery: Any) -> None:
+        topic = kafka_topic_name(self._topics.get(message.topic, message.topic), "topic")
+        key, value, headers = record_of(message)
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=list[Any](headers), on_delivery=on_delivery)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+
+def _note(
+    results: list[KafkaPosition | BridgeError | None],
+    index: int,
+    topic: str,
+    error: KafkaError | None,
+    record: Any,
+) -> None:
+    if error is None:
+        results[index] = KafkaPosition(record.topic(), record.partition(), record.offset())
+    else:
+        results[index] = _failure(topic, error, error)
+
+
+def _failure(topic: str, error: KafkaError | None, raised: object) -> BridgeError:
+    if isinstance(raised, ConfigurationError) or (error is not None and error.code() in _LEAVE_OUT):
+        return RecordRefused(topic, f"{raised}.", "Change the message, or the topic's settings in Kafka.")
+    return BridgeError(f"Kafka did not take the message: {raised}; send it again", reason="KAFKA_UNAVAILABLE")

@@ -1,0 +1,276 @@
+"""Topics of Kafka in halfmq: what arrives, exactly once, whoever carries it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from client_core.connection import BackgroundRunner, BrokerLink
+from consumer_sdk import QueueReader
+from halfmq.v1 import message_pb2
+from halfmq_connect.kafka import MessagesMissing, RecordRefused
+from halfmq_connect.kafka.epochs import PartitionSink, Superseded
+from producer_sdk import Admin, Producer
+from support.kafka import committed, new_topic, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from consumer_sdk import StoredMessage
+    from support.brokers import BrokerProcess
+
+
+@pytest.fixture
+def records(kafka: str) -> Iterator[KafkaProducer]:
+    """A producer of Kafka."""
+    made = KafkaProducer({"bootstrap.servers": kafka})
+    yield made
+    made.flush(30)
+
+
+class Stored:
+    """What is in a topic of halfmq."""
+
+    def __init__(self, endpoint: str, topic: str) -> None:
+        self._reader, self._topic = QueueReader(endpoint), topic
+
+    def count(self) -> int:
+        return sum(each.max_offset for each in self._reader.queue_offsets(self._topic))
+
+    def await_count(self, count: int) -> Sequence[StoredMessage]:
+        wait_until(lambda: self.count() >= count, told=lambda: f"{self.count()} are there")
+        found: list[StoredMessage] = []
+        for queue in self._reader.queue_offsets(self._topic):
+            found += self._reader.read_queue(self._topic, queue.queue, queue.min_offset, 10_000).messages
+        assert len(found) == count
+        return found
+
+
+@pytest.fixture
+def stored(broker: BrokerProcess, topic: str) -> Stored:
+    """The content of the test's topic."""
+    return Stored(broker.endpoint, topic)
+
+
+def test_every_part_of_a_record_has_its_place(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1)
+    headers = [("text", b"v"), ("twice", b"1"), ("twice", b"2"), ("binary", b"\xff\x00"), ("halfmq.odd", b"o")]
+    records.produce(source, b"value", b"key", headers=headers, timestamp=1_700_000_000_123)
+    records.produce(source, None, b"tombstone")
+    records.produce(source, b"", b"\xfe\xff")
+    records.produce(source, b"long key", b"k" * 65)
+    records.flush(30)
+    with from_kafka({source: topic}):
+        found = {message.properties["kafka.position"]: message for message in stored.await_count(4)}
+    first, second, third, fourth = (found[f"{source}/0/{offset}"] for offset in range(4))
+    assert (first.body, first.message_group) == (b"value", "key")
+    assert first.properties == {
+        "text": "v",
+        "twice": "1",
+        "twice.2": "2",
+        "binary.base64": "/wA=",
+        "origin.odd": "o",
+        "kafka.position": f"{source}/0/0",
+        "kafka.timestamp": "1700000000123",
+    }
+    assert (second.body, second.properties["kafka.value"], second.message_group) == (b"\0", "null", "tombstone")
+    assert (third.body, third.properties["kafka.value"]) == (b"\0", "empty")
+    assert third.properties["kafka.key.base64"] == "/v8="
+    assert len(third.message_group or "") == 64
+    assert fourth.properties["kafka.key"] == "k" * 65
+
+
+@pytest.mark.parametrize(("key_as", "group", "keys"), [("key", None, ("k",)), ("none", None, ())])
+def test_what_a_key_becomes(
+    kafka: str,
+    topic: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    key_as: str,
+    group: str | None,
+    keys: tuple[str, ...],
+) -> None:
+    source = new_topic(kafka, 1)
+    records.produce(source, b"v", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}, key_as=key_as):
+        (message,) = stored.await_count(1)
+    assert (message.message_group, message.keys) == (group, keys)
+
+
+def test_a_message_that_went_there_and_back_is_the_same(
+    kafka: str,
+    topic: str,
+    admin: Admin,
+    broker: BrokerProcess,
+    producer: Producer,
+    to_kafka: Callable[..., Any],
+    from_kafka: Callable[..., Any],
+) -> None:
+    back = f"{topic}-back"
+    admin.create_topic(back)
+    place = producer.send(topic, "x", tag="t", keys=["a", "b"], properties={"p": "q"}, message_group="g")
+    with to_kafka():
+        committed(kafka, topic, 1)
+    with from_kafka({topic: back}):
+        (message,) = Stored(broker.endpoint, back).await_count(1)
+    assert (message.text, message.tag, message.keys, message.message_group) == ("x", "t", ("a", "b"), "g")
+    assert message.properties["p"] == "q"
+    assert message.properties["origin.message_id"] == place.message_id
+
+
+def test_committed_records_alone_come_once_and_it_goes_on_where_it_was(
+    kafka: str, topic: str, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 2)
+    writer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": source})
+    writer.init_transactions(30)
+    expected = 0
+    for _ in range(2):
+        for number in range(4):
+            writer.begin_transaction()
+            for each in range(50):
+                writer.produce(source, f"{number}", f"k{each % 5}")
+            writer.flush(30)
+            if number % 2:
+                writer.abort_transaction(30)
+            else:
+                writer.commit_transaction(30)
+                expected += 50
+        with from_kafka({source: topic}, max_records=30):
+            found = stored.await_count(expected)
+    assert {message.text for message in found} == {"0", "2"}
+
+
+def test_a_record_that_halfmq_refuses(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1, max_message_bytes=20_000_000)
+    large = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 10_000_000})
+    for value in (b"before", b"x" * 5_000_000, b"behind"):
+        large.produce(source, value, b"k")
+    large.flush(30)
+    with from_kafka({source: topic}) as running:
+        failure = running.failed()
+    assert isinstance(failure, RecordRefused)
+    assert failure.position == f"{source}/0/1"
+    assert "max_body_bytes" in str(failure)
+    assert f"--skip-record {source}/0/1" in str(failure)
+    assert [message.text for message in stored.await_count(1)] == ["before"]
+    with from_kafka({source: topic}, skip_records=frozenset({f"{source}/0/1"})):
+        assert [message.text for message in stored.await_count(2)] == ["before", "behind"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_records_that_kafka_deleted(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any], allowed: bool
+) -> None:
+    source = new_topic(kafka, 1)
+    for number in range(10):
+        records.produce(source, f"{number}", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}):
+        stored.await_count(10)
+    for number in range(10, 20):
+        records.produce(source, f"{number}", b"k")
+    records.flush(30)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_records([TopicPartition(source, 0, 14)]).values():
+        future.result()
+    if allowed:
+        with from_kafka({source: topic}, skip_missing=True):
+            assert stored.await_count(16)[-1].text == "19"
+        return
+    with from_kafka({source: topic}) as running:
+        failure = running.failed()
+    assert isinstance(failure, MessagesMissing)
+    assert (failure.count, failure.position) == (4, f"{source}/0/10")
+    assert stored.count() == 10
+
+
+def test_a_topic_of_kafka_that_was_made_anew(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1)
+    records.produce(source, b"old", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}):
+        stored.await_count(1)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_topics([source], operation_timeout=30).values():
+        future.result()
+    wait_until(lambda: source not in admin.list_topics(timeout=10).topics)
+    new_topic(kafka, 1, source)
+    records.produce(source, b"new", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}) as running:
+        failure = running.failed()
+    assert failure.reason == "SINK_TAKEN"
+    with from_kafka({source: topic}, f"{topic}-2"):
+        assert [message.text for message in stored.await_count(2)] == ["old", "new"]
+
+
+def test_latest_keeps_its_place(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1)
+    records.produce(source, b"before", b"k")
+    records.flush(30)
+    runner, link = BackgroundRunner("test"), BrokerLink(stored._reader._core._link.endpoints[0])
+    sink = PartitionSink(link, runner, topic, source, _identity(kafka, source), 0)
+    with from_kafka({source: topic}, start="latest"):
+        wait_until(lambda: sink.position() == 1)
+    runner.run(link.close())
+    runner.close()
+    records.produce(source, b"while nobody carried", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}, start="latest"):
+        assert [message.text for message in stored.await_count(1)] == ["while nobody carried"]
+
+
+def _identity(kafka: str, topic: str) -> str:
+    from halfmq_connect.kafka.cluster import Cluster
+
+    return Cluster({"bootstrap.servers": kafka}, None).topics([topic])[topic].topic_id
+
+
+def test_of_two_that_carry_one_partition_the_late_one_is_refused(
+    broker: BrokerProcess, topic: str, stored: Stored
+) -> None:
+    runner, link = BackgroundRunner("test"), BrokerLink(broker.endpoint)
+
+    def some(*numbers: int) -> list[message_pb2.Message]:
+        return [message_pb2.Message(topic=topic, body=f"{n}".encode(), message_group="g") for n in numbers]
+
+    frozen, other = (PartitionSink(link, runner, topic, "source", "identity", 0) for _ in range(2))
+    for sink in (frozen, other):
+        assert sink.position() is None
+    frozen.publish([], 0)
+    with pytest.raises(Superseded):
+        other.publish([], 5)  # It began elsewhere.
+    assert other.position() == 0
+    other.publish(some(0, 1, 2), 3)
+    # The frozen one has read more than the other did: its larger epoch would release 0, 1 and 2 again.
+    with pytest.raises(Superseded):
+        frozen.publish(some(0, 1, 2, 3, 4), 5)
+    assert frozen.position() == 3
+    frozen.publish(some(3, 4), 5)
+    with pytest.raises(Superseded):
+        other.publish(some(3), 4)
+    assert [message.text for message in stored.await_count(5)] == ["0", "1", "2", "3", "4"]
+    runner.run(link.close())
+    runner.close()
+
+
+def test_a_topic_that_is_not_there(name: str, kafka: str, topic: str, from_kafka: Callable[..., Any]) -> None:
+    with from_kafka({"nothing": topic}) as running:
+        assert "Kafka has no topic 'nothing'" in str(running.failed())
+    with from_kafka({new_topic(kafka): "nothing"}) as running:
+        assert running.failed().reason == "TOPIC_NOT_FOUND"
