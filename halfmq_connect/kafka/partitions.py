@@ -34,6 +34,9 @@ _log = logging.getLogger("halfmq.kafka")
 Place = tuple[str, int]
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _READ = 0.2
+_AT_A_TIME = 16
+"""Records that are taken before their bytes are counted."""
+_MOST_BYTES = 16 * 1024 * 1024
 
 
 class Partitions:
@@ -76,7 +79,7 @@ class Partitions:
             BridgeError: Kafka refuses.
         """
         self._reposition()
-        records = self._consumer.consume(self._settings.max_records, _READ)
+        records = self._some()
         if self._trouble is not None:
             raise self._trouble
         good = [record for record in records if not self._is_error(record)]
@@ -88,6 +91,18 @@ class Partitions:
                 first = self._sinks[place].committed
                 if fresh := [record for record in some if (record.offset() or 0) >= first]:
                     yield fresh
+
+    def _some(self) -> list[Message]:
+        """Records that are there, bounded in number and bytes; waits a little for the first."""
+        records = self._consumer.consume(min(_AT_A_TIME, self._settings.max_records), _READ)
+        size = sum(map(len, records))
+        while records and len(records) < self._settings.max_records and size < _MOST_BYTES:
+            more = self._consumer.consume(min(_AT_A_TIME, self._settings.max_records - len(records)), 0)
+            if not more:
+                break
+            records += more
+            size += sum(map(len, more))
+        return records
 
     def publish(self, place: Place, messages: Sequence[message_pb2.Message], position: int) -> None:
         """Publishes messages and moves the position; see PartitionSink.publish."""
