@@ -43,6 +43,15 @@ def relay(
         str | None,
         typer.Option(help="Where the brokers listen: host:port, several with commas.", envvar="HALFMQ_ENDPOINT"),
     ] = None,
+    to: Annotated[str, typer.Option(help="Where to: halfmq, or kafka (at least once).")] = "halfmq",
+    kafka: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", help="With --to kafka: where Kafka listens.", envvar="HALFMQ_KAFKA"),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="With --to kafka: topic=topic of Kafka, repeated; others have the same name there."),
+    ] = None,
     table: Annotated[str, typer.Option(help="Name of the table of messages.")] = "halfmq_outbox",
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt, with the system's authorities.")] = False,
     tls_ca: Annotated[Path | None, typer.Option(help="Encrypt; CA of the brokers' certificates (PEM file).")] = None,
@@ -103,7 +112,10 @@ def relay(
         if status or retry is not None or skip is not None:
             _operate(outbox, retry, skip, possibly_twice=possibly_twice)
             return
-        _run(outbox, _target(endpoint, tls, tls_ca, tls_certificate, tls_key))
+        target = (
+            _kafka(kafka, topic or []) if _is_kafka(to) else _target(endpoint, tls, tls_ca, tls_certificate, tls_key)
+        )
+        _run(outbox, target)
     except ConfigurationError as error:
         _fail(f"{error.field}: {error}" if error.field else str(error))
     except Exception as error:
@@ -177,6 +189,28 @@ def _target(
     if not (tls or ca or certificate or key):
         return BrokerTarget(endpoint)
     return BrokerTarget(endpoint, tls=_tls(ca, certificate, key))
+
+
+def _is_kafka(to: str) -> bool:
+    if to not in {"halfmq", "kafka"}:
+        raise ConfigurationError(f"is halfmq or kafka, not {to!r}", field="to")
+    return to == "kafka"
+
+
+def _kafka(bootstrap_servers: str | None, topics: list[str]) -> RelayTarget:
+    if not bootstrap_servers:
+        msg = "is missing: --bootstrap-servers or HALFMQ_KAFKA says where Kafka listens"
+        raise ConfigurationError(msg, field="bootstrap-servers")
+    try:
+        from halfmq_connect.kafka.relay_target import KafkaRelayTarget  # noqa: PLC0415 - of an extra
+        from halfmq_connect.kafka.target import KafkaTarget  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        msg = f"kafka needs {error.name}: pip install 'halfmq[kafka]'"
+        raise ConfigurationError(msg, field="to") from error
+    pairs = [each.partition("=") for each in topics]
+    if not all(name and target for name, _, target in pairs):
+        raise ConfigurationError("is topic=topic of Kafka, such as orders=shop.orders", field="topic")
+    return KafkaRelayTarget(KafkaTarget(bootstrap_servers, {name: target for name, _, target in pairs}))
 
 
 def _tls(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsConfig:

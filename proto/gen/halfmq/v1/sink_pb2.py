@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from halfmq.v1 import message_pb2 as halfmq_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14halfmq/v1/sink.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"J\n\x05\x45poch\x12\x0c\n\x04sink\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x11\n\ttake_over\x18\x04 \x01(\x08\"\x88\x01\n\x13PrepareEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x16\n\x0etransaction_id\x18\x03 \x01(\t\x12$\n\x08messages\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\"1\n\x14PrepareEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\"~\n\x12\x43ommitEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\x12)\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x17.halfmq.v1.EpochAttempt\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"4\n\x0c\x45pochAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x10\n\x08messages\x18\x02 \x01(\x04\"B\n\x13\x43ommitEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x10\n\x08messages\x18\x02 \x01(\x04\"4\n\x11\x41\x62ortEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\"/\n\x12\x41\x62ortEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\"\x1e\n\x0eGetSinkRequest\x12\x0c\n\x04sink\x18\x01 \x01(\t\"0\n\x0fGetSinkResponse\x12\x1d\n\x04sink\x18\x01 \x01(\x0b\x32\x0f.halfmq.v1.Sink\"!\n\x11\x44\x65leteSinkRequest\x12\x0c\n\x04sink\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteSinkResponse\"\xa4\x01\n\x04Sink\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x1c\n\x0f\x63ommitted_epoch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x30\n\x0c\x63ommitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x04\x42\x12\n\x10_committed_epoch2\x84\x03\n\x0bSinkService\x12O\n\x0cPrepareEpoch\x12\x1e.halfmq.v1.PrepareEpochRequest\x1a\x1f.halfmq.v1.PrepareEpochResponse\x12L\n\x0b\x43ommitEpoch\x12\x1d.halfmq.v1.CommitEpochRequest\x1a\x1e.halfmq.v1.CommitEpochResponse\x12I\n\nAbortEpoch\x12\x1c.halfmq.v1.AbortEpochRequest\x1a\x1d.halfmq.v1.AbortEpochResponse\x12@\n\x07GetSink\x12\x19.halfmq.v1.GetSinkRequest\x1a\x1a.halfmq.v1.GetSinkResponse\x12I\n\nDeleteSink\x12\x1c.halfmq.v1.DeleteSinkRequest\x1a\x1d.halfmq.v1.DeleteSinkResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14halfmq/v1/sink.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"J\n\x05\x45poch\x12\x0c\n\x04sink\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x11\n\ttake_over\x18\x04 \x01(\x08\"\x88\x01\n\x13PrepareEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x16\n\x0etransaction_id\x18\x03 \x01(\t\x12$\n\x08messages\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\"1\n\x14PrepareEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\"\xd5\x01\n\x12\x43ommitEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\x12)\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x17.halfmq.v1.EpochAttempt\x12\x31\n\x0ctransactions\x18\x03 \x03(\x0b\x32\x1b.halfmq.v1.EpochTransaction\x12\x15\n\x08position\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x08\n\x06_after\"P\n\x10\x45pochTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12$\n\x08messages\x18\x02 \x03(\x0b\x32\x12.halfmq.v1.Message\"4\n\x0c\x45pochAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x10\n\x08messages\x18\x02 \x01(\x04\"B\n\x13\x43ommitEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x10\n\x08messages\x18\x02 \x01(\x04\"4\n\x11\x41\x62ortEpochRequest\x12\x1f\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Epoch\"/\n\x12\x41\x62ortEpochResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\"\x1e\n\x0eGetSinkRequest\x12\x0c\n\x04sink\x18\x01 \x01(\t\"0\n\x0fGetSinkResponse\x12\x1d\n\x04sink\x18\x01 \x01(\x0b\x32\x0f.halfmq.v1.Sink\"!\n\x11\x44\x65leteSinkRequest\x12\x0c\n\x04sink\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteSinkResponse\"\xc8\x01\n\x04Sink\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x1c\n\x0f\x63ommitted_epoch\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x30\n\x0c\x63ommitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x04\x12\x15\n\x08position\x18\x06 \x01(\x0cH\x01\x88\x01\x01\x42\x12\n\x10_committed_epochB\x0b\n\t_position2\x84\x03\n\x0bSinkService\x12O\n\x0cPrepareEpoch\x12\x1e.halfmq.v1.PrepareEpochRequest\x1a\x1f.halfmq.v1.PrepareEpochResponse\x12L\n\x0b\x43ommitEpoch\x12\x1d.halfmq.v1.CommitEpochRequest\x1a\x1e.halfmq.v1.CommitEpochResponse\x12I\n\nAbortEpoch\x12\x1c.halfmq.v1.AbortEpochRequest\x1a\x1d.halfmq.v1.AbortEpochResponse\x12@\n\x07GetSink\x12\x19.halfmq.v1.GetSinkRequest\x1a\x1a.halfmq.v1.GetSinkResponse\x12I\n\nDeleteSink\x12\x1c.halfmq.v1.DeleteSinkRequest\x1a\x1d.halfmq.v1.DeleteSinkResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +39,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREPAREEPOCHREQUEST']._serialized_end=306
   _globals['_PREPAREEPOCHRESPONSE']._serialized_start=308
   _globals['_PREPAREEPOCHRESPONSE']._serialized_end=357
-  _globals['_COMMITEPOCHREQUEST']._serialized_start=359
-  _globals['_COMMITEPOCHREQUEST']._serialized_end=485
-  _globals['_EPOCHATTEMPT']._serialized_start=487
-  _globals['_EPOCHATTEMPT']._serialized_end=539
-  _globals['_COMMITEPOCHRESPONSE']._serialized_start=541
-  _globals['_COMMITEPOCHRESPONSE']._serialized_end=607
-  _globals['_ABORTEPOCHREQUEST']._serialized_start=609
-  _globals['_ABORTEPOCHREQUEST']._serialized_end=661
-  _globals['_ABORTEPOCHRESPONSE']._serialized_start=663
-  _globals['_ABORTEPOCHRESPONSE']._serialized_end=710
-  _globals['_GETSINKREQUEST']._serialized_start=712
-  _globals['_GETSINKREQUEST']._serialized_end=742
-  _globals['_GETSINKRESPONSE']._serialized_start=744
-  _globals['_GETSINKRESPONSE']._serialized_end=792
-  _globals['_DELETESINKREQUEST']._serialized_start=794
-  _globals['_DELETESINKREQUEST']._serialized_end=827
-  _globals['_DELETESINKRESPONSE']._serialized_start=829
-  _globals['_DELETESINKRESPONSE']._serialized_end=849
-  _globals['_SINK']._serialized_start=852
-  _globals['_SINK']._serialized_end=1016
-  _globals['_SINKSERVICE']._serialized_start=1019
-  _globals['_SINKSERVICE']._serialized_end=1407
+  _globals['_COMMITEPOCHREQUEST']._serialized_start=360
+  _globals['_COMMITEPOCHREQUEST']._serialized_end=573
+  _globals['_EPOCHTRANSACTION']._serialized_start=575
+  _globals['_EPOCHTRANSACTION']._serialized_end=655
+  _globals['_EPOCHATTEMPT']._serialized_start=657
+  _globals['_EPOCHATTEMPT']._serialized_end=709
+  _globals['_COMMITEPOCHRESPONSE']._serialized_start=711
+  _globals['_COMMITEPOCHRESPONSE']._serialized_end=777
+  _globals['_ABORTEPOCHREQUEST']._serialized_start=779
+  _globals['_ABORTEPOCHREQUEST']._serialized_end=831
+  _globals['_ABORTEPOCHRESPONSE']._serialized_start=833
+  _globals['_ABORTEPOCHRESPONSE']._serialized_end=880
+  _globals['_GETSINKREQUEST']._serialized_start=882
+  _globals['_GETSINKREQUEST']._serialized_end=912
+  _globals['_GETSINKRESPONSE']._serialized_start=914
+  _globals['_GETSINKRESPONSE']._serialized_end=962
+  _globals['_DELETESINKREQUEST']._serialized_start=964
+  _globals['_DELETESINKREQUEST']._serialized_end=997
+  _globals['_DELETESINKRESPONSE']._serialized_start=999
+  _globals['_DELETESINKRESPONSE']._serialized_end=1019
+  _globals['_SINK']._serialized_start=1022
+  _globals['_SINK']._serialized_end=1222
+  _globals['_SINKSERVICE']._serialized_start=1225
+  _globals['_SINKSERVICE']._serialized_end=1613
 # @@protoc_insertion_point(module_scope)

@@ -69,7 +69,9 @@ class PrepareEpochRequest(_message.Message):
     attempt_id: _builtins.str
     """Names what one attempt of one task writes, a UUID."""
     transaction_id: _builtins.str
-    """Identity of these messages together, a UUID (version 7 is best)."""
+    """Identity of these messages together, a UUID (version 7 is best). One of version 8 is derived from what it names: it may
+    be stored again after it was dropped, also by another query of the sink, in another epoch.
+    """
     @_builtins.property
     def epoch(self) -> Global___Epoch:
         """Their epoch."""
@@ -124,7 +126,13 @@ class CommitEpochRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    position: _builtins.bytes
+    """How far the job has read its source, in its own form: 1 MiB at most. It is stored with the epoch, or not at all, and
+    GetSink returns it. Unset: the stored one stays, also when the sink is taken over.
+    """
     after: _builtins.int
     """Refuse it (EPOCH_NOT_NEXT) unless this is the last epoch that was committed; -1: unless none was. Unset: not checked.
     For jobs whose parts have no fixed bounds: of two that run at the same time, the late one must not release what the
@@ -138,22 +146,63 @@ class CommitEpochRequest(_message.Message):
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochAttempt]:
         """The attempts that count: one of every task that wrote anything."""
 
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochTransaction]:
+        """Transactions that are written here, in their order, after what the attempts wrote. One whose id was committed before
+        is left out.
+        """
+
     def __init__(
         self,
         *,
         epoch: Global___Epoch | None = ...,
         attempts: _abc.Iterable[Global___EpochAttempt] | None = ...,
+        transactions: _abc.Iterable[Global___EpochTransaction] | None = ...,
+        position: _builtins.bytes | None = ...,
         after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_position", b"_position", "after", b"after", "epoch", b"epoch", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "attempts", b"attempts", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_position", b"_position", "after", b"after", "attempts", b"attempts", "epoch", b"epoch", "position", b"position", "transactions", b"transactions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
 
 Global___CommitEpochRequest: _TypeAlias = CommitEpochRequest  # noqa: Y015
+
+@_typing.final
+class EpochTransaction(_message.Message):
+    """A transaction of few messages, which are written when they are committed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    transaction_id: _builtins.str
+    """Identity of these messages together, a UUID."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """The messages, on one topic or many; message_id is left empty, and so are delivery and dedup_key."""
+
+    def __init__(
+        self,
+        *,
+        transaction_id: _builtins.str = ...,
+        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochTransaction: _TypeAlias = EpochTransaction  # noqa: Y015
 
 @_typing.final
 class EpochAttempt(_message.Message):
@@ -349,6 +398,7 @@ class Sink(_message.Message):
     COMMITTED_EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_AT_FIELD_NUMBER: _builtins.int
     WAITING_MESSAGES_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     query_id: _builtins.str
@@ -357,6 +407,8 @@ class Sink(_message.Message):
     """The last epoch that was committed; unset before the first."""
     waiting_messages: _builtins.int
     """Messages that wait for the commit of their epoch."""
+    position: _builtins.bytes
+    """How far the job has read its source, as the last commit with a position told; unset before the first."""
     @_builtins.property
     def committed_at(self) -> _timestamp_pb2.Timestamp:
         """When that was (database time); unset before the first."""
@@ -369,13 +421,19 @@ class Sink(_message.Message):
         committed_epoch: _builtins.int | None = ...,
         committed_at: _timestamp_pb2.Timestamp | None = ...,
         waiting_messages: _builtins.int = ...,
+        position: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_epoch", b"_committed_epoch", "committed_at", b"committed_at", "committed_epoch", b"committed_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_epoch", b"_committed_epoch", "_position", b"_position", "committed_at", b"committed_at", "committed_epoch", b"committed_epoch", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_epoch", b"_committed_epoch", "committed_at", b"committed_at", "committed_epoch", b"committed_epoch", "name", b"name", "query_id", b"query_id", "waiting_messages", b"waiting_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_epoch", b"_committed_epoch", "_position", b"_position", "committed_at", b"committed_at", "committed_epoch", b"committed_epoch", "name", b"name", "position", b"position", "query_id", b"query_id", "waiting_messages", b"waiting_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_epoch: _TypeAlias = _typing.Literal["committed_epoch"]  # noqa: Y015
     _WhichOneofArgType__committed_epoch: _TypeAlias = _typing.Literal["_committed_epoch", b"_committed_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_epoch) -> _WhichOneofReturnType__committed_epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
 
 Global___Sink: _TypeAlias = Sink  # noqa: Y015

@@ -1,0 +1,89 @@
+"""An outbox that is relayed to Kafka: in order per message group, refusals kept with their cause."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from halfmq_connect.kafka import KafkaTarget
+from halfmq_connect.kafka.relay_target import KafkaRelayTarget
+from producer_sdk import Message, RequestRefused
+from producer_sdk.outbox import NotTried, Outbox, OutboxState
+from support.kafka import committed, new_topic
+from ways.outbox.running import relaying, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_rows_are_records(kafka: str, tmp_path: Path) -> None:
+    topic, small = new_topic(kafka, 1), new_topic(kafka, 1, max_message_bytes=1000)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    bodies = [f"{number}" for number in range(20)]
+    with engine.begin() as connection:
+        for body in bodies:
+            outbox.put(connection, Message("orders", body, message_group="g"))
+        outbox.put(connection, Message("small", "x" * 2000))
+    with relaying(outbox, KafkaRelayTarget(KafkaTarget(kafka, {"orders": topic, "small": small}))):
+        until(lambda: outbox.status().counts == {OutboxState.MESSAGE_ERROR: 1})
+    assert [record.value().decode() for record in committed(kafka, topic, 20)] == bodies
+    (error,) = outbox.errors()
+    assert "larger" in error.cause or "size" in error.cause.lower(), error.cause
+    engine.dispose()
+
+
+def test_what_follows_a_refused_one_of_its_group_is_not_sent(kafka: str) -> None:
+    small = new_topic(kafka, 1, max_message_bytes=1000)
+    target = KafkaRelayTarget(KafkaTarget(kafka))
+    first, large, third, other = target.send(
+        [
+            Message(small, "1", message_group="g"),
+            Message(small, "x" * 2000, message_group="g"),
+            Message(small, "3", message_group="g"),
+            Message(small, "4"),
+        ]
+    )
+    target.close()
+    assert first is None
+    assert other is None
+    assert isinstance(large, RequestRefused)
+    assert isinstance(third, NotTried)
+    assert sorted(record.value() for record in committed(kafka, small, 2)) == [b"1", b"4"]
+
+
+def test_the_command_relays_to_kafka(kafka: str, tmp_path: Path) -> None:
+    topic = new_topic(kafka, 1)
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    engine = sa.create_engine(url)
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    with engine.begin() as connection:
+        outbox.put(connection, Message("orders", "lamp"))
+    command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", url, "--to", "kafka"]
+    command += ["--topic", f"orders={topic}"]
+    relay = subprocess.Popen(command, env={**os.environ, "HALFMQ_KAFKA": kafka}, stdout=subprocess.DEVNULL)
+    try:
+        assert [record.value() for record in committed(kafka, topic, 1)] == [b"lamp"]
+    finally:
+        relay.terminate()
+        assert relay.wait(30) == 0
+    engine.dispose()
+
+
+def test_a_place_that_is_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    for options, text in (
+        (["--to", "nats"], "to: is halfmq or kafka"),
+        (["--to", "kafka"], "bootstrap-servers: is missing"),
+    ):
+        command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", url, *options]
+        environment = {name: value for name, value in os.environ.items() if name != "HALFMQ_KAFKA"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert text in done.stderr
