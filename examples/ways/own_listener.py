@@ -18,14 +18,10 @@ class Orders(TransactionListener):
         """Creates the tables. A check waits 2 s at most for a running local transaction; the broker checks again."""
         server = not url.startswith("sqlite")
         patience = {"init_command": "SET innodb_lock_wait_timeout = 2"} if server else {"timeout": 2}
-        self.shop = sqlalchemy.create_engine(url)
-        self.checking = sqlalchemy.create_engine(url, connect_args=patience)
-        tables = (
-            "orders (content VARCHAR(200) NOT NULL)",
-            "local_transactions (transaction_id CHAR(36) PRIMARY KEY, status CHAR(7) NOT NULL)",
-        )
+        self.shop, self.checking = sqlalchemy.create_engine(url), sqlalchemy.create_engine(url, connect_args=patience)
+        outcomes = "local_transactions (transaction_id CHAR(36) PRIMARY KEY, status CHAR(7) NOT NULL)"
         with self.shop.begin() as database:
-            for table in tables:
+            for table in ("orders (content VARCHAR(200) NOT NULL)", outcomes):
                 database.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {table}{' ENGINE=InnoDB' * server}")
 
     def execute_local_transaction(self, messages: HalfMessages, order: str) -> LocalTransactionState:
@@ -37,13 +33,12 @@ class Orders(TransactionListener):
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
         """Claims the key to block the transaction for good; if taken, reads the status. An exception is UNKNOWN."""
-        own = {"id": messages.transaction_id}
         try:
             with self.checking.begin() as database:
-                database.execute(NOTE, {**own, "status": "refused"})
+                database.execute(NOTE, {"id": messages.transaction_id, "status": "refused"})
         except IntegrityError:
             with self.checking.begin() as database:
-                done = database.execute(FIND, own).scalar_one() == "done"
+                done = database.execute(FIND, {"id": messages.transaction_id}).scalar_one() == "done"
             return LocalTransactionState.COMMIT if done else LocalTransactionState.ROLLBACK
         return LocalTransactionState.ROLLBACK
 

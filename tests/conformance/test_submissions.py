@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -312,3 +314,23 @@ async def test_writers_and_brokers_at_once(world: World, topic: Topic) -> None:
         found.setdefault(message.message_group or "", []).append(message.body.decode())
     assert found == expected
     assert [message.offset for message in log] == list(range(len(log)))
+
+
+async def test_an_operator_submits_again_what_was_refused(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    """The statements of docs/operations.md."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    (statements,) = re.findall(r"^## Submissions\n.*?```sql\n(.*?)```", page, re.S | re.M)
+    committed(world, "early", topic="later", tag="t")
+    assert await service.release() == 1
+    session = world.session()
+    session.begin()
+    ((number,),) = session.fetch("SELECT submission_id FROM refused_submission")
+    for statement in statements.replace("17", str(number)).split(";")[:2]:
+        session.run(statement)
+    session.commit()
+    later = await store.create_topic("later", TopicSettings(1, HOUR))
+    assert await service.release() == 1
+    assert await texts(store, later) == ["early"]
+    assert refused(world) == []
