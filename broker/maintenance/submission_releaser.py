@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL = 0.1
 """Seconds between two queries by primary key; a message waits for half of it on average."""
+IDLE_INTERVAL = 1.0
+"""The same after some time without any: most brokers never have one."""
+IDLE_AFTER = 60.0
 LONGEST_INTERVAL = 2.0
 PAUSES = 9
 """A pause is at least so many times as long as the query before it, up to the longest interval."""
@@ -33,6 +36,7 @@ class SubmissionReleaser(Loop):
         super().__init__(look_interval)
         self._service = service
         self._look_interval = look_interval
+        self._found_at = -IDLE_AFTER
 
     async def run_once(self) -> None:
         """Releases part after part."""
@@ -41,6 +45,8 @@ class SubmissionReleaser(Loop):
             released = await self._service.release()
             if not released:
                 break
+            self._found_at = time.monotonic()
         taken = time.monotonic() - began
-        pause = BUSY_INTERVAL if released is None else self._look_interval
+        idle = began - self._found_at >= IDLE_AFTER
+        pause = BUSY_INTERVAL if released is None else IDLE_INTERVAL if idle else self._look_interval
         self.interval = max(pause, min(PAUSES * taken, LONGEST_INTERVAL))

@@ -21,7 +21,7 @@ def test_it_prints_what_the_page_names(source: Source) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    page = (CHECKOUT / "docs" / "benchmarks.md").read_text().partition("## `halfmq bench cdc`")[2]
+    page = (CHECKOUT / "docs" / "benchmarks.md").read_text().partition("## `halfmq bench cdc`")[2].partition("\n## ")[0]
     named = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert named == figures.keys()
     assert source.ask("SHOW DATABASES LIKE 'halfmq_bench%'") == []

@@ -247,7 +247,10 @@ def test_writers_that_are_killed(server: Server) -> None:
             killed = writers[cycle % WRITERS]
             assert killed.stdout is not None
             assert killed.stdout.readline() == "ready\n"
-            time.sleep(random.uniform(0.05, 0.3))
+            before, deadline = len(server.shop.orders()), time.monotonic() + 30
+            while len(server.shop.orders()) < before + 10:
+                assert time.monotonic() < deadline
+                time.sleep(random.uniform(0.0, 0.05))
             kill(killed)
             writers[cycle % WRITERS] = start(f"w{cycle % WRITERS}x{cycle + 1}")
     finally:

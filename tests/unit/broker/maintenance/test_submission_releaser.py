@@ -28,6 +28,14 @@ async def test_it_goes_on_while_something_is_released() -> None:
     assert releaser.interval == 0.25
 
 
+async def test_it_looks_seldom_after_some_time_without_any() -> None:
+    releaser = SubmissionReleaser(Service(0, 1, 0), 0.25)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert releaser.interval == submission_releaser.IDLE_INTERVAL
+    await releaser.run_once()
+    assert releaser.interval == 0.25
+
+
 async def test_it_looks_seldom_while_another_broker_is_at_it() -> None:
     releaser = SubmissionReleaser(Service(None), 0.25)  # type: ignore[arg-type]
     await releaser.run_once()
