@@ -45,6 +45,7 @@ class ReleasedSubmissions:
 
     Attributes:
         count: submissions that became messages, or were dropped as duplicates.
+        deferred: submissions that wait for a later round.
         refused: submissions that cannot become messages, with the cause.
         gone: names of topics that were deleted meanwhile; their submissions are still there.
         end_offsets: the new ends of queues.
@@ -53,6 +54,7 @@ class ReleasedSubmissions:
     """
 
     count: int = 0
+    deferred: set[int] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     end_offsets: dict[Queue, int] = field(default_factory=dict)
@@ -63,8 +65,8 @@ class ReleasedSubmissions:
 class SubmissionStore(Protocol):
     """The port of submissions."""
 
-    async def submissions(self) -> list[Submission]:
-        """Committed submissions, the earliest ones in their order, as many as are sent at once."""
+    async def submissions(self, after: int | None = None) -> list[Submission]:
+        """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
         ...
 
     async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:

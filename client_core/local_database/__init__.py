@@ -7,7 +7,7 @@ user hands in an object of it.
 
 from client_core.local_database.async_databases import AsyncLocalDatabase, async_engine_of, on_async_engine
 from client_core.local_database.databases import LocalDatabase, local_database
-from client_core.local_database.dialects import Dialect, Failure, dialect_of
+from client_core.local_database.dialects import Dialect, Failure, dialect_of, storable
 from client_core.local_database.joining import join, join_async
 from client_core.local_database.tables import Column, Index, Kind, Table
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
@@ -32,4 +32,5 @@ __all__ = [
     "join_async",
     "local_database",
     "on_async_engine",
+    "storable",
 ]

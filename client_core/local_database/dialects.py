@@ -12,7 +12,7 @@ from client_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Dialect", "Failure", "dialect_of"]
+__all__ = ["Dialect", "Failure", "dialect_of", "storable"]
 
 
 class Failure(Enum):
@@ -105,7 +105,8 @@ class MySQL(Dialect):
     }
     inline_indexes = True
     by_key = " FORCE INDEX (PRIMARY)"
-    now = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+    # Without the session's time zone, in which an hour comes twice each year.
+    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     _CODES = {  # noqa: RUF012
         1062: Failure.DUPLICATE,
@@ -219,6 +220,11 @@ class SQLite(Dialect):
 
 _DIALECTS: dict[str, Dialect] = {each.name: each for each in (MySQL(), PostgreSQL(), SQLite())}
 _DIALECTS["mariadb"] = _DIALECTS["mysql"]
+
+
+def storable(text: str) -> str:
+    """A text as every database stores it: without NUL, and without what JSON can name and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def dialect_of(name: str) -> Dialect:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_core.local_database import Column, Failure, Index, Kind, Table
+from client_core.local_database import Column, Failure, Index, Kind, Table, storable
 from consumer_sdk.applied.keys import mark_id
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Marks:
                 f"{self._insert}{local.dialect.now}){local.dialect.keep_existing}",
                 id=mark_id(self.group, key),
                 consumers=self.group,
-                business_key=key,
+                business_key=storable(key),
                 message=message.message_id,
                 topic=message.topic,
                 queue=message.queue,

@@ -19,7 +19,7 @@ from broker.services.producing.submissions import SubmissionService
 from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from broker.storage.log import submissions
-from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, sending, text
+from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, rollback, sending, text
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -153,6 +153,10 @@ async def test_a_queue_that_is_held_holds_up_only_what_is_for_it(
         ({"deliver_at": START + 400 * 24 * HOUR}, "deliver_at: A message may wait"),
         ({"delay": -1}, "delay: It is at least 0"),
         ({"tag": "a|b"}, "A tag must not contain"),
+        ({"properties": "[" * 60_000}, "message_keys, properties: Not JSON"),
+        ({"message_keys": '["\\ud800"]'}, "message_keys, properties: Not JSON, or no text"),
+        ({"properties": '{"a":"\\ud800"}'}, "message_keys, properties: Not JSON, or no text"),
+        ({"properties": '{"\\ud800":"a"}'}, "message_keys, properties: Not JSON, or no text"),
     ],
 )
 async def test_what_cannot_be_a_message_is_put_aside_with_its_cause(
@@ -334,3 +338,49 @@ async def test_an_operator_submits_again_what_was_refused(
     assert await service.release() == 1
     assert await texts(store, later) == ["early"]
     assert refused(world) == []
+
+
+async def test_one_that_is_refused_again_under_its_number_holds_up_nothing(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    for _ in range(2):
+        committed(world, "wrong", topic="nowhere", submission_id=7)
+        assert await service.release() == 1
+    committed(world, "good")
+    assert await service.release() == 1
+    assert [each[0] for each in refused(world)] == ["wrong"]
+
+
+async def test_many_that_wait_hold_up_no_others(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    group = await store.producer_group_id("shop")
+    ok(await store.prepare([PrepareWork(new_id(), group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
+    committed(world, *["x" * (3 * 1024 * 1024)] * 4, deduplication_key="7")
+    committed(world, "free", topic="other")
+    assert await service.release() == 1
+    assert await texts(store, other) == ["free"]
+    assert await service.release() == 0
+    assert world.count("submission") == 4
+
+
+async def test_none_overtakes_one_of_its_message_group_that_waits(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    group = await store.producer_group_id("shop")
+    half = new_id()
+    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
+    committed(world, "first", message_group="g")
+    committed(world, "waits", message_group="g", deduplication_key="7")
+    committed(world, "behind", message_group="g")
+    committed(world, "another group", message_group="h")
+    released = 0
+    while count := await service.release():
+        released += count
+    assert released == 2
+    assert sorted(await texts(store, topic)) == ["another group", "first"]
+    ok(await store.decide([rollback(half)]))
+    while await service.release():
+        pass
+    assert [each for each in await texts(store, topic) if each != "another group"] == ["first", "waits", "behind"]

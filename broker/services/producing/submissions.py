@@ -11,6 +11,8 @@ from broker.ports.submissions import SubmissionWork
 from broker.services.ids import new_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from broker.ports.submissions import ReleasedSubmissions, Submission, SubmissionStore
     from broker.services.producing.validation import MessageValidator
     from broker.services.wakeups import Wakeups
@@ -28,20 +30,39 @@ class SubmissionService:
         self._wakeups = wakeups
 
     async def release(self) -> int | None:
-        """Releases some; how many were dealt with. None: another broker is at it."""
-        found = await self._store.submissions()
-        if not found:
-            return 0
+        """Releases some; how many were dealt with. None: another broker is at it.
+
+        Those that have to wait hold up nothing but later ones of their message groups.
+        """
+        waiting: set[tuple[str, str]] = set()
+        after: int | None = None
+        while found := await self._store.submissions(after):
+            ended = 0
+            for part in _parts(found):
+                done = await self._release(part, waiting)
+                if done is None:
+                    return None
+                ended += done
+            if ended:
+                return ended
+            after = found[-1].number
+        return 0
+
+    async def _release(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> int | None:
         now = self._validator.now()
-        work = [await self._work(each, now) for each in found]
+        work = [await self._work(each, now) for each in found if _order(each) not in waiting]
+        if not work:
+            return 0
         try:
-            return self._released(await self._store.release_submissions(work))
+            done = await self._store.release_submissions(work)
         except StorageUnavailable:
             raise
         except Exception as error:
             if len(work) > 1:
                 logger.warning("submissions cannot be released together, and are one by one: %s", error)
             return await self._release_each(work)
+        waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
+        return self._released(done)
 
     async def _release_each(self, work: list[SubmissionWork]) -> int | None:
         """Releases them singly, so that one that the database cannot store holds up no other."""
@@ -79,4 +100,29 @@ class SubmissionService:
             destination = await self._validator.destination(message, now)
         except (InvalidArgument, NotFound) as error:
             return SubmissionWork(submission.number, error)
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+            refusal = InvalidArgument(f"It cannot be a message: {error!r}", field="submission")
+            return SubmissionWork(submission.number, refusal)
         return SubmissionWork(submission.number, SendWork(submission.message_id or new_id(), *destination, message))
+
+
+def _order(submission: Submission) -> tuple[str, str] | None:
+    message = submission.message
+    if isinstance(message, BrokerError) or message.message_group is None:
+        return None
+    return message.topic, message.message_group
+
+
+def _parts(found: Sequence[Submission]) -> Iterator[list[Submission]]:
+    """Parts that are released one after the other.
+
+    Each ends with one that may have to wait for a verdict: later ones of its message group must not overtake it.
+    """
+    part: list[Submission] = []
+    for each in found:
+        part.append(each)
+        if _order(each) is not None and not isinstance(each.message, BrokerError) and each.message.dedup_key:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 class Submissions(Access):
     """Implements SubmissionStore."""
 
-    async def submissions(self) -> list[Submission]:
-        """Committed submissions, the earliest ones in their order, as many as are sent at once."""
-        return await self._submitting.run(submissions.waiting, write=False)
+    async def submissions(self, after: int | None = None) -> list[Submission]:
+        """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
+
+        def read(session: Session) -> list[Submission]:
+            return submissions.waiting(session) if after is None else submissions.waiting(session, after)
+
+        return await self._submitting.run(read, write=False)
 
     async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:
         """Sends and removes submissions in one database transaction; those that are gone already are left out."""

@@ -39,21 +39,28 @@ _REFUSE = (
     f"INSERT INTO refused_submission (submission_id, {_CONTENT}, refused_at, cause)"
     f" SELECT submission_id, {_CONTENT}, ?, ? FROM submission WHERE submission_id = ?"
 )
+_SIZE = "LENGTH(body)" + "".join(
+    f" + COALESCE(LENGTH({column}), 0)" for column in ("tag", "message_keys", "properties")
+)
 _LONGEST_CAUSE = 500
 
 
-def waiting(session: Session, at_once: int = AT_ONCE, bytes_at_once: int = BYTES_AT_ONCE) -> list[Submission]:
-    """Committed submissions from the first one on; in the order of the primary key.
+def waiting(
+    session: Session, after: int = -(1 << 63), at_once: int = AT_ONCE, bytes_at_once: int = BYTES_AT_ONCE
+) -> list[Submission]:
+    """Committed submissions behind a number; in the order of the primary key.
 
     Args:
         session: for reading.
+        after: the number.
         at_once: maximum number.
-        bytes_at_once: maximum bytes of bodies, if it is more than one.
+        bytes_at_once: maximum bytes, if it is more than one.
     """
     numbers: list[int] = []
     size = 0
     for number, length in session.fetch(
-        "SELECT submission_id, LENGTH(body) FROM submission ORDER BY submission_id LIMIT ?", (at_once,)
+        f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ? ORDER BY submission_id LIMIT ?",
+        (after, at_once),
     ):
         size += length
         if numbers and size > bytes_at_once:
@@ -110,16 +117,21 @@ def release(
             done.next_due = min(outcome.due, done.next_due or outcome.due)
         elif isinstance(outcome, NotFound):
             done.gone.add(sent.message.topic)
+            done.deferred.add(number)
             continue
         elif isinstance(outcome, AlreadyExists) and outcome.reason != "DEDUP_KEY_PENDING":
             done.refused[number] = _cause(outcome)
             continue
         elif not isinstance(outcome, Duplicate | tuple):
-            continue  # For now: its queue is held, or another message with its dedup_key has no verdict yet.
+            # For now: its queue is held, or another message with its dedup_key has no verdict yet.
+            done.deferred.add(number)
+            continue
         ended.append(number)
     done.count = len(ended)
     session.execute_all(
         [
+            # One that was refused before, and inserted again under its number.
+            *session.deletion("refused_submission", "submission_id", sorted(done.refused)),
             *(Statement(_REFUSE, (now, cause, number)) for number, cause in sorted(done.refused.items())),
             *session.deletion("submission", "submission_id", sorted([*ended, *done.refused])),
         ]
@@ -136,6 +148,8 @@ def _message(row: Sequence[Any]) -> Message | BrokerError:
     try:
         if priority < 0 or (delay or 0) < 0:
             raise InvalidArgument("It is at least 0.", field="priority" if priority < 0 else "delay")
+        if not isinstance(body, str | bytes | bytearray | memoryview):
+            raise InvalidArgument("It is no bytes.", field="body")
         return Message(
             topic=topic,
             body=body.encode() if isinstance(body, str) else bytes(body),
@@ -148,9 +162,9 @@ def _message(row: Sequence[Any]) -> Message | BrokerError:
             delay=delay,
             dedup_key=dedup_key,
         )
-    except ValueError:
+    except (TypeError, ValueError, RecursionError):
         return InvalidArgument(
-            "Not JSON: message_keys is a list, properties an object.", field="message_keys, properties"
+            "Not JSON, or no text: message_keys is a list, properties an object.", field="message_keys, properties"
         )
     except BrokerError as error:
         return error
@@ -158,11 +172,13 @@ def _message(row: Sequence[Any]) -> Message | BrokerError:
 
 def _texts(decoded: object, column: str) -> list[str]:
     if isinstance(decoded, list) and all(isinstance(each, str) for each in decoded):
+        "".join(decoded).encode()  # JSON can name what no text has.
         return decoded
     raise InvalidArgument("It is a JSON list of texts.", field=column)
 
 
 def _headers(decoded: object) -> dict[str, str]:
     if isinstance(decoded, dict) and all(isinstance(each, str) for each in decoded.values()):
+        "".join([*decoded, *decoded.values()]).encode()
         return decoded
     raise InvalidArgument("It is a JSON object whose values are texts.", field="properties")
