@@ -55,10 +55,22 @@ def outbox_message(table: TableMap, change: Change) -> Message | None:
         if found.get("message_group"):
             message.message_group = found["message_group"]
         if found.get("message_keys"):
-            message.keys.extend(json.loads(found["message_keys"]))
+            message.keys.extend(_of_kind(json.loads(found["message_keys"]), list, "message_keys"))
         if found.get("properties"):
-            message.properties.update(json.loads(found["properties"]))
-    except (ValueError, TypeError, AttributeError) as error:
+            message.properties.update(_of_kind(json.loads(found["properties"]), dict, "properties"))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         msg = f"the row {found.get('id')} of the outbox {name} is no message: {error}"
         raise CannotFollow(msg) from None
     return message
+
+
+def _of_kind(decoded: Any, kind: type[Any], column: str) -> Any:
+    """What was decoded, which must be a list or an object; protobuf looks at what is in it.
+
+    Raises:
+        TypeError: It is something else, such as a text, whose letters would become keys.
+    """
+    if not isinstance(decoded, kind):
+        msg = f"{column} is a JSON {'list' if kind is list else 'object'} of texts, not {type(decoded).__name__}"
+        raise TypeError(msg)
+    return decoded

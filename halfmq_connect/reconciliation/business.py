@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from client_core.errors import ConfigurationError
 
@@ -106,8 +108,13 @@ class BusinessTable:
     def known(self, local: LocalTransaction, keys: Sequence[str]) -> set[str]:
         """Those keys that the table has, whatever its ``where``."""
         found: set[str] = set()
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            part = {f"k{number}": key for number, key in enumerate(keys[start : start + _KEYS_AT_ONCE])}
+        sample = local.fetch(f"SELECT {self.key} FROM {self.name} WHERE {self.key} IS NOT NULL LIMIT 1")  # noqa: S608
+        if not sample:
+            return found
+        # As the column's type: PostgreSQL compares no number with a text.
+        typed = [value for key in keys if (value := _as_type_of(sample[0][0], key)) is not None]
+        for start in range(0, len(typed), _KEYS_AT_ONCE):
+            part = {f"k{number}": key for number, key in enumerate(typed[start : start + _KEYS_AT_ONCE])}
             listed = ", ".join(f":{name}" for name in part)
             statement = f"SELECT {self.key} FROM {self.name} WHERE {self.key} IN ({listed})"  # noqa: S608
             found |= {_text(row[0]) for row in local.fetch(statement, **part)}
@@ -144,3 +151,17 @@ def _naive(moment: datetime) -> datetime:
 
 def _text(key: Any) -> str:
     return key.hex() if isinstance(key, bytes) else str(key)
+
+
+def _as_type_of(sample: Any, key: str) -> Any:
+    """A key as the table's own keys are; None: it can be none of them."""
+    try:
+        if isinstance(sample, bytes):
+            return bytes.fromhex(key)
+        if isinstance(sample, int) and not isinstance(sample, bool):
+            return int(key) if abs(int(key)) < 1 << 63 else None
+        if isinstance(sample, Decimal | UUID):
+            return type(sample)(key)
+    except (ArithmeticError, ValueError):
+        return None
+    return key

@@ -22,6 +22,7 @@ from consumer_sdk.reconciliation import (
     halves_of_topic,
 )
 from halfmq_connect.reconciliation.findings import Finding
+from halfmq_connect.reconciliation.recorder import key_or_none
 from halfmq_connect.reconciliation.records import pages
 
 if TYPE_CHECKING:
@@ -126,10 +127,12 @@ class Comparison:
         link = BrokerLink(self._endpoint)
         try:
             halves = runner.run(halves_of_topic(link, self._topic))
-            runner.run(link.close())
         finally:
-            runner.close()
-        keys = (self._key(from_wire(half.message)) for half in halves)
+            try:
+                runner.run(link.close())
+            finally:
+                runner.close()
+        keys = (key_or_none(self._key, from_wire(half.message)) for half in halves)
         return Counter(key for key in keys if key is not None)
 
     def _catch_up(self, catch_up: float) -> None:

@@ -26,7 +26,7 @@ class Finding:
         at: Time of the row, or of the message where there is no row.
         message_id: The message, where there is one; the one that was sent, where a repair sent one.
         repaired: Whether a message was sent for the row.
-        details: The values that differ, or the number of messages.
+        details: The values that differ, the number of messages, or the ``error`` for which none could be sent.
     """
 
     kind: str

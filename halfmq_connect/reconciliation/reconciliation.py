@@ -29,7 +29,7 @@ from halfmq_connect.reconciliation.settings import ReconciliationSettings
 from producer_sdk import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import sqlalchemy as sa
 
@@ -224,19 +224,43 @@ class Reconciliation:
     def _repair(self, missing: list[BusinessRow]) -> list[Finding]:
         if self._make is None or not missing:
             return [Finding(ROW_WITHOUT_MESSAGE, row.key, row.time) for row in missing]
-        messages = [self._message(row) for row in missing]
+        findings: list[Finding] = []
+        messages: list[tuple[BusinessRow, Message]] = []
+        for row in missing:
+            try:
+                messages.append((row, self._message(row)))
+            except Exception as error:
+                findings.append(_not_repaired(row, error))
+        if messages:
+            findings += self._send(messages)
+        return findings
+
+    def _send(self, messages: list[tuple[BusinessRow, Message]]) -> list[Finding]:
         with Producer(self._endpoint) as producer:
             try:
-                producer.send_many(messages)
+                outcomes: Sequence[object] = producer.send_many([message for _, message in messages])
             except BatchRefused as refused:
-                # Sent before under its id, from a row that has changed since: its message is there.
-                others = [each for each in refused.outcomes if isinstance(each, Exception) and not _was_sent(each)]
-                if others:
-                    raise others[0] from refused
-        return [
-            Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, message.message_id, repaired=True)
-            for row, message in zip(missing, messages, strict=True)
-        ]
+                outcomes = refused.outcomes
+            except (TypeError, ValueError):
+                # One of them is no message, and nothing was sent.
+                if len(messages) == 1:
+                    raise
+                return [finding for each in messages for finding in self._send_alone(each)]
+        findings = []
+        for (row, message), outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, RequestRefused) and not _was_sent(outcome):
+                findings.append(_not_repaired(row, outcome))
+            elif isinstance(outcome, Exception) and not _was_sent(outcome):
+                raise outcome
+            else:
+                findings.append(Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, message.message_id, repaired=True))
+        return findings
+
+    def _send_alone(self, made: tuple[BusinessRow, Message]) -> list[Finding]:
+        try:
+            return self._send([made])
+        except (TypeError, ValueError) as error:
+            return [_not_repaired(made[0], error)]
 
     def _message(self, row: BusinessRow) -> Message:
         assert self._make is not None  # noqa: S101 - the caller's check
@@ -272,11 +296,21 @@ class Reconciliation:
                 pass
 
 
+def _not_repaired(row: BusinessRow, error: Exception) -> Finding:
+    return Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, details={"error": f"{type(error).__name__}: {error}"})
+
+
 def _was_sent(error: Exception) -> bool:
+    """Before, under its id, from a row that has changed since: its message is there."""
     return isinstance(error, RequestRefused) and error.reason == "MESSAGE_ID_REUSED"
 
 
 def _log_finding(finding: Finding) -> None:
     _log.warning(
-        "%s: %s of %s%s", finding.kind, finding.key, finding.at.isoformat(), "; sent now" if finding.repaired else ""
+        "%s: %s of %s%s%s",
+        finding.kind,
+        finding.key,
+        finding.at.isoformat(),
+        "; sent now" if finding.repaired else "",
+        f"; {finding.details['error']}" if "error" in finding.details else "",
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from client_core.errors import HalfmqError
+from client_core.local_database import storable
 from consumer_sdk import Consumer
 from consumer_sdk.reconciliation import BUSINESS_TIME
 from halfmq_connect.reconciliation.records import Record
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
     from client_core.stored import StoredMessage
     from halfmq_connect.reconciliation.records import Records
 
-__all__ = ["Recorder", "first_key"]
+__all__ = ["Recorder", "first_key", "key_or_none"]
 
 _log = logging.getLogger("halfmq.reconciliation")
 
 _AT_ONCE = 500
 _PAUSE = 1.0
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
 def first_key(message: StoredMessage | Message) -> str | None:
@@ -79,13 +79,11 @@ class Recorder:
         given = message.properties.get(BUSINESS_TIME)
         if given is not None:
             try:
-                at = datetime.fromisoformat(given)
-            except ValueError:
-                _log.warning("message %s has a %s that is no time: %r", message.message_id, BUSINESS_TIME, given)
-            else:
-                at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+                at = _time_of(given)
+            except (OverflowError, ValueError):
+                _log.warning("message %s has a %s that is no time: %.100r", message.message_id, BUSINESS_TIME, given)
         values = {name: _told(take, message) for name, take in self._compare.items()}
-        return Record(self._key(message), message.message_id, at, values)
+        return Record(key_or_none(self._key, message), message.message_id, at, values)
 
     def _run(self, consumer: Consumer) -> None:
         while not self._stopped.is_set():
@@ -104,9 +102,27 @@ class Recorder:
                     else:
                         consumer.ack(messages, wait=False)
                         break
-            except HalfmqError as error:
-                _log.warning("messages of %s cannot be received now: %s; trying again", self._topic, error)
-                time.sleep(_PAUSE)
+            except Exception as error:
+                _log.warning("messages of %s cannot be recorded now: %s; trying again", self._topic, error)
+                self._stopped.wait(_PAUSE)
+
+
+def key_or_none(key: Callable[[StoredMessage | Message], str | None], message: StoredMessage | Message) -> str | None:
+    """The key of a message's row; None also where the user's function fails, for example on a body that is no JSON."""
+    try:
+        found = key(message)
+    except Exception as error:
+        _log.warning("message_key failed on message %s: %r", message.message_id, error)
+        return None
+    return None if found is None else storable(str(found))
+
+
+def _time_of(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    if not _EARLIEST <= at <= _LATEST:
+        raise ValueError(text)
+    return at
 
 
 def _told(take: Callable[[StoredMessage], object], message: StoredMessage) -> str | None:
@@ -114,4 +130,4 @@ def _told(take: Callable[[StoredMessage], object], message: StoredMessage) -> st
         value = take(message)
     except Exception as error:
         return f"!{type(error).__name__}: {error}"
-    return None if value is None else str(value)
+    return None if value is None else storable(str(value))

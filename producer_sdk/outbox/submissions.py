@@ -13,6 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from client_core.errors import ConfigurationError
+from client_core.local_database import VerifiedDatabases
 from client_core.local_database.by_dbapi import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -50,6 +51,12 @@ class SubmissionRows:
             )
             raise ConfigurationError(msg, field="broker_tables")
         self._table = f"{broker_tables}submission"
+        self._tried = VerifiedDatabases()
+        # Inserts nothing, and needs no right but that.
+        self._nothing = (
+            f"INSERT INTO {self._table} (topic_name, body) SELECT 'none', 'none'"  # noqa: S608
+            " FROM (SELECT 1 AS one) AS rows_of_none WHERE one = 0"
+        )
 
     def put(
         self,
@@ -67,6 +74,12 @@ class SubmissionRows:
         if state is not OutboxState.LOCAL_COMMIT or deadline is not None:
             msg = "decide_after and deadline need the outbox's own table: leave same_server out for such messages"
             raise ConfigurationError(msg, field="deadline" if deadline is not None else "decide_after")
+        if not self._tried.has(local):
+            # Before anything is inserted: what commits by itself cannot be taken back without another right.
+            local.execute(self._nothing)
+            if local.in_transaction() is False:
+                raise ConfigurationError(AUTOCOMMITS, field="database")
+            self._tried.add(local)
         own_id, id_value = local.binary("message_id", uuid.UUID(content.message_id).bytes)
         body, body_value = local.binary("body", content.body)
         headers: dict[str, Any] = json.loads(content.headers) if content.headers else {}
@@ -101,11 +114,7 @@ class SubmissionRows:
                 msg = "same_server: brokers have their tables on MySQL, MariaDB and SQLite, not on PostgreSQL"
                 raise ConfigurationError(msg, field="same_server")
             try:
-                # Inserts nothing, and needs no right but that.
-                local.execute(
-                    f"INSERT INTO {self._table} (topic_name, body) SELECT 'none', 'none'"  # noqa: S608
-                    " FROM (SELECT 1 AS one) AS rows_of_none WHERE one = 0"
-                )
+                local.execute(self._nothing)
             except Exception as error:
                 cause = str(error).splitlines()[0]
                 msg = (

@@ -218,12 +218,53 @@ def records(shop: Shop) -> int:
         return int(connection.execute(sa.text("SELECT COUNT(*) FROM halfmq_delivered")).scalar_one())
 
 
-def test_a_message_that_would_not_be_recognised_is_refused(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
-    checked = reconciliation(sales, broker, created, make=lambda row: Message(created, "x", keys=["other"]))
-    sell(sales, 1)
-    with checked.recording(), pytest.raises(ConfigurationError, match="would not recognise it"):
-        checked.compare()
-    assert texts(broker.endpoint, created) == []
+def test_a_row_whose_message_cannot_be_sent_holds_up_no_other(
+    sales: Shop, broker: EmbeddedBroker, created: str
+) -> None:
+    def make(row: BusinessRow) -> Message:
+        body, keys = "x", [row.key]
+        if row.key == "1":
+            raise KeyError("price")
+        if row.key == "2":
+            keys = ["other"]
+        if row.key == "3":
+            body = ""
+        if row.key == "4":
+            return Message(created, body, keys=keys, properties={"a": 7})  # type: ignore[dict-item]
+        return Message(created, body, keys=keys)
+
+    checked = reconciliation(sales, broker, created, make=make, compare={})
+    sell(sales, 1, 2, 3, 4, 5, 6)
+    with checked.recording():
+        found = checked.compare()
+        assert facts(found.findings) == [
+            *(("row_without_message", each, False) for each in "1234"),
+            *(("row_without_message", each, True) for each in "56"),
+        ]
+        errors = {each.key: str(each.details.get("error")) for each in found.findings}
+        assert "price" in errors["1"]
+        assert "would not recognise it" in errors["2"]
+        assert "body is empty" in errors["3"]
+        assert facts(checked.compare().findings) == [("row_without_message", each, False) for each in "1234"]
+    assert texts(broker.endpoint, created) == ["x", "x"]
+
+
+def test_messages_that_cannot_be_read_hold_up_no_other(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(
+        sales, broker, created, message_key=lambda message: json.loads(message.body)["id"], compare={}, make=None
+    )
+    sell(sales, 1, 2)
+    with Producer(broker.endpoint) as producer:
+        for body in ("no JSON", '{"id": "\\ud800"}', '{"id": "\\u0000"}', '{"id": "abc"}', '{"id": 1}'):
+            producer.send(created, body)
+        for time_ in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "soon"):
+            producer.send(created, '{"id": "2"}', properties={"business_time": time_})
+    time.sleep(0.01)
+    with checked.recording():
+        found = checked.compare()
+    kinds = {(each.kind, each.key) for each in found.findings}
+    assert {("duplicate", "2"), ("message_without_row", ""), ("message_without_row", "abc")} <= kinds
+    assert not [each for each in found.findings if each.kind == "row_without_message"]
 
 
 def test_each_way_makes_the_same_tables(sales: Shop, broker: EmbeddedBroker, topic: str) -> None:
