@@ -332,14 +332,14 @@ async def test_an_epoch_follows_the_one_that_it_names(store: Store, topic: Topic
     first = await write(store, topic, "a", "b", at=epoch(2))
     late = await write(store, topic, "a", "b", "c", at=epoch(3))
     with pytest.raises(Refused) as refused:
-        await store.commit_epoch(epoch(2), {first: 2}, 0)
+        await store.commit_epoch(epoch(2), {first: 2}, after=0)
     assert (refused.value.reason, refused.value.field) == ("EPOCH_NOT_NEXT", "after")
-    assert not (await store.commit_epoch(epoch(2), {first: 2}, NO_EPOCH)).already
+    assert not (await store.commit_epoch(epoch(2), {first: 2}, after=NO_EPOCH)).already
     # The same call again, and the one that began from nothing as well.
-    assert (await store.commit_epoch(epoch(2), {first: 2}, NO_EPOCH)).already
+    assert (await store.commit_epoch(epoch(2), {first: 2}, after=NO_EPOCH)).already
     with pytest.raises(Refused, match="the last one committed is 2"):
-        await store.commit_epoch(epoch(3), {late: 3}, NO_EPOCH)
+        await store.commit_epoch(epoch(3), {late: 3}, after=NO_EPOCH)
     assert await contents(store, topic) == ["a", "b"]
     following = await write(store, topic, "c", at=epoch(3))
-    await store.commit_epoch(epoch(3), {following: 1}, 2)
+    await store.commit_epoch(epoch(3), {following: 1}, after=2)
     assert await contents(store, topic) == ["a", "b", "c"]
