@@ -245,8 +245,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         ids = tuple(content.message_id for content in contents)
         failure: Exception | None = None
         state, stands = LocalTransactionState.COMMIT, TransactionState.COMMITTED
-        own_id, identity = new_id(), await self.identity()
         try:
+            identity = await self.identity()
             async with self._engine.begin() as connection:
 
                 def write(local: LocalTransaction) -> None:
@@ -259,7 +259,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             state, stands, failure = LocalTransactionState.UNKNOWN, TransactionState.UNSPECIFIED, error
         else:
             self.wake()
-        return TransactionSendResult(own_id, ids, state, stands, (), failure)
+        return TransactionSendResult(new_id(), ids, state, stands, (), failure)
 
     async def identity(self) -> str:
         """Which outbox this is, for comparison with that of a transaction."""

@@ -329,13 +329,16 @@ class Outbox(OutboxCore, MessageStore):
         contents = [self.content(message) for message in messages]
         ids = tuple(content.message_id for content in contents)
         state, stands, failure = LocalTransactionState.COMMIT, TransactionState.COMMITTED, None
+        block: OutboxTransaction | None = None
         try:
-            with self._database.for_work() as local, OutboxTransaction(self, local) as tx:
-                tx.write(contents)
-                work(local.given)
+            with self._database.for_work() as local:
+                block = OutboxTransaction(self, local)
+                with block as tx:
+                    tx.write(contents)
+                    work(local.given)
         except Exception as error:
             state, failure = LocalTransactionState.UNKNOWN, error
-            stands = TransactionState.ROLLED_BACK if tx_is_rolled_back(tx) else TransactionState.UNSPECIFIED
+            stands = TransactionState.ROLLED_BACK if _is_rolled_back(block) else TransactionState.UNSPECIFIED
         return TransactionSendResult(new_id(), ids, state, stands, (), failure)
 
     def identity(self) -> str:
@@ -360,8 +363,6 @@ NO_WORK = (
 )
 
 
-def tx_is_rolled_back(tx: OutboxTransaction) -> bool:
-    """Whether a block is known to be rolled back."""
-    with contextlib.suppress(AttributeError):
-        return tx.result is not None and tx.result.state is TransactionState.ROLLED_BACK
-    return False
+def _is_rolled_back(block: OutboxTransaction | None) -> bool:
+    """Whether a block is known to be rolled back; None: no connection was there to begin it on."""
+    return block is None or (block.result is not None and block.result.state is TransactionState.ROLLED_BACK)

@@ -33,6 +33,14 @@ ORDER = sa.text("INSERT INTO orders (content) VALUES (:content)")
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "mysql": "mysql+aiomysql", "postgresql": "postgresql+asyncpg"}
 
 
+def write_by_django(alias: str, content: str) -> None:
+    """Writes an order on one of Django's connections."""
+    from django.db import connections
+
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO orders (content) VALUES (%s)", [content])
+
+
 @dataclass
 class Shop:
     """A database with a table of orders, and a fence's."""
@@ -57,6 +65,11 @@ class Shop:
         """For SQLAlchemy's asyncio extension."""
         scheme, _, rest = self.url.partition("://")
         return f"{ASYNC_DRIVERS[scheme.partition('+')[0]]}://{rest}"
+
+    def unreachable(self, url: str) -> sa.URL:
+        """The same kind of database where none is."""
+        made = sa.make_url(url)
+        return made.set(database="/nowhere/shop.db") if self.kind == "sqlite" else made.set(host="127.0.0.1", port=1)
 
     def connect(self) -> Any:
         """A connection of the driver, as it comes."""

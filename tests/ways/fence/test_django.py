@@ -11,7 +11,7 @@ import pytest
 
 from producer_sdk import TransactionProducer, TransactionState
 from producer_sdk.fence import TransactionFence
-from ways.shops import texts
+from ways.shops import texts, write_by_django
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,25 +35,18 @@ def producer(broker: EmbeddedBroker, fence: TransactionFence) -> Iterator[Transa
         yield made
 
 
-def write(alias: str, content: str) -> None:
-    from django.db import connections
-
-    with connections[alias].cursor() as cursor:
-        cursor.execute("INSERT INTO orders (content) VALUES (%s)", [content])
-
-
 def test_its_end_commits_both_or_neither(
     shop: Shop, alias: str, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
 ) -> None:
     from django.db import connections
 
     with producer.transaction(connections[alias]) as tx:
-        write(alias, "lamp")
+        write_by_django(alias, "lamp")
         tx.send(topic, "lamp")
     assert tx.result is not None
     assert tx.result.state is TransactionState.COMMITTED
     with pytest.raises(KeyError), producer.transaction(connections[alias]) as tx:
-        write(alias, "yacht")
+        write_by_django(alias, "yacht")
         tx.send(topic, "yacht")
         raise KeyError
     assert tx.result is not None
@@ -67,7 +60,7 @@ def test_what_django_marks_for_rollback_is_rolled_back(
     from django.db import connections, transaction
 
     with producer.transaction(connections[alias]) as tx:
-        write(alias, "lamp")
+        write_by_django(alias, "lamp")
         tx.send(topic, "lamp")
         transaction.set_rollback(True, using=alias)
     assert tx.result is not None
@@ -84,7 +77,7 @@ def test_inside_of_an_atomic_block_its_end_decides(
 
     with contextlib.suppress(KeyError), transaction.atomic(using=alias):
         with producer.transaction(connections[alias]) as tx:
-            write(alias, "lamp")
+            write_by_django(alias, "lamp")
             tx.send(topic, "lamp")
         assert tx.result is None
         if not commits:
@@ -105,12 +98,12 @@ def test_an_error_that_is_caught_does_not_hide_that_the_server_gave_up(
 ) -> None:
     from django.db import DatabaseError, connections
 
-    write(alias, "lamp")
+    write_by_django(alias, "lamp")
     with contextlib.suppress(DatabaseError), producer.transaction(connections[alias]) as tx:
-        write(alias, "chair")
+        write_by_django(alias, "chair")
         tx.send(topic, "chair")
         with contextlib.suppress(DatabaseError):
-            write(alias, "lamp")
+            write_by_django(alias, "lamp")
     # PostgreSQL undoes all of it; elsewhere the statement alone failed.
     rest = [] if shop.kind == "postgresql" else ["chair"]
     assert (shop.orders(), texts(broker.endpoint, topic)) == ([*rest, "lamp"], rest)
@@ -126,7 +119,7 @@ def test_views_in_many_threads(
             for each in range(5):
                 with producer.transaction(connections[alias]) as tx:
                     tx.send(topic, f"{number}-{each}")
-                    write(alias, f"{number}-{each}")
+                    write_by_django(alias, f"{number}-{each}")
         finally:
             connections[alias].close()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from client_core.errors import LocalTransactionRefused
@@ -197,6 +197,20 @@ async def test_the_listeners_form_takes_a_coroutine_function(
     failed = await producer.send_in_transaction(Message(topic, "lamp again"), arg=change)
     assert isinstance(failed.local_error, IntegrityError)
     await agree(shop, box, broker, topic, ["lamp"])
+
+
+async def test_the_listeners_form_has_the_error_of_a_database_that_does_not_answer(
+    shop: Shop, broker: EmbeddedBroker
+) -> None:
+    async def change(connection: AsyncConnection) -> None:
+        pytest.fail("it was called")
+
+    engine = create_async_engine(shop.unreachable(shop.async_url))
+    async with AsyncTransactionProducer(broker.endpoint, "shop", AsyncOutbox(engine, settings=QUICK)) as producer:
+        sent = await producer.send_in_transaction(Message("orders", "lamp"), arg=change)
+    assert isinstance(sent.local_error, OperationalError | OSError)
+    assert sent.state is not TransactionState.COMMITTED
+    await engine.dispose()
 
 
 async def test_forms_are_not_mixed(

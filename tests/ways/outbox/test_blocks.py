@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from producer_sdk import (
@@ -198,6 +198,16 @@ def test_the_listeners_form_takes_a_function(
     with pytest.raises(ConfigurationError, match="arg is a function"):
         producer.send_in_transaction(Message(topic, "x"))
     agree(shop, outbox, broker, topic, ["lamp"])
+
+
+def test_the_listeners_form_has_the_error_of_a_database_that_does_not_answer(
+    shop: Shop, broker: EmbeddedBroker
+) -> None:
+    engine = sa.create_engine(shop.unreachable(shop.url))
+    with TransactionProducer(broker.endpoint, "shop", Outbox(engine, settings=QUICK)) as producer:
+        sent = producer.send_in_transaction(Message("orders", "lamp"), arg=lambda _: pytest.fail("it was called"))
+    assert isinstance(sent.local_error, OperationalError)
+    assert sent.state is not TransactionState.COMMITTED
 
 
 def test_no_broker_is_needed(shop: Shop, outbox: Outbox, broker: EmbeddedBroker, topic: str) -> None:
