@@ -83,6 +83,10 @@ class LocalTransaction(ABC):
     def is_same(self) -> bool | None:
         """Whether the transaction that ``begin`` joined was not ended since; None: this library cannot tell."""
 
+    def is_unbroken(self) -> bool:
+        """Whether the transaction that ``begin`` joined is still open, as far as library and driver can tell."""
+        return self.is_same() is not False and self.in_transaction() is not False
+
     def is_doomed(self) -> bool:
         """Whether commit() will roll back, and no statement runs any more."""
         return False

@@ -87,7 +87,7 @@ class Application:
             raise self._ended_inside()
 
     def _is_whole(self, local: LocalTransaction) -> bool:
-        if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
+        if not local.is_unbroken() or not local.is_marked():
             return False
         # A server that undid the transaction by itself, after a deadlock for example, undid the marks as well.
         return local.is_doomed() or all(self._marks.has(local, message, key) for message, key in self._own)

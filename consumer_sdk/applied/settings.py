@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from client_core.errors import ConfigurationError
+from client_core.arguments import check_count, check_seconds
 
 __all__ = ["AppliedSettings"]
 
@@ -33,10 +32,5 @@ class AppliedSettings:
             ConfigurationError: One of them cannot be.
         """
         for name in ("keep", "clean_every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                msg = f"{name} is a number of seconds, at least 0, not {value!r}"
-                raise ConfigurationError(msg, field=name)
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            msg = f"attempts is a number, at least 1, not {self.attempts!r}"
-            raise ConfigurationError(msg, field="attempts")
+            check_seconds(f"AppliedSettings.{name}", getattr(self, name), least=0.0)
+        check_count("AppliedSettings.attempts", self.attempts)

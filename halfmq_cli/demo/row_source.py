@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from broker.domain.limits import Limits
 from broker.errors import ConfigurationError
+from client_core.portions import portions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -186,13 +187,4 @@ def in_groups(rows: Iterable[SourceRow], size: int, most_bytes: int = LARGEST_BO
         size: how many at most.
         most_bytes: a group is closed when it reaches this many bytes.
     """
-    group: list[SourceRow] = []
-    held = 0
-    for row in rows:
-        if group and (len(group) >= size or held + len(row.body) > most_bytes):
-            yield group
-            group, held = [], 0
-        group.append(row)
-        held += len(row.body)
-    if group:
-        yield group
+    return portions(rows, lambda row: len(row.body), most_bytes=most_bytes, most=size)

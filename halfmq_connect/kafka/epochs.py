@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import RequestRefused
 from client_core.ids import new_id
+from client_core.portions import portions
 from halfmq.v1 import sink_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
     from halfmq.v1 import message_pb2
@@ -78,8 +79,12 @@ class PartitionSink:
         """
         epoch = sink_pb2.Epoch(sink=self._sink, query_id=self._query, number=position)
         attempt = new_id()
-        for first, some in _portions(messages):
+        first = 0
+        for some in portions(
+            messages, lambda each: each.ByteSize(), most_bytes=_BYTES_AT_A_TIME, most=_MESSAGES_AT_A_TIME
+        ):
             self._prepare(epoch, attempt, first, some)
+            first += len(some)
         request = sink_pb2.CommitEpochRequest(epoch=epoch, after=self._committed)
         if messages:
             request.attempts.add(attempt_id=attempt, messages=len(messages))
@@ -114,17 +119,3 @@ def _sink_name(bridge: str, topic: str, partition: int) -> str:
         return name
     digest = hashlib.sha256(topic.encode()).hexdigest()[:24]
     return f"kafka|{bridge}|%{digest}|{partition}"
-
-
-def _portions(messages: Sequence[message_pb2.Message]) -> Iterator[tuple[int, list[message_pb2.Message]]]:
-    """Messages that fit into one request, and the number of the first."""
-    some: list[message_pb2.Message] = []
-    first, size = 0, 0
-    for index, message in enumerate(messages):
-        if some and (len(some) == _MESSAGES_AT_A_TIME or size + message.ByteSize() > _BYTES_AT_A_TIME):
-            yield first, some
-            first, some, size = index, [], 0
-        some.append(message)
-        size += message.ByteSize()
-    if some:
-        yield first, some

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from client_core.arguments import check_count, check_seconds, refuse
 from halfmq_connect.kafka.errors import ConfigurationError
 
 __all__ = ["BridgeSettings", "SourceSettings", "kafka_client", "kafka_topic_name", "routes"]
@@ -29,11 +29,6 @@ _OWN = {
     "auto.offset.reset": "error: a gap must not be skipped",
 }
 """Settings of Kafka's client that the bridge sets, and how."""
-
-
-def _refuse(name: str, rule: str, value: object) -> None:
-    msg = f"{name} {rule}, not {value!r}"
-    raise ConfigurationError(msg, field=name)
 
 
 def kafka_client(given: Mapping[str, Any] | str) -> dict[str, Any]:
@@ -115,13 +110,12 @@ class _Shared:
         """
         for name in ("skip_missing", "create_topics"):
             if not isinstance(getattr(self, name), bool):
-                _refuse(name, "is true or false", getattr(self, name))
-        if not isinstance(self.session_timeout, int | float) or not 1 <= self.session_timeout <= 300:
-            _refuse("session_timeout", "is a number of seconds from 1 to 300", self.session_timeout)
+                refuse(name, "is true or false", getattr(self, name))
+        check_seconds("session_timeout", self.session_timeout, least=1.0, most=300.0)
         if self.instance is not None and not _NAME.fullmatch(self.instance):
-            _refuse("instance", "has 1 to 50 letters, digits, '-' and '_'", self.instance)
-        if self.replication is not None and not 1 <= self.replication <= 100:
-            _refuse("replication", "is from 1 to 100", self.replication)
+            refuse("instance", "has 1 to 50 letters, digits, '-' and '_'", self.instance)
+        if self.replication is not None:
+            check_count("replication", self.replication, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +150,8 @@ class BridgeSettings(_Shared):
         super().__post_init__()
         _check_start(self.start)
         for name, most in (("shards", 1000), ("max_records", 1_000_000), ("max_bytes", 1 << 30)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                _refuse(name, f"is a whole number from 1 to {most}", value)
-        if not isinstance(self.linger, int | float) or not 0 <= self.linger <= 10 or math.isnan(self.linger):
-            _refuse("linger", "is a number of seconds from 0 to 10", self.linger)
+            check_count(name, getattr(self, name), most)
+        check_seconds("linger", self.linger, least=0.0, most=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +179,11 @@ class SourceSettings(_Shared):
         super().__post_init__()
         _check_start(self.start)
         if self.key_as not in {"message_group", "key", "none"}:
-            _refuse("key_as", "is message_group, key or none", self.key_as)
-        if not 1 <= self.max_records <= 100_000:
-            _refuse("max_records", "is from 1 to 100000", self.max_records)
+            refuse("key_as", "is message_group, key or none", self.key_as)
+        check_count("max_records", self.max_records, 100_000)
         for each in self.skip_records:
             if not re.fullmatch(r"[a-zA-Z0-9._-]+/\d+/\d+", each):
-                _refuse("skip_records", "has entries topic/partition/offset", each)
+                refuse("skip_records", "has entries topic/partition/offset", each)
 
 
 def bridge_name(name: str) -> str:
@@ -203,10 +193,10 @@ def bridge_name(name: str) -> str:
         ConfigurationError: It has other characters, or too many.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        _refuse("name", "has 1 to 50 letters, digits, '-' and '_'", name)
+        refuse("name", "has 1 to 50 letters, digits, '-' and '_'", name)
     return name
 
 
 def _check_start(start: str) -> None:
     if start not in {"earliest", "latest"}:
-        _refuse("start", "is earliest or latest", start)
+        refuse("start", "is earliest or latest", start)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from client_core.arguments import check_seconds
 from halfmq_connect.kafka.cluster import QUIET
 from halfmq_connect.kafka.errors import BridgeError, ConfigurationError, RecordRefused
 from halfmq_connect.kafka.outgoing import record_of
@@ -69,9 +70,7 @@ class KafkaTarget:
         self._topics = dict(topics or {})
         for target in self._topics.values():
             kafka_topic_name(target)
-        if not timeout > 0:
-            msg = f"timeout is a number of seconds above 0, not {timeout!r}"
-            raise ConfigurationError(msg, field="timeout")
+        check_seconds("timeout", timeout)
         self._timeout = timeout
         own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout * 1000)}
         defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from client_core.arguments import check_seconds
 from client_core.errors import ConfigurationError
 
 __all__ = ["ReconciliationSettings"]
@@ -36,15 +36,7 @@ class ReconciliationSettings:
             ConfigurationError: One of them cannot be.
         """
         for name, least in (("window", 0.001), ("grace", 0.0), ("every", 0.001), ("catch_up", 0.0), ("keep", 0.0)):
-            value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not math.isfinite(value)
-                or value < least
-            ):
-                msg = f"{name} is a number of seconds, at least {least:g}, not {value!r}"
-                raise ConfigurationError(msg, field=name)
+            check_seconds(f"ReconciliationSettings.{name}", getattr(self, name), least=least)
         if self.window <= self.grace:
             msg = f"window ({self.window:g} s) must be longer than grace ({self.grace:g} s): no row would be compared"
             raise ConfigurationError(msg, field="window")

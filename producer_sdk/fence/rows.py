@@ -165,7 +165,7 @@ class FenceRows:
             ConfigurationError: It is another table by now.
             Exception: The transaction cannot go on, so that it is rolled back.
         """
-        if local.is_same() is False or local.in_transaction() is False or not local.is_marked():
+        if not local.is_unbroken() or not local.is_marked():
             return False
         if local.is_doomed():
             return True  # Its commit() rolls back, and says so.

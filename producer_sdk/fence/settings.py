@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from client_core.errors import ConfigurationError
+from client_core.arguments import check_seconds
 from producer_sdk.fence.rows import LATEST_BEGIN
 
 __all__ = ["FenceSettings"]
@@ -40,12 +39,4 @@ class FenceSettings:
             ("clean_every", 0.0),
             ("leftover_after", 60.0),
         ):
-            value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not math.isfinite(value)
-                or value < least
-            ):
-                msg = f"{name} is a number of seconds, at least {least:g}, not {value!r}"
-                raise ConfigurationError(msg, field=name)
+            check_seconds(f"FenceSettings.{name}", getattr(self, name), least=least)

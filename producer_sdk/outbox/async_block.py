@@ -214,9 +214,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
     async def _undo(self) -> bool:
         """Rolls back; False: the block's own code had ended the transaction."""
         try:
-            same = await self._joined.run(
-                lambda local: local.is_same() is not False and local.in_transaction() is not False
-            )
+            same = await self._joined.run(lambda local: local.is_unbroken())
         except Exception:
             same = True  # The connection is lost, and the transaction with it.
         await self._roll_back_local()

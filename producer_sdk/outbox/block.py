@@ -238,7 +238,7 @@ class OutboxTransaction(Transaction):
     def _undo(self) -> bool:
         """Rolls back; False: the block's own code had ended the transaction."""
         try:
-            same = self._local.is_same() is not False and self._local.in_transaction() is not False
+            same = self._local.is_unbroken()
         except Exception:
             same = True  # The connection is lost, and the transaction with it.
         self._roll_back()
@@ -261,7 +261,7 @@ def is_whole(local: LocalTransaction) -> bool:
     Raises:
         Exception: The transaction cannot go on, so that it is rolled back.
     """
-    if local.is_same() is False or local.in_transaction() is False:
+    if not local.is_unbroken():
         return False
     # One that is doomed runs no statement any more; its commit() rolls back, and says so.
     return local.is_doomed() or local.has_mark()

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from client_core.ids import new_id
+from client_core.portions import portions
 from consumer_sdk.errors import ConfigurationError, RequestRefused
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.hints import did_you_mean
@@ -149,7 +150,9 @@ class Epochs:
         under_way: deque[Future[sink_pb2.PrepareEpochResponse]] = deque()
         try:
             epoch = self._epoch(query_id, number)
-            for some in _portions(messages):
+            for some in portions(
+                messages, lambda each: len(each.body), most_bytes=BYTES_AT_A_TIME, most=MESSAGES_AT_A_TIME
+            ):
                 request = sink_pb2.PrepareEpochRequest(
                     epoch=epoch, attempt_id=written.attempt_id, transaction_id=new_id(), messages=some
                 )
@@ -208,16 +211,3 @@ class Epochs:
     def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
         link, runner = connected(self._connection, patient=True)
         return runner.run(link.call(method, request))
-
-
-def _portions(messages: Iterator[message_pb2.Message]) -> Iterator[list[message_pb2.Message]]:
-    some: list[message_pb2.Message] = []
-    size = 0
-    for message in messages:
-        if some and (len(some) == MESSAGES_AT_A_TIME or size + len(message.body) > BYTES_AT_A_TIME):
-            yield some
-            some, size = [], 0
-        some.append(message)
-        size += len(message.body)
-    if some:
-        yield some

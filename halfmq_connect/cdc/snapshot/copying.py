@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.converters import conversions
 
+from client_core.portions import portions
 from halfmq_connect.cdc.binlog.table_map import Column, TableMap
 from halfmq_connect.cdc.database import connect, quoted
 from halfmq_connect.cdc.errors import CannotFollow, Interrupted, WrongSetting
@@ -131,7 +132,7 @@ class _Copy:
     def _publish(self, messages: list[Message], at: str, copy: TableCopy) -> None:
         transactions: list[tuple[str, list[Message]]] = []
         first = copy.chunks
-        for some in _portions(messages):
+        for some in portions(messages, lambda each: len(each.body), most_bytes=MOST_BYTES, most=MOST_MESSAGES):
             transactions.append((chunk_id(self._settings.name, self._table.name, at, copy.chunks), some))
             copy.chunks += 1
         if first == copy.chunks:
@@ -188,19 +189,6 @@ def _after(keys: list[str]) -> str:
         same = [f"{earlier} = %s" for earlier in keys[:index]]
         parts.append("(" + " AND ".join([*same, f"{key} > %s"]) + ")")
     return " OR ".join(parts)
-
-
-def _portions(messages: list[Message]) -> Iterator[list[Message]]:
-    some: list[Message] = []
-    size = 0
-    for message in messages:
-        if some and size + len(message.body) > MOST_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(message)
-        size += len(message.body)
-    if some:
-        yield some
 
 
 @contextmanager
