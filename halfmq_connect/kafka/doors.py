@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from client_core.connection import Endpoint, TlsConfig
-    from halfmq_connect.kafka.outages import Outage
     from halfmq_connect.kafka.plan import Plan
+    from halfmq_connect.outages import Outage
 
 __all__ = ["existing_topics", "hurried", "once", "patiently"]
 

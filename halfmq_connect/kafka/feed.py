@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
     from halfmq.v1.consumer_pb2 import LogColumns
-    from halfmq_connect.kafka.outages import Outage
+    from halfmq_connect.outages import Outage
 
 __all__ = ["Feed", "Portion", "QueueAt"]
 

@@ -14,7 +14,7 @@ from halfmq_connect.kafka.cluster import unavailable
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
 from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
-from halfmq_connect.kafka.outages import Outage
+from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
     import threading

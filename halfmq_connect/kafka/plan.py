@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import HalfmqError
 from consumer_sdk.reading import commit_offsets, queue_offsets
-from halfmq_connect.kafka.outages import Outage
+from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,10 +16,10 @@ from halfmq_connect.kafka.doors import hurried, patiently
 from halfmq_connect.kafka.epochs import Superseded
 from halfmq_connect.kafka.errors import RecordRefused
 from halfmq_connect.kafka.incoming import message_of
-from halfmq_connect.kafka.outages import Outage
 from halfmq_connect.kafka.partitions import Partitions
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
+from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from client_core.connection import BackgroundRunner, BrokerLink
 from consumer_sdk.reading import queue_offsets
 from halfmq_cli.bench.load import body_of, marked
 from halfmq_connect.kafka.feed import Feed, QueueAt
-from halfmq_connect.kafka.outages import Outage
+from halfmq_connect.outages import Outage
 
 TRANSACTION = 5000
 _ID = b"01a1ff2c-ed08-7c93-8eb1-042a7ce93cf1"

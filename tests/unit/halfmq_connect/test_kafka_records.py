@@ -8,10 +8,10 @@ import pytest
 
 from halfmq.v1.consumer_pb2 import LogColumns
 from halfmq_connect.kafka.errors import ConfigurationError
-from halfmq_connect.kafka.outages import Outage
 from halfmq_connect.kafka.outgoing import batch_size, records_of
 from halfmq_connect.kafka.positions import Positions, begun, position, shard_of
 from halfmq_connect.kafka.registry import _path
+from halfmq_connect.outages import Outage
 
 
 def columns(**values: object) -> LogColumns:

@@ -8,7 +8,7 @@ import time
 
 __all__ = ["Outage"]
 
-_log = logging.getLogger("halfmq.kafka")
+_log = logging.getLogger("halfmq.connect")
 
 _SAY_AGAIN = 60.0
 
