@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pymysql
-
 from halfmq_connect.cdc.database import quoted
 from halfmq_connect.cdc.errors import CannotFollow, Interrupted, WrongSetting
 from halfmq_connect.cdc.snapshot.values import ordered_key
@@ -83,8 +81,8 @@ def check_tables(source: Source, settings: CdcSettings, choice: TableChoice) -> 
     for table in found:
         try:
             source.ask(f"SELECT 1 FROM {quoted(table.database, table.table)} LIMIT 0")
-        except pymysql.err.MySQLError as error:
-            raise WrongSetting(f"{table.name} cannot be read: {error.args[-1]}", field="database.user") from None
+        except CannotFollow as error:
+            raise WrongSetting(f"{table.name} cannot be read: {error}", field="database.user") from None
         how = choice.of(table.database, table.table)
         if how is None or how.snapshot:
             ordered_key(table)
@@ -94,7 +92,7 @@ def check_tables(source: Source, settings: CdcSettings, choice: TableChoice) -> 
 
 
 def _check_cascades(source: Source, table: DescribedTable) -> None:
-    if not source.mariadb and _has_cascades_in_log(source.version):
+    if not source.mariadb and source.number >= (9, 6):  # MySQL writes them to the log since then.
         return
     rules = source.ask(
         "SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
@@ -108,12 +106,6 @@ def _check_cascades(source: Source, table: DescribedTable) -> None:
             " without them"
         )
         raise WrongSetting(msg, field="table.accept_cascades")
-
-
-def _has_cascades_in_log(version: str) -> bool:
-    """MySQL writes them since 9.6."""
-    major, minor = (int(each) for each in version.split(".")[:2])
-    return (major, minor) >= (9, 6)
 
 
 def check_position(source: Source, position: Position) -> None:

@@ -9,7 +9,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from halfmq_connect.cdc.charsets import Charsets
-from halfmq_connect.cdc.errors import Interrupted, WrongSetting
+from halfmq_connect.cdc.errors import CannotFollow, CdcError, Interrupted, WrongSetting
 from halfmq_connect.cdc.positions import MariaDbPosition, MySqlPosition
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ __all__ = ["Source", "connect", "quoted"]
 
 CONNECT_SECONDS = 10
 _DENIED = {1044, 1045, 1142, 1143, 1227, 1698}
-_LOST = (pymysql.err.OperationalError, pymysql.err.InterfaceError, OSError)
+# No room for the connection, a server that starts or ends, a connection that it ended.
+_PASSING = {1040, 1041, 1047, 1053, 1077, 1079, 1080, 1129, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927}
+_PASSING |= {3032, 3168, 3169, 4031}
+# No space, no memory, no lock or no time for the answer; or the table was changed meanwhile.
+_PASSING |= {1021, 1037, 1038, 1205, 1206, 1213, 1317, 1412, 1615, 1637, 1969, 3024}
 
 
 def quoted(*names: str) -> str:
@@ -78,9 +82,9 @@ class Source:
         self.connection = connect(settings, host)
         self.version = str(self.ask("SELECT VERSION()")[0][0])
         self.mariadb = "mariadb" in self.version.lower()
-        number = tuple(int(each) for each in re.findall(r"\d+", self.version)[:2])
+        self.number = tuple(int(each) for each in re.findall(r"\d+", self.version)[:2])
         least = (10, 6) if self.mariadb else (8, 0)
-        if number < least:
+        if self.number < least:
             msg = f"{host} runs {self.version}; MySQL 8.0 or MariaDB 10.6 are needed, or later"
             raise WrongSetting(msg, field="hosts")
 
@@ -94,18 +98,27 @@ class Source:
 
         Raises:
             WrongSetting: The user may not ask this.
-            Interrupted: The connection was lost.
+            Interrupted: The connection was lost, or the server has no answer now.
+            CannotFollow: The server refuses the question.
         """
         try:
             with self.connection.cursor() as cursor:
                 cursor.execute(statement, values or None)
                 return list(cursor.fetchall())
-        except _LOST as error:
-            if error.args and error.args[0] in _DENIED:
-                raise WrongSetting(
-                    f"the user {self.settings.user} lacks a right: {error.args[1]}", field="user"
-                ) from None
-            raise Interrupted(f"the connection to {self.host} was lost: {error.args[-1]}") from error
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> CdcError:
+        code, text = (error.args[0], error.args[-1]) if error.args else (0, repr(error))
+        if (
+            isinstance(error, OSError) or not isinstance(code, int) or code < 1000 or 2000 <= code < 2100
+        ):  # The driver's.
+            return Interrupted(f"the connection to {self.host} was lost: {text}")
+        if code in _DENIED:
+            return WrongSetting(f"the user {self.settings.user} lacks a right: {text}", field="user")
+        if code in _PASSING:
+            return Interrupted(f"{self.host} has no answer now: {text}")
+        return CannotFollow(f"{self.host} refuses a question: {text} ({code})")
 
     def variables(self, *names: str) -> dict[str, str]:
         """Global variables of the server; missing ones are left out."""
@@ -115,11 +128,10 @@ class Source:
 
     def charsets(self) -> Charsets:
         """The character sets of all collations."""
-        table = "COLLATION_CHARACTER_SET_APPLICABILITY" if self.mariadb else "COLLATIONS"
-        try:
-            found = self.ask(f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL")
-        except pymysql.err.MySQLError:  # MariaDB before 10.10 has no numbers there.
-            found = self.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL")
+        # MariaDB has collations without a number of their own since 10.10, and tells there which ones they stand for.
+        applicable = self.mariadb and self.number >= (10, 10)
+        table = "COLLATION_CHARACTER_SET_APPLICABILITY" if applicable else "COLLATIONS"
+        found = self.ask(f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL")
         return Charsets({int(number): name for number, name in found if name})
 
     def executed(self) -> Position:

@@ -55,10 +55,10 @@ class Dump:
                 if source.mariadb:
                     cursor.execute("SET @mariadb_slave_capability = 4, @slave_gtid_strict_mode = 1")
                     cursor.execute("SET @slave_gtid_ignore_duplicates = 0, @slave_connect_state = %s", (str(position),))
+            self._request(settings.server_id, position)
         except pymysql.err.MySQLError as error:
-            self._connection.close()
+            self.close()
             raise Interrupted(f"{self._host} does not answer: {error.args[-1]}") from error
-        self._request(settings.server_id, position)
 
     def _request(self, server_id: int, position: Position) -> None:
         if isinstance(position, MySqlPosition):
