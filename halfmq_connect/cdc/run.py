@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from typing import TYPE_CHECKING
 
+from client_core.connection import RetryConfig
 from halfmq_connect.cdc.checks import check_position, check_server, check_tables
 from halfmq_connect.cdc.database import Source
 from halfmq_connect.cdc.errors import CdcError, Interrupted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangeCapture", "check"]
 
 _log = logging.getLogger("halfmq.cdc")
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+_PAUSES = RetryConfig(initial_backoff=0.2, maximum_backoff=10.0)
 LOOK_SECONDS = 0.5
 
 
@@ -66,7 +66,7 @@ class ChangeCapture:
                 except Interrupted as error:
                     failures = 1 if self.progress.epochs > before else failures + 1
                     self._host += 1
-                    pause = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures - 1, 20)) * random.uniform(0.5, 1)  # noqa: S311
+                    pause = _PAUSES.backoff(failures)
                     _log.warning("interrupted, on in %.1f s: %s", pause, error)
                     self._stopping.wait(pause)
         finally:
