@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -109,11 +110,14 @@ class CdcSettings:
     def connection(self) -> Connection:
         """How to reach the brokers; a commit may take long, and is repeated until the session gives up."""
         tls = None
-        try:
-            if self.broker.tls_ca:
+        if self.broker.tls_ca:
+            try:
                 tls = TlsConfig(Path(self.broker.tls_ca).read_bytes())
+            except (ConfigurationError, OSError) as error:
+                raise WrongSetting(str(error), field="broker.tls_ca") from None
+        try:
             return Connection(self.broker.endpoint, tls, RetryConfig(attempt_timeout=300.0, deadline=600.0))
-        except (ConfigurationError, OSError, ValueError) as error:
+        except (ConfigurationError, ValueError) as error:
             raise WrongSetting(str(error), field="broker") from None
 
 
@@ -168,7 +172,7 @@ def _database(section: Mapping[str, Any], environment: Mapping[str, str]) -> Dat
     if file is not None:
         try:
             given["password"] = Path(str(file)).read_text("utf-8").strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise WrongSetting(f"cannot be read: {error}", field="database.password_file") from None
     elif variable is not None:
         if str(variable) not in environment:
@@ -182,6 +186,11 @@ def _database(section: Mapping[str, Any], environment: Mapping[str, str]) -> Dat
         raise WrongSetting("name one server, or several", field="database.hosts")
     if not 0 < settings.server_id < 2**32:
         raise WrongSetting("is from 1 to 4294967295, and no other replica has it", field="database.server_id")
+    if settings.tls_ca:
+        try:
+            ssl.create_default_context(cafile=settings.tls_ca)
+        except OSError as error:  # Also of a file that has no certificates.
+            raise WrongSetting(f"{settings.tls_ca} cannot be used: {error}", field="database.tls_ca") from None
     return settings
 
 

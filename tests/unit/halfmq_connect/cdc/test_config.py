@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,10 +31,13 @@ def database(**changes: Any) -> dict[str, Any]:
         ({"colour": 1}, "colour", "not a setting"),
         ({"broker": {}}, "broker", "endpoint"),
         ({"broker": {"endpoint": "nowhere:port"}}, "broker", "nowhere"),
-        ({"broker": {"endpoint": "b:1", "tls_ca": "/does/not/exist"}}, "broker", "exist"),
+        ({"broker": {"endpoint": "b:1", "tls_ca": "/does/not/exist"}}, "broker.tls_ca", "exist"),
         (database(password="x"), "database.password", "password_file"),
         (database(password_env="OTHER"), "database.password_env", "OTHER"),
         (database(password_file="/does/not/exist"), "database.password_file", "cannot be read"),
+        (database(password_file=sys.executable), "database.password_file", "cannot be read"),
+        (database(tls_ca="/does/not/exist"), "database.tls_ca", "No such file"),
+        (database(tls_ca=__file__), "database.tls_ca", "cannot be used"),
         (database(hosts="db:3306"), "database.hosts", "list of texts"),
         (database(hosts=["db"]), "database.hosts", "host:port"),
         (database(hosts=[]), "database.hosts", "one server"),
