@@ -6,10 +6,14 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from client_core.connection import BackgroundRunner, BrokerLink
+from client_core.connection.statuses import is_retryable
 from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
 from halfmq.v1 import sink_pb2
 from halfmq_connect.cdc.errors import CannotFollow, Interrupted, TakenOver, WrongSetting
+from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +46,7 @@ class Sink:
         self._mine: set[str] = set()
         self._link = BrokerLink(connection)
         self._runner = BackgroundRunner("cdc")
+        self._outage = Outage("the broker")
         self._query = ""
         self._epoch = 0
 
@@ -122,7 +127,7 @@ class Sink:
 
     def _ask(self, method: Callable[[Broker], Any], request: Any) -> Any:
         try:
-            return self._wait(self._runner.submit(self._link.call(method, request)))
+            return self._wait(self._runner.submit(self._call(method, request)))
         except RequestRefused as error:
             if error.reason == "SINK_TAKEN":
                 # A claim of an earlier session that came late leads to another session.
@@ -139,6 +144,23 @@ class Sink:
             raise CannotFollow(msg) from error
         except (BrokerUnavailable, BrokerFailed) as error:
             raise Interrupted(f"the broker does not take this now: {error}") from error
+
+    async def _call(self, method: Callable[[Broker], Any], request: Any) -> Any:
+        """One call, tried for as long as the connection's settings say; the first failure and the end are logged."""
+
+        async def send(broker: Broker, timeout: float) -> Any:  # noqa: ASYNC109 - gRPC's own
+            try:
+                answer = await method(broker)(request, timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                if is_retryable(error):
+                    self._outage.note(f"{broker.endpoint}: {error.code().name}: {error.details()}")
+                else:
+                    self._outage.over()
+                raise
+            self._outage.over()
+            return answer
+
+        return await self._link.attempt(send)
 
     def _wait(self, call: Future[Any]) -> Any:
         until = None
