@@ -24,7 +24,6 @@ class Piece:
 
     Attributes:
         gtid: The transaction.
-        committed_at: When it was committed, in microseconds.
         number: The piece's number in it, from 0.
         last: Whether it is the last one.
         messages: The messages; empty: none of its tables is published.
@@ -34,7 +33,6 @@ class Piece:
     """
 
     gtid: Gtid
-    committed_at: int
     number: int = 0
     last: bool = False
     messages: list[Message] = field(default_factory=list)

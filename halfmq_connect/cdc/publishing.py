@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfmq_connect.cdc.errors import CannotFollow
@@ -31,15 +31,12 @@ class Progress:
     transactions: int = 0
     messages: int = 0
     epochs: int = 0
-    committed_at: int = 0
-    lags: list[float] = field(default_factory=list)
 
-    def published(self, transactions: int, messages: int, committed_at: int) -> None:
+    def published(self, transactions: int, messages: int) -> None:
         """Counts an epoch."""
         self.transactions += transactions
         self.messages += messages
         self.epochs += 1
-        self.committed_at = max(self.committed_at, committed_at)
 
 
 class Publisher:
@@ -54,7 +51,6 @@ class Publisher:
         self._progress = progress
         self._waiting: list[tuple[str, list[Message]]] = []
         self._messages = self._size = 0
-        self._newest = 0
         self._moved = False
         self._stored_at = time.monotonic()
         self._attempt = ""
@@ -74,7 +70,6 @@ class Publisher:
                 self._waiting.append((self._id(piece), piece.messages))
                 self._messages += len(piece.messages)
                 self._size += piece.size
-                self._newest = max(self._newest, piece.committed_at)
             self._passed(piece)
             if self._messages >= EPOCH_MESSAGES or self._size >= EPOCH_BYTES:
                 self.flush()
@@ -88,7 +83,7 @@ class Publisher:
         if piece.last:
             self._passed(piece)
             written = None if piece.discarded else (self._attempt, self._written)
-            self._commit([], written, 1, self._written, piece.committed_at)
+            self._commit([], written, 1, self._written)
 
     @property
     def has_waiting(self) -> bool:
@@ -100,7 +95,7 @@ class Publisher:
         if self._waiting:
             waiting, messages = self._waiting, self._messages
             self._waiting, self._messages, self._size = [], 0, 0
-            self._commit(waiting, None, len(waiting), messages, self._newest)
+            self._commit(waiting, None, len(waiting), messages)
 
     def idle(self) -> None:
         """Stores the position from time to time, also when there is nothing to publish."""
@@ -124,10 +119,9 @@ class Publisher:
         written: tuple[str, int] | None,
         count: int,
         messages: int,
-        committed_at: int,
     ) -> None:
         self._sink.commit(transactions, self._encoded(), written)
-        self._progress.published(count, messages, committed_at)
+        self._progress.published(count, messages)
 
     def _encoded(self) -> bytes:
         self._state.prune()

@@ -79,7 +79,7 @@ class LogReader:
             elif isinstance(happened, Began):
                 # A server may send a transaction again that was read before.
                 known = happened.gtid in self._position
-                piece = Piece(happened.gtid, happened.committed_at)
+                piece = Piece(happened.gtid)
                 self._converter.begin(happened)
             elif isinstance(happened, Truncated):
                 if piece is not None and not known:
@@ -96,7 +96,7 @@ class LogReader:
         for message in messages:
             if piece.full:
                 self.pieces.put(piece)
-                piece = Piece(piece.gtid, piece.committed_at, piece.number + 1)
+                piece = Piece(piece.gtid, piece.number + 1)
             piece.add(message)
         return piece
 

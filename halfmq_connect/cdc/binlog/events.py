@@ -9,16 +9,16 @@ from halfmq_connect.cdc.positions import Gtid
 
 __all__ = ["Event", "GtidEvent", "mariadb_gtid", "mysql_gtid", "query_of", "rotated"]
 
-QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP = 2, 3, 4, 15, 16, 19
-BEGIN_LOAD, EXECUTE_LOAD, HEARTBEAT, HEARTBEAT_V2 = 17, 18, 27, 41
+QUERY, ROTATE, FORMAT, XID, TABLE_MAP = 2, 4, 15, 16, 19
+EXECUTE_LOAD, HEARTBEAT, HEARTBEAT_V2 = 18, 27, 41
 MYSQL_GTID, ANONYMOUS_GTID, XA_PREPARE, PARTIAL_UPDATE, PAYLOAD, TAGGED_GTID = 33, 34, 38, 39, 40, 42
 MARIADB_GTID, QUERY_COMPRESSED = 162, 165
 ROWS = {23: "c", 24: "u", 25: "d", 30: "c", 31: "u", 32: "d"}
 """Row events, of version 1 and 2, and what they tell."""
 COMPRESSED_ROWS = range(166, 172)
 
-STANDALONE, PREPARED_XA, COMPLETED_XA = 1, 0x40, 0x80
-"""Flags of MariaDB's GTID events."""
+STANDALONE = 1
+"""A flag of MariaDB's GTID events."""
 
 _HEADER = struct.Struct("<IBIIIH")
 HEADER_SIZE = _HEADER.size
@@ -47,13 +47,11 @@ class GtidEvent(NamedTuple):
         gtid: Its identity.
         committed_at: When it was committed, in microseconds since 1970; MariaDB tells whole seconds.
         standalone: It is one statement, such as the change of a table, without an end of its own (MariaDB).
-        of_xa: It prepares or ends an XA transaction (MariaDB).
     """
 
     gtid: Gtid
     committed_at: int
     standalone: bool = False
-    of_xa: bool = False
 
 
 def mysql_gtid(event: Event) -> GtidEvent:
@@ -74,8 +72,7 @@ def mariadb_gtid(event: Event) -> GtidEvent:
     """The number, the domain and flags; the server is in the header."""
     number, domain, flags = struct.unpack_from("<QIB", event.body)
     gtid = Gtid(str(domain), number, f"{domain}-{event.server_id}-{number}")
-    xa = bool(flags & (PREPARED_XA | COMPLETED_XA))
-    return GtidEvent(gtid, event.seconds * 1_000_000, bool(flags & STANDALONE), xa)
+    return GtidEvent(gtid, event.seconds * 1_000_000, bool(flags & STANDALONE))
 
 
 def query_of(event: Event) -> tuple[str, str]:

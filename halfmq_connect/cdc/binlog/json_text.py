@@ -93,7 +93,7 @@ def _opaque(kind: int, raw: bytes) -> str:
     if kind == _DECIMAL:
         return decimal_text(raw[2:], raw[0], raw[1])
     if kind == _TIME:
-        return _quoted(packed_time(int.from_bytes(raw[:8], "little", signed=True), 6))
+        return _quoted(packed_time(int.from_bytes(raw[:8], "little", signed=True)))
     if kind in {_DATE, _DATETIME, _TIMESTAMP}:
         text = packed_date(int.from_bytes(raw[:8], "little", signed=True))
         return _quoted(text.partition(" ")[0] if kind == _DATE else text)

@@ -46,17 +46,17 @@ def fraction(micros: int, digits: int) -> str:
     return f".{micros:06d}"[: digits + 1] if digits else ""
 
 
-def packed_date(value: int, digits: int = 6) -> str:
+def packed_date(value: int) -> str:
     """A date with time from the 64 bits that hold it in JSON: year * 13 + month, day, clock, micros."""
     micros, rest = value & 0xFFFFFF, value >> 24
     clock, day = rest & 0x1FFFF, rest >> 17
     year, month = divmod(day >> 5, 13)
     text = f"{year:04d}-{month:02d}-{day & 31:02d} {clock >> 12:02d}:{clock >> 6 & 63:02d}:{clock & 63:02d}"
-    return text + fraction(micros, digits)
+    return text + fraction(micros, 6)
 
 
-def packed_time(value: int, digits: int) -> str:
+def packed_time(value: int) -> str:
     """A time from the 64 bits that hold it in JSON: hours, minutes, seconds, micros."""
     sign, value = ("-", -value) if value < 0 else ("", value)
     micros, clock = value & 0xFFFFFF, value >> 24
-    return f"{sign}{clock >> 12 & 0x3FF:02d}:{clock >> 6 & 63:02d}:{clock & 63:02d}{fraction(micros, digits)}"
+    return f"{sign}{clock >> 12 & 0x3FF:02d}:{clock >> 6 & 63:02d}:{clock & 63:02d}{fraction(micros, 6)}"

@@ -44,7 +44,6 @@ class Changed:
     table: TableMap
     change: Change
     place: int
-    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class Truncated:
     database: str
     table: str
     place: int
-    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class Transactions:
         self._rows_seen = True
         start = 8 if event.kind < 30 else 8 + int.from_bytes(event.body[8:10], "little")
         for change in changes(events.ROWS[event.kind], event.body[start:], table):
-            yield Changed(table, change, event.end, event.seconds)
+            yield Changed(table, change, event.end)
 
     def _query(self, event: events.Event) -> Iterator[Truncated | Ended]:
         database, text = events.query_of(event)
@@ -193,7 +191,7 @@ class Transactions:
             if names:
                 own, table = (_plain(names[1]) or database), _plain(names[2])
                 if self._wanted.wants(own, table):
-                    yield Truncated(own, table, event.end, event.seconds)
+                    yield Truncated(own, table, event.end)
         if not self._in_group:
             yield self._end()
 

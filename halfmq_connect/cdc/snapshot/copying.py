@@ -138,7 +138,7 @@ class _Copy:
         if first == copy.chunks:
             copy.chunks += 1
         self._sink.commit(transactions, self._state.encode(self._source.kind))
-        self._progress.published(len(transactions), len(messages), 0)
+        self._progress.published(len(transactions), len(messages))
 
     def _rows(self, connection: pymysql.Connection, after: list[Any] | None) -> list[list[Any]]:
         # The driver takes a percent sign in a name for a mark.
