@@ -102,19 +102,19 @@ class RowPlan:
             return encode(dict(zip(self.whole, row, strict=True)))
         return encode({name: row[index] for index, name in self.chosen})
 
-    def key_text(self, row: Sequence[Any]) -> str:
+    def key_text(self, row: Sequence[Any] | None) -> str:
         """The primary key of a row, as JSON."""
-        return encode([row[index] for index in self.key])
+        return "" if row is None else encode([row[index] for index in self.key])
 
-    def message(self, op: str, before: str, after: str, source: str, row: Sequence[Any] | None) -> Message:
-        """A message; `row` has the primary key that its order goes by."""
+    def message(self, op: str, before: str, after: str, source: str, key: str) -> Message:
+        """A message; its order goes by the primary key."""
         told = f'"source":{{{self.place},{source}}},"schema":{self.schema}'
         body = f'{{"op":"{op}","before":{before},"after":{after},{told}}}'
         message = Message(topic=self.topic, body=body.encode(), tag=op, properties={"table": self.table})
         if self.order == "table":
             message.message_group = row_group(self.table, "")
-        elif self.order == "row" and row is not None:
-            message.message_group = row_group(self.table, self.key_text(row))
+        elif self.order == "row":
+            message.message_group = row_group(self.table, key)
         return message
 
 
@@ -159,13 +159,14 @@ class Converter:
         op, before, after = change
         plan = self._plan(table)
         old, new = plan.image(before), plan.image(after)
-        if op == "u" and before is not None and after is not None and plan.key_text(before) != plan.key_text(after):
+        old_key, new_key = plan.key_text(before), plan.key_text(after)
+        if op == "u" and old_key != new_key:
             # The row with the old key is gone, and one with the new key is there: each in the order of its own key.
             return [
-                plan.message("d", old, "null", self.source(place), before),
-                plan.message("c", "null", new, self.source(place), after),
+                plan.message("d", old, "null", self.source(place), old_key),
+                plan.message("c", "null", new, self.source(place), new_key),
             ]
-        return [plan.message(op, old, new, self.source(place), before if op == "d" else after)]
+        return [plan.message(op, old, new, self.source(place), old_key if op == "d" else new_key)]
 
     def truncated(self, database: str, table: str, place: int) -> list[Message]:
         """The message of an emptied table."""

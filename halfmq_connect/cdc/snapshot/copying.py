@@ -176,7 +176,7 @@ class _Copy:
     def _message(self, plan: RowPlan | None, row: list[Any], source: str, index: int) -> Message | None:
         if plan is None:
             return outbox_message(self._map, ("c", None, row))
-        return plan.message("r", "null", plan.image(row), f'{source},"row":{index}', row)
+        return plan.message("r", "null", plan.image(row), f'{source},"row":{index}', plan.key_text(row))
 
 
 def _unread(data: bytes, at: int) -> tuple[None, int]:
