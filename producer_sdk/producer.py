@@ -173,7 +173,8 @@ class Producer:
 
         Raises:
             RequestRefused: A message was refused, or a lease has ended, so that its message was, or will be, delivered
-                again (``RECEIPT_STALE``, ``RECEIPT_GONE``). Nothing was stored, nothing acknowledged.
+                again (``RECEIPT_STALE``, ``RECEIPT_GONE``). Nothing was stored, nothing acknowledged. After an answer
+                that was lost it can also be ``RECEIPT_GONE`` if each message was a duplicate by its ``dedup_key``.
             BrokerUnavailable: No broker answered in time; it may or may not have happened, and nothing is to be done:
                 what was not acknowledged is delivered again.
             BrokerFailed: The same, because a broker failed to process it.

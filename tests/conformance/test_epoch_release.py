@@ -10,7 +10,7 @@ import pytest
 
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
-from broker.ports.epochs import Epoch, EpochCommitted, SinkWork
+from broker.ports.epochs import Epoch, EpochCommitted, EpochWrites, SinkWork
 from broker.ports.transactions import Half, PrepareWork
 from broker.storage.adapters import epochs as epochs_adapter
 from broker.storage.engine.dialects import DIALECTS
@@ -18,6 +18,7 @@ from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.engine.session import Session
 from broker.storage.engine.statements import Statement
 from broker.storage.log import bulk_release
+from broker.storage.transactions import epoch_writes
 from conformance.world import HOUR, World, everywhere, half, log_of, new_id, ok, sending, stored_bytes_are_exact
 
 if TYPE_CHECKING:
@@ -166,6 +167,26 @@ async def test_others_go_on_while_an_epoch_is_committed(world: World, monkeypatc
         ok(await each)
     assert sorted(int(m.body) for m in await everywhere(second, topic)) == [*range(40), 100, 100]
     assert len(await everywhere(store, other)) == 40
+
+
+@SERVERS
+async def test_no_lane_waits_for_an_epoch_with_many_transactions_unawares(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs_adapter, "LARGE_EPOCH", 40)
+    topic = await store.create_topic("epoch", TopicSettings(1, HOUR))
+    work = [PrepareWork(new_id(), 1, [half(topic, "a"), half(topic, "b")], checked=False) for _ in range(20)]
+    seen: list[bool] = []
+    real = epoch_writes.append
+
+    def looked_at(*given: Any) -> None:
+        seen.extend(lane._runner.skips_locked for lane in (store._sends, store._verdicts, store._moves))
+        real(*given)
+
+    monkeypatch.setattr(epoch_writes, "append", looked_at)
+    assert (await store.commit_epoch(EPOCH, {}, EpochWrites(work))).messages == 40
+    assert seen == [True] * 3
+    assert not any(lane._runner.skips_locked for lane in (store._sends, store._verdicts, store._moves))
 
 
 @SERVERS

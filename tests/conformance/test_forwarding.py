@@ -102,6 +102,25 @@ async def test_a_duplicate_by_its_key_counts_as_sent(
     assert await pull(store, group, topic) == []
 
 
+async def test_a_repetition_with_a_duplicate_gets_the_same_answer(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup, out: Topic
+) -> None:
+    ok(await store.send([sending(topic, "a"), sending(out, "A", dedup_key="7")]))
+    received = await pull(store, group, topic)
+    work = [sending(out, "A again", dedup_key="7"), sending(out, "AA")]
+    first = await store.send_and_ack(work, acks(received))
+    for broker in (store, world.broker("b")):
+        again = (await broker.send_and_ack(work, acks(received))).places
+        assert again[1:] == first.places[1:]
+        assert isinstance(again[0], Duplicate)
+    # Part of it is new: it is another call, and its receipts are gone.
+    with pytest.raises(StaleReceipt):
+        await store.send_and_ack([*work, sending(out, "new")], acks(received))
+    with pytest.raises(StaleReceipt):
+        await store.send_and_ack(work[:1], acks(received))
+    assert await texts(store, out) == ["A", "AA"]
+
+
 async def test_a_message_group_goes_on(
     world: World, store: Store, topic: Topic, group: ConsumerGroup, out: Topic
 ) -> None:

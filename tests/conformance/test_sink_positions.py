@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.topic import TopicSettings
-from broker.errors import BrokerError, NotFound, Refused
+from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
-from conformance.world import HOUR, World, everywhere, half
+from conformance.world import HOUR, World, everywhere, half, ok, prepared, rollback
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -70,6 +70,18 @@ async def test_what_was_committed_under_an_id_is_left_out(store: Store, topic: T
     ]
     assert (await store.commit_epoch(epoch(2), {}, EpochWrites(again, b"2"))).messages == 1
     assert await contents(store, topic) == ["a", "b"]
+
+
+async def test_an_id_that_was_rolled_back_is_refused_not_left_out(store: Store, topic: Topic) -> None:
+    own = await prepared(store, topic)
+    ok(await store.decide([rollback(own)]))
+    writes = EpochWrites([transaction(topic, derived(1), "b"), transaction(topic, own, "a")], b"1")
+    with pytest.raises(AlreadyExists) as refused:
+        await store.commit_epoch(epoch(1), {}, writes)
+    assert refused.value.reason == "MESSAGE_ID_REUSED"
+    assert await contents(store, topic) == []
+    with pytest.raises(NotFound):
+        await store.find_sink("changes")
 
 
 async def test_groups_keys_and_ids_are_those_of_any_message(store: Store) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,8 @@ from broker.storage.log import submissions
 from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, rollback, sending, text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
@@ -263,6 +265,31 @@ async def test_large_bodies_go_in_parts(world: World, store: Store, service: Sub
     assert await service.release() == 2
     assert await service.release() == 1
     assert len(await texts(store, topic)) == 5
+
+
+def test_sizes_are_not_read_far_beyond_what_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed(world, *["s"] * 70, *["x" * 50_000] * 100, *["s"] * 30)
+    session = world.session()
+    seen: list[int] = []
+    fetch = session.fetch
+
+    def counted(sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        found = fetch(sql, parameters)
+        seen.append(len(found))
+        return found
+
+    session.begin(write=False)
+    monkeypatch.setattr(session, "fetch", counted)
+    taken = submissions.waiting(session, bytes_at_once=200_000)
+    assert len(taken) == 70 + 3
+    assert seen == [32, 32, 64]
+    whole = []
+    while taken:
+        whole += taken
+        taken = submissions.waiting(session, taken[-1].number, at_once=45, bytes_at_once=200_000)
+        assert len(taken) <= 45
+    assert len(whole) == 200
+    assert [each.number for each in whole] == sorted({each.number for each in whole})
 
 
 @SERVERS

@@ -70,7 +70,7 @@ class SendService:
             try:
                 if isinstance(item, BrokerError):
                     raise item
-                if stopped and (front := stopped.get(_order(item.message))) is not None:
+                if stopped and (front := stopped.get(order_of(item.message))) is not None:
                     outcomes[index] = front
                     continue
                 destination = await self._validator.destination(item.message, now)
@@ -85,16 +85,12 @@ class SendService:
                     _stop(stopped, item.message, error)
         released = Released()
         for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
-            if isinstance(done, Duplicate):
-                outcomes[index] = Sent(await self.position_of_owner(sent.message.topic, done), duplicate=True)
-            elif isinstance(done, InvalidArgument):
+            if isinstance(done, InvalidArgument):
                 outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
-                position = await self._positions.of(done, message_id(sent.message_id, 0), released)
-                position.topic = sent.message.topic
-                outcomes[index] = Sent(position)
+                outcomes[index] = await self.sent(sent, done, released)
         self._wakeups.arrived(released)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -111,7 +107,7 @@ class SendService:
             if index not in looked_at:
                 _stop(stopped, item.message, outcome)
                 continue
-            if stopped and (front := stopped.get(_order(item.message))) is not None:
+            if stopped and (front := stopped.get(order_of(item.message))) is not None:
                 done[index] = front
                 continue
             try:
@@ -124,14 +120,18 @@ class SendService:
             done[index] = outcome
         return done
 
-    async def position_of_owner(self, topic: str, owner: Duplicate) -> LogPosition:
-        """Position of the message that owns the dedup_key of a duplicate."""
-        own_id = message_id(owner.transaction_id, owner.position)
-        if owner.place is None:  # It was decided so long ago that its op record was deleted.
-            return LogPosition(topic, 0, UNKNOWN_OFFSET, own_id)
-        position = await self._positions.of(owner.place, own_id)
+    async def sent(self, item: SendWork, place: Place | Duplicate, released: Released) -> Sent:
+        """Position of a message that is stored; of a duplicate, that of the message that owns its dedup_key."""
+        topic = item.message.topic
+        if not isinstance(place, Duplicate):
+            position = await self._positions.of(place, message_id(item.message_id, 0), released)
+        else:
+            owner = message_id(place.transaction_id, place.position)
+            if place.place is None:  # It was decided so long ago that its op record was deleted.
+                return Sent(LogPosition(topic, 0, UNKNOWN_OFFSET, owner), duplicate=True)
+            position = await self._positions.of(place.place, owner)
         position.topic = topic
-        return position
+        return Sent(position, duplicate=isinstance(place, Duplicate))
 
     async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
         """Recalls scheduled messages; returns the time of each recall (microseconds), or the error."""
@@ -145,10 +145,11 @@ _Stopped: TypeAlias = dict[tuple[str, str] | None, BrokerError]
 """Message groups with a temporarily refused message: it will be resent, and no later one may overtake it."""
 
 
-def _order(message: Message) -> tuple[str, str] | None:
+def order_of(message: Message) -> tuple[str, str] | None:
+    """What a message keeps its order in: its topic and message group."""
     return None if message.message_group is None else (message.topic, message.message_group)
 
 
 def _stop(stopped: _Stopped, message: Message, outcome: object) -> None:
     if message.message_group is not None and isinstance(outcome, StorageUnavailable | Overloaded):
-        stopped.setdefault(_order(message), outcome)
+        stopped.setdefault(order_of(message), outcome)

@@ -9,6 +9,7 @@ from broker.errors import BrokerError, InvalidArgument, NotFound, StorageRejecte
 from broker.ports.log import SendWork
 from broker.ports.submissions import SubmissionWork
 from broker.services.ids import new_id
+from broker.services.producing.sending import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,8 +59,9 @@ class SubmissionService:
         except StorageUnavailable:
             raise
         except Exception as error:
-            if len(work) > 1:
-                logger.warning("submissions cannot be released together, and are one by one: %s", error)
+            if len(work) == 1:
+                return self._released(await self._refuse(work[0], error))
+            logger.warning("submissions cannot be released together, and are one by one: %s", error)
             return await self._release_each(work)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         return self._released(done)
@@ -69,17 +71,20 @@ class SubmissionService:
         count = 0
         for item in work:
             try:
-                done = self._released(await self._store.release_submissions([item]))
+                done = await self._store.release_submissions([item])
             except StorageUnavailable:
                 raise
             except Exception as error:
-                refusal = StorageRejected(f"The database cannot store it: {error}")
-                refused = [SubmissionWork(item.number, refusal)]
-                done = self._released(await self._store.release_submissions(refused))
-            if done is None:
+                done = await self._refuse(item, error)
+            if (ended := self._released(done)) is None:
                 return None
-            count += done
+            count += ended
         return count
+
+    async def _refuse(self, item: SubmissionWork, error: Exception) -> ReleasedSubmissions:
+        logger.error("submission %d cannot be stored", item.number, exc_info=error)
+        refusal = StorageRejected(f"The database cannot store it: {error}")
+        return await self._store.release_submissions([SubmissionWork(item.number, refusal)])
 
     def _released(self, done: ReleasedSubmissions) -> int | None:
         if done.busy:
@@ -107,10 +112,7 @@ class SubmissionService:
 
 
 def _order(submission: Submission) -> tuple[str, str] | None:
-    message = submission.message
-    if isinstance(message, BrokerError) or message.message_group is None:
-        return None
-    return message.topic, message.message_group
+    return None if isinstance(submission.message, BrokerError) else order_of(submission.message)
 
 
 def _parts(found: Sequence[Submission]) -> Iterator[list[Submission]]:

@@ -7,7 +7,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import StorageUnavailable
@@ -156,6 +156,23 @@ class Access:
         return await self._epochs.run(work, write=True, redo=redo)
 
 
+class _Job(Generic[Result]):
+    """Work that waits for a thread; it is let go of when it is taken or cancelled."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Callable[[Session], Result], redo: Redo[Result] | None) -> None:
+        self._work: tuple[Callable[[Session], Result], Redo[Result] | None] | None = (work, redo)
+
+    def take(self) -> tuple[Callable[[Session], Result], Redo[Result] | None]:
+        assert self._work is not None  # noqa: S101 - a cancelled future does not run
+        work, self._work = self._work, None
+        return work
+
+    def clear(self) -> None:
+        self._work = None
+
+
 class _LookUps:
     """A few threads, each with its own connection, for work that is not batched."""
 
@@ -179,7 +196,10 @@ class _LookUps:
 
     async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
         loop = asyncio.get_running_loop()
-        waiting = self._executor.submit(self._transact, work, write, redo)
+        job = _Job(work, redo)
+        waiting = self._executor.submit(self._transact, job, write)
+        # The executor keeps what was cancelled until a thread is free; its messages are not held for so long.
+        waiting.add_done_callback(lambda _: job.clear())
         if not self._awaited:
             return await asyncio.wrap_future(waiting, loop=loop)
         # Its timeout also applies while queued behind others. Running work ends by itself.
@@ -201,7 +221,8 @@ class _LookUps:
                 runner.close()
             free.clear()
 
-    def _transact(self, work: Callable[[Session], Result], write: bool, redo: Redo[Result] | None) -> Result:
+    def _transact(self, job: _Job[Result], write: bool) -> Result:
+        work, redo = job.take()
         # Read-only work has separate connections, without transactions to end.
         free = self._free[write]
         runner = free.pop() if free else self._runner(reading=not write)

@@ -55,7 +55,8 @@ class Epochs(Access):
             return before if epochs.was_committed(session, epoch, now) else commit(session)
 
         with contextlib.ExitStack() as warned:
-            if sum(attempts.values()) >= LARGE_EPOCH:
+            along = sum(len(own.halves) for own in writes.transactions)
+            if sum(attempts.values()) + along >= LARGE_EPOCH:
                 # It locks its topics' queues for long.
                 for lane in self._open_lanes:
                     warned.enter_context(lane.avoid_lock_waits())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
 from broker.ports.delivery import AckOutcome, Forwarded
+from broker.ports.log import Duplicate
 from broker.storage.delivery import receipts
 from broker.storage.log import log
 
@@ -32,17 +33,21 @@ def send_and_ack(
 ) -> Forwarded:
     """Applies all of it, or raises, so that the database transaction is rolled back.
 
-    A repetition finds its receipts settled, and all of its messages: it gets their places.
+    A repetition finds its receipts settled, and its messages stored or, by their dedup_key, those of others: it gets
+    their places. It must find one under its own id, as receipts are settled by other calls too.
 
     Raises:
         BrokerError: the refusal of the first ack or message that was refused.
     """
     outcomes = receipts.settle(session, acks, now, directory, groups, keep_history=keep_history)
     refusal = next((refused for outcome in outcomes for refused in _refusals(outcome)), None)
-    if refusal is not None and not log.were_sent(session, [item.message_id for item in work]):
+    before = log.sent_before(session, [item.message_id for item in work]) if refusal is not None else set()
+    if refusal is not None and not before:
         raise refusal
     places = []
-    for outcome in log.send(session, work, now, directory, rotation):
+    for item, outcome in zip(work, log.send(session, work, now, directory, rotation), strict=True):
+        if refusal is not None and item.message_id not in before and not isinstance(outcome, Duplicate):
+            raise refusal
         if isinstance(outcome, BrokerError):
             raise outcome
         places.append(outcome)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.place import InLog, Scheduled
+from broker.domain.place import Scheduled
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound
 from broker.ports.log import Duplicate
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
-from broker.storage.log import deduplication, keys, message_id_reuse
-from broker.storage.log.offsets import take_offsets
+from broker.storage.log import deduplication, message_id_reuse
+from broker.storage.log.appending import Appended, append
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def send(
     ]
 
 
-def were_sent(session: Session, ids: Sequence[bytes]) -> bool:
-    """Whether messages with all of these ids were sent before."""
-    return _sent_before(session, ids, ())[0].keys() >= set(ids)
+def sent_before(session: Session, ids: Sequence[bytes]) -> set[bytes]:
+    """Those of some ids that messages were sent under."""
+    return set(_sent_before(session, ids, ())[0])
 
 
 def _choose_queues(
@@ -165,27 +165,10 @@ def _sent_before(
 def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> dict[bytes, Place]:
     if not work:
         return {}
-    wanted: dict[int, tuple[int, int]] = {}
-    for queue_id, item in work:
-        count, size = wanted.get(queue_id, (0, 0))
-        wanted[queue_id] = (count + 1, size + len(item.message.body))
-    following = take_offsets(session, wanted)
-    places: dict[bytes, Place] = {}
-    messages, entries = [], []
-    for queue_id, item in work:
-        offset = following[queue_id]
-        following[queue_id] = offset + 1
-        places[item.message_id] = InLog(queue_id, offset)
-        messages.append((queue_id, offset, item.message_id, 0, *rows.content(item.message), now, now))
-        if item.message.keys:
-            entries += keys.entries(item.topic_id, queue_id, offset, item.message.keys)
-    session.execute_all(
-        [
-            *_records(session, places, now),
-            *session.insertion("message", rows.MESSAGE_COLUMNS, messages),
-            *keys.insertion(session, entries),
-        ]
-    )
+    new = [Appended(queue_id, item.topic_id, item.message_id, 0, item.message) for queue_id, item in work]
+    taken, statements = append(session, new, now)
+    places: dict[bytes, Place] = {item.message_id: place for (_, item), place in zip(work, taken, strict=True)}
+    session.execute_all([*_records(session, places, now), *statements])
     return places
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TURN = "submissions"
 AT_ONCE = 1000
 BYTES_AT_ONCE = 8 * 1024 * 1024
+FIRST_PAGE = 32
 
 _CONTENT = (
     "message_id, topic_name, body, tag, message_keys, message_group, properties, priority, deliver_at, delay,"
@@ -56,22 +57,38 @@ def waiting(
         at_once: maximum number.
         bytes_at_once: maximum bytes, if it is more than one.
     """
-    numbers: list[int] = []
-    size = 0
-    for number, length in session.fetch(
-        f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ? ORDER BY submission_id LIMIT ?",
-        (after, at_once),
-    ):
-        size += length
-        if numbers and size > bytes_at_once:
-            break
-        numbers.append(number)
+    numbers = _numbers(session, after, at_once, bytes_at_once)
     if not numbers:
         return []
     found = session.fetch_in(
         f"SELECT submission_id, {_CONTENT} FROM submission WHERE submission_id", numbers, " ORDER BY submission_id"
     )
     return [Submission(row[0], row[1], _message(row)) for row in sorted(found, key=lambda row: row[0])]
+
+
+def _numbers(session: Session, after: int, at_once: int, bytes_at_once: int) -> list[int]:
+    """Those behind a number, up to bounds.
+
+    To learn its size the server reads a body, so they are not asked for far beyond the bound: at most as many as were
+    read so far, and by their sizes.
+    """
+    numbers: list[int] = []
+    size, wanted = 0, min(FIRST_PAGE, at_once)
+    while wanted > 0:
+        page = session.fetch(
+            f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ? ORDER BY submission_id LIMIT ?",
+            (numbers[-1] if numbers else after, wanted),
+        )
+        for number, length in page:
+            size += length
+            if numbers and size > bytes_at_once:
+                return numbers
+            numbers.append(number)
+        if len(page) < wanted:
+            break
+        fitting = (bytes_at_once - size) * len(numbers) // max(size, 1)
+        wanted = min(at_once - len(numbers), len(numbers), fitting)
+    return numbers
 
 
 def release(

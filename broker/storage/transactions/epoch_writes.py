@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
-from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound
-from broker.storage.log import keys
-from broker.storage.log.offsets import take_offsets
+from broker.storage.log import message_id_reuse
+from broker.storage.log.appending import Appended
+from broker.storage.log.appending import append as append_messages
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -33,52 +34,44 @@ def append(
     rotation: int,
     done: EpochCommitted,
 ) -> None:
-    """Appends the messages of transactions, in their order, leaving out those that have an op record; counts in `done`.
+    """Appends the messages of transactions, in their order, leaving out those that are committed; counts in `done`.
 
     Raises:
+        AlreadyExists: a transaction with one of the ids was rolled back.
         NotFound: a topic was deleted.
     """
-    known = {
-        row[0]
-        for row in session.fetch_in(
-            "SELECT transaction_id FROM op_record WHERE transaction_id",
+    states = dict(
+        session.fetch_in(
+            "SELECT transaction_id, state FROM op_record WHERE transaction_id",
             sorted({own.transaction_id for own in transactions}),
         )
-    }
-    new = list({own.transaction_id: own for own in transactions if own.transaction_id not in known}.values())
+    )
+    if any(state != TransactionState.COMMITTED for state in states.values()):
+        raise message_id_reuse.reused()
+    new = list({own.transaction_id: own for own in transactions if own.transaction_id not in states}.values())
     if not new:
         return
     topics = directory.by_ids(session, {half.topic_id for own in new for half in own.halves})
-    queues = {own.transaction_id: _queues(own, topics, rotation) for own in new}
-    wanted: dict[int, tuple[int, int]] = {}
-    for own in new:
-        for queue_id, half in zip(queues[own.transaction_id], own.halves, strict=True):
-            count, size = wanted.get(queue_id, (0, 0))
-            wanted[queue_id] = (count + 1, size + len(half.message.body))
-    following = take_offsets(session, wanted)
-    state, source = int(TransactionState.COMMITTED), int(VerdictSource.SINK)
-    ops, messages = [], []
-    entries: list[keys.Entry] = []
-    for own in new:
-        places = []
-        for position, (queue_id, half) in enumerate(zip(queues[own.transaction_id], own.halves, strict=True)):
-            offset = following[queue_id]
-            following[queue_id] = offset + 1
-            places.append(InLog(queue_id, offset))
-            messages.append((queue_id, offset, own.transaction_id, position, *rows.content(half.message), now, now))
-            if half.message.keys:
-                entries += keys.entries(half.topic_id, queue_id, offset, half.message.keys)
-            done.end_offsets[half.topic_id, queue_id] = offset + 1
-        released = rows.encode_released(places)
-        ops.append((own.transaction_id, state, source, own.producer_group_id, len(places), 0, now, now, released))
-    session.execute_all(
+    places, statements = append_messages(
+        session,
         [
-            *session.insertion("op_record", _OP_COLUMNS, sorted(ops)),
-            *session.insertion("message", rows.MESSAGE_COLUMNS, messages),
-            *keys.insertion(session, entries),
-        ]
+            Appended(queue_id, half.topic_id, own.transaction_id, position, half.message)
+            for own in new
+            for position, (queue_id, half) in enumerate(zip(_queues(own, topics, rotation), own.halves, strict=True))
+        ],
+        now,
     )
-    done.messages += len(messages)
+    state, source = int(TransactionState.COMMITTED), int(VerdictSource.SINK)
+    ops = []
+    following = iter(places)
+    for own in new:
+        released = list(itertools.islice(following, len(own.halves)))
+        for place, half in zip(released, own.halves, strict=True):
+            done.end_offsets[half.topic_id, place.queue_id] = place.offset + 1
+        head = (own.transaction_id, state, source, own.producer_group_id, len(released))
+        ops.append((*head, 0, now, now, rows.encode_released(released)))
+    session.execute_all([*session.insertion("op_record", _OP_COLUMNS, sorted(ops)), *statements])
+    done.messages += len(places)
 
 
 def _queues(own: PrepareWork, topics: dict[int, Topic], rotation: int) -> list[int]:

@@ -65,7 +65,8 @@ class ProducerServiceServicer:
 
     def SendAndAck(self, request, context):
         """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
-        sent on is so sent on once. A repetition under the same message ids gets the same answer.
+        sent on is so sent on once. A repetition under the same message ids gets the same answer; but RECEIPT_GONE if each
+        message was a duplicate by its dedup_key, so that the call stored nothing that it can be known by.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

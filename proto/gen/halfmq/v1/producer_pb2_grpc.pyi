@@ -37,7 +37,8 @@ class ProducerServiceStub:
     """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
     SendAndAck: _grpc.UnaryUnaryMultiCallable[_producer_pb2.SendAndAckRequest, _producer_pb2.SendAndAckResponse]
     """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
-    sent on is so sent on once. A repetition under the same message ids gets the same answer.
+    sent on is so sent on once. A repetition under the same message ids gets the same answer; but RECEIPT_GONE if each
+    message was a duplicate by its dedup_key, so that the call stored nothing that it can be known by.
     """
     Recall: _grpc.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]
     """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
@@ -51,7 +52,8 @@ class ProducerServiceAsyncStub(ProducerServiceStub):
     """Stores messages and makes them visible at once. Sending an id again has no further effect and gets the same answer."""
     SendAndAck: _aio.UnaryUnaryMultiCallable[_producer_pb2.SendAndAckRequest, _producer_pb2.SendAndAckResponse]  # type: ignore[assignment]
     """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
-    sent on is so sent on once. A repetition under the same message ids gets the same answer.
+    sent on is so sent on once. A repetition under the same message ids gets the same answer; but RECEIPT_GONE if each
+    message was a duplicate by its dedup_key, so that the call stored nothing that it can be known by.
     """
     Recall: _aio.UnaryUnaryMultiCallable[_producer_pb2.RecallRequest, _producer_pb2.RecallResponse]  # type: ignore[assignment]
     """Recalls scheduled messages. Refused once a message is in the log. A repeated recall gets the same answer."""
@@ -74,7 +76,8 @@ class ProducerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_producer_pb2.SendAndAckResponse, _abc.Awaitable[_producer_pb2.SendAndAckResponse]]:
         """Stores messages and acknowledges received ones in one step: all of it, or nothing. What is read, transformed and
-        sent on is so sent on once. A repetition under the same message ids gets the same answer.
+        sent on is so sent on once. A repetition under the same message ids gets the same answer; but RECEIPT_GONE if each
+        message was a duplicate by its dedup_key, so that the call stored nothing that it can be known by.
         """
 
     @_abc_1.abstractmethod
