@@ -57,6 +57,13 @@ def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]
         server.close()
 
 
+def for_sqlalchemy(url: str) -> str:
+    """The URL of a database for SQLAlchemy: by PyMySQL, as the broker itself."""
+    scheme, _, rest = url.partition("://")
+    backend = scheme.partition("+")[0]
+    return url if backend == "sqlite" else f"{backend}+pymysql://{rest}"
+
+
 @contextmanager
 def with_tables(url: str) -> Iterator[Database]:
     """Opens a database and creates the broker's tables in it."""

@@ -19,6 +19,13 @@ _CLIENT = [sys.executable, "-m", "halfmq_cli.bench.clients"]
 _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """Processor time that a process used so far, in steps of a hundredth of a second (proc(5))."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 class BrokerProcess:
     """A broker on a database; a context manager."""
 
@@ -47,10 +54,8 @@ class BrokerProcess:
         self._process.wait(START_TIMEOUT)
 
     def cpu_seconds(self) -> float:
-        """Processor time that it used so far, in hundredths of a second (proc(5))."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        """Processor time that it used so far."""
+        return cpu_seconds_of(self._process.pid)
 
 
 class Client:

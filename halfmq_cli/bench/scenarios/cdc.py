@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -50,6 +51,10 @@ def cdc(
     nothing; the reader of this package alone; and ordinary messages of the same size, sent without a source.
     """
     try:
+        if find_spec("pymysqlreplication") is None:
+            raise ConfigurationError(
+                "The library to compare with is missing: pip install mysql-replication", field="bench"
+            )
         with ExitStack() as stack:
             (url,), shown = stack.enter_context(side_by_side(database, 1))
             stack.enter_context(with_tables(url))

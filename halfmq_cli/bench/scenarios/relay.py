@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,11 +15,11 @@ from broker.errors import BrokerError, ConfigurationError
 from client_core.ids import new_id
 from client_core.message import Message
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
-from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.databases import for_sqlalchemy, side_by_side, with_tables
 from halfmq_cli.bench.floor import Floor
 from halfmq_cli.bench.load import TOPIC, body_of, marked
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
-from halfmq_cli.bench.processes import BrokerProcess
+from halfmq_cli.bench.processes import BrokerProcess, cpu_seconds_of
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.children import environment
 from halfmq_cli.serve import fail
@@ -69,7 +67,7 @@ class _Shop(Floor):
 
     def __init__(self, url: str, size: int, groups: int) -> None:
         super().__init__(url)
-        self._outbox = Outbox(_for_sqlalchemy(url))
+        self._outbox = Outbox(for_sqlalchemy(url))
         self._outbox.create_tables()
         self._rest = body_of(size)
         self._size = size
@@ -184,15 +182,3 @@ class _Run:
             "broker_cpu_us": micros_each(self._broker_cpu, count),
             "rounds": rounds,
         }
-
-
-def cpu_seconds_of(pid: int) -> float:
-    """Processor time of a process (proc(5))."""
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    user, system = stat.rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def _for_sqlalchemy(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{'mysql+pymysql' if scheme in {'mysql', 'mariadb'} else scheme}://{rest}"

@@ -9,7 +9,7 @@ import typer
 
 from broker.errors import BrokerError, ConfigurationError
 from broker.storage.engine.connection import parse_url
-from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.databases import for_sqlalchemy, side_by_side, with_tables
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
@@ -40,7 +40,7 @@ def ways(
             broker = stack.enter_context(BrokerProcess(url))
             # Of other files a transaction of SQLite has nothing.
             broker_tables = "" if database is None else f"{parse_url(url).database}."
-            options = {"url": _for_sqlalchemy(shop_url), "broker_tables": broker_tables, "size": size}
+            options = {"url": for_sqlalchemy(shop_url), "broker_tables": broker_tables, "size": size}
             shop = stack.enter_context(Client("shop", broker.endpoint, threads=threads, **options))
             consumer = stack.enter_context(Client("consumer", broker.endpoint))
             shop.tell("ways")
@@ -62,13 +62,6 @@ def ways(
     figures: dict[str, Any] = {way: each.figures(taken) for way, each in taken.items()}
     figures |= {"threads": threads, "size_bytes": size, "seconds": seconds, "rounds": rounds, "database": shown}
     print_figures("ways", figures, as_json=json_output)
-
-
-def _for_sqlalchemy(url: str) -> str:
-    """By PyMySQL, as the broker itself."""
-    scheme, _, rest = url.partition("://")
-    backend = scheme.partition("+")[0]
-    return url if backend == "sqlite" else f"{backend}+pymysql://{rest}"
 
 
 class _Followed:

@@ -6,8 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from halfmq_cli.bench.scenarios import cdc
 
 if TYPE_CHECKING:
     from connect.cdc.sources import Source
@@ -25,3 +30,14 @@ def test_it_prints_what_the_page_names(source: Source) -> None:
     named = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert named == figures.keys()
     assert source.ask("SHOW DATABASES LIKE 'halfmq_bench%'") == []
+
+
+def test_the_library_to_compare_with_is_no_part_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pymysqlreplication", None)
+    with pytest.raises(SystemExit):
+        cdc.cdc("mysql://127.0.0.1:1/")
+    assert "pip install mysql-replication" in capsys.readouterr().err
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not any("mysql-replication" in each for listed in extras.values() for each in listed)
