@@ -78,7 +78,7 @@ class PendingRows:
         self._index = schema.pending_index
 
     def read(self, local: LocalTransaction, after: int, limit: int, small: int) -> list[Pending]:
-        """Messages to be sent, in the order of their numbers; with their bodies where those are small and due."""
+        """Messages to be sent, in the order of their numbers; with bodies of up to so many bytes where they are due."""
         where = f"{local.dialect.by_index(self._index)} WHERE state = '{_LOCAL_COMMIT}' AND id > {after}"
         return self._read(local, f"{where} ORDER BY id LIMIT {limit}", small)
 
@@ -95,13 +95,13 @@ class PendingRows:
         )
         return [_pending(row) for row in rows]
 
-    def numbers(self, local: LocalTransaction, last: int) -> list[int]:
-        """Numbers of the messages to be sent, up to this one; from the index alone."""
-        rows = local.fetch(
-            f"SELECT id FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
+    def count(self, local: LocalTransaction, last: int) -> tuple[int, int]:
+        """How many messages are to be sent, up to this number, and the sum of their numbers; from the index alone."""
+        ((count, total),) = local.fetch(
+            f"SELECT COUNT(*), SUM(id) FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
             f" WHERE state = '{_LOCAL_COMMIT}' AND id > 0 AND id <= {last}"
         )
-        return [int(row[0]) for row in rows]
+        return int(count), int(total or 0)
 
     def bodies(self, local: LocalTransaction, ids: Sequence[int]) -> dict[int, bytes]:
         """Bodies by number."""
@@ -116,13 +116,13 @@ class PendingRows:
             return
         self._change(local, ids, f"state = '{OutboxState.GLOBAL_COMMIT.value}', cause = NULL")
 
-    def failed(
-        self, local: LocalTransaction, ids: Sequence[int], cause: str, wait: float, *, may_be_sent: bool
-    ) -> None:
-        """Notes a failed attempt, and when the next one is."""
+    def failed(self, local: LocalTransaction, ids: Sequence[int], cause: str, wait: float) -> None:
+        """Notes a failed attempt, after which they may be stored, and when the next one is."""
         now = local.dialect.now
-        tried = f", tried_at = COALESCE(tried_at, {now})" if may_be_sent else ""
-        what = f"retries = retries + 1, cause = :cause, due_at = {now} + {micros(wait)}{tried}"
+        what = (
+            f"retries = retries + 1, cause = :cause, due_at = {now} + {micros(wait)},"
+            f" tried_at = COALESCE(tried_at, {now})"
+        )
         self._change(local, ids, what, cause=brief(cause))
 
     def error(self, local: LocalTransaction, ids: Sequence[int], cause: str) -> None:

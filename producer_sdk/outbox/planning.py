@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,13 +14,15 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.pending import Pending
     from producer_sdk.outbox.settings import RelaySettings
 
-__all__ = ["Batch", "Planner"]
+__all__ = ["Batch", "Planner", "Seen"]
 
 Order: TypeAlias = "tuple[str, str]"
 """A topic and a message group."""
 
 MOST_WAITING = 100_000
-"""Rows that a pass remembers as waiting; behind so many, only messages without a message group are sent."""
+"""Rows that queue in memory behind others of their message groups; those behind so many wait for the next pass."""
+_PART = 500
+"""Rows that are counted together."""
 DEADLINE = "the deadline has passed"
 FORGOTTEN = (
     "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its "
@@ -40,6 +44,47 @@ class Batch:
     size: int = 0
     overdue: list[tuple[Pending, str]] = field(default_factory=list)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether a row that is to be sent has a message group."""
+        return any(row.order is not None for row in self.rows)
+
+
+class Seen:
+    """The rows that a pass has walked over and that are still to be sent: how many, and the sum of their numbers.
+
+    By these two it is known whether the table has others, too, without a list of them. They are kept for parts of some
+    hundred rows, so that what comes late behind the end of the pass holds up nobody before it.
+    """
+
+    def __init__(self) -> None:
+        """Starts before the first row."""
+        self._lasts: list[int] = []
+        self._counts: list[int] = []
+        self._sums: list[int] = []
+
+    def add(self, number: int) -> None:
+        """One more, behind all others."""
+        if not self._lasts or self._counts[-1] >= _PART:
+            self._lasts.append(number)
+            self._counts.append(0)
+            self._sums.append(0)
+        self._lasts[-1] = number
+        self._counts[-1] += 1
+        self._sums[-1] += number
+
+    def discard(self, number: int) -> None:
+        """This one is not to be sent any more; if the pass has not come to it, there is nothing to do."""
+        part = bisect_left(self._lasts, number)
+        if part < len(self._lasts):
+            self._counts[part] -= 1
+            self._sums[part] -= number
+
+    def until(self, number: int) -> tuple[int, int, int]:
+        """Those up to a number, or a few more: the last number that they may have, how many, and their sum."""
+        parts = min(bisect_left(self._lasts, number) + 1, len(self._lasts))
+        return (self._lasts[parts - 1] if parts else 0), sum(self._counts[:parts]), sum(self._sums[:parts])
+
 
 class Planner:
     """Walks over pending rows by ascending number, again and again; knows what must wait.
@@ -49,7 +94,7 @@ class Planner:
     them, and are ready when those are sent.
 
     A row may become visible behind the pass: its number was given before those of others that were committed earlier.
-    So before rows with a message group are sent, ``is_known`` compares what lies behind with what was seen.
+    So before rows with a message group are sent, what lies behind is compared with what was ``seen``.
     """
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -61,8 +106,10 @@ class Planner:
         self._failed: set[Order] = set()
         self._busy: dict[Order, int] = {}
         self._under_way: set[int] = set()
-        self._waiting: set[int] = set()
         self._queues: dict[Order, deque[int]] = {}
+        self._queued = 0
+        self._overflowed = False
+        self.seen = Seen()
         self._stopped: dict[Order, int] = {}
         self.passed_over = False
         """Whether the pass left out rows that may be sent before long."""
@@ -71,8 +118,9 @@ class Planner:
         """Goes back to the first row."""
         self.after = 0
         self._held.clear()
-        self._waiting.clear()
         self._queues.clear()
+        self._queued, self._overflowed = 0, False
+        self.seen = Seen()
         self.passed_over = False
 
     def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
@@ -86,47 +134,47 @@ class Planner:
         if self._settings.on_error == "block":
             self._stopped[order] = min(number, self._stopped.get(order, number))
 
-    def is_known(self, numbers: Iterable[int]) -> bool:
-        """Whether the pass has seen all of these rows, which are behind it; if not, begin another one."""
-        return all(number in self._under_way or number in self._waiting for number in numbers)
+    @property
+    def has_ready(self) -> bool:
+        """Whether rows that queued may be sent by now."""
+        return any(order not in self._busy for order in self._queues)
 
-    def ready(self) -> list[int]:
-        """Numbers of rows that queued behind others of their message group, which are sent by now; in their order."""
-        numbers: list[int] = []
+    @property
+    def is_drained(self) -> bool:
+        """Whether more rows would have queued than may, and those that did are sent."""
+        return self._overflowed and not self._queues
+
+    def ready(self) -> list[tuple[int, Order]]:
+        """Rows that queued behind others of their message group, which are sent by now; by ascending number."""
+        found: list[tuple[int, Order]] = []
         for order, queue in self._queues.items():
             if order not in self._busy:
-                numbers += list(queue)[: self._settings.batch - len(numbers)]
-            if len(numbers) >= self._settings.batch:
+                found += [(number, order) for number in islice(queue, self._settings.batch - len(found))]
+            if len(found) >= self._settings.batch:
                 break
-        return sorted(numbers)
+        return sorted(found)
 
-    def plan_ready(self, numbers: list[int], rows: list[Pending]) -> Batch:
-        """What is to be sent of rows that are ready; those that are not found were deleted by hand."""
+    def plan_ready(self, ready: list[tuple[int, Order]], rows: list[Pending]) -> Batch:
+        """What may be sent of rows that are ready; those that are not found were deleted by hand."""
         batch = Batch()
         self._failed.clear()
         found = {row.id: row for row in rows}
-        left = set(numbers)
-        for number in numbers:
+        for number, order in ready:
             row = found.get(number)
             if row is not None and batch.rows and batch.size + row.size > self._settings.batch_bytes:
                 break
-            left.discard(number)
-            self._waiting.discard(number)
-            if row is not None and not self._judge(row, batch, ready=True):
-                self._waiting.add(number)
-        taken = set(numbers) - left
-        for order in list(self._queues):
-            queue = self._queues[order]
-            while queue and queue[0] in taken:
-                queue.popleft()
-            if not queue or order in self._failed:
-                del self._queues[order]
+            if row is not None:
+                self._judge(row, batch, ready=True)
+            self._queues[order].popleft()
+            self._queued -= 1
+        for order in {order for _, order in ready}:
+            if not self._queues[order] or order in self._failed:
+                self._drop_queue(order)
         self._failed.clear()
-        self._begin(batch)
         return batch
 
     def plan(self, rows: list[Pending]) -> Batch:
-        """What is to be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
+        """What may be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
         batch = Batch()
         self._failed.clear()
         for row in rows:
@@ -135,21 +183,20 @@ class Planner:
             if batch.rows and batch.size + row.size > self._settings.batch_bytes:
                 break
             self.after = row.id
-            if row.id in self._under_way:
-                continue
-            if not self._judge(row, batch):
-                self._waiting.add(row.id)
-        self._begin(batch)
+            self.seen.add(row.id)
+            if row.id not in self._under_way:
+                self._judge(row, batch)
         return batch
 
-    def _begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch) -> None:
+        """The rows of a batch are sent: they are under way until they have ended."""
         for row in batch.rows:
             self._under_way.add(row.id)
             if row.order is not None:
                 self._busy[row.order] = self._busy.get(row.order, 0) + 1
 
-    def _judge(self, row: Pending, batch: Batch, *, ready: bool = False) -> bool:
-        """Whether it is to be sent now."""
+    def _judge(self, row: Pending, batch: Batch, *, ready: bool = False) -> None:
+        """Takes it into the batch, or has it wait."""
         order = row.order
         if order is not None and order in (self._failed if ready else self._held):
             self.passed_over = True
@@ -168,16 +215,18 @@ class Planner:
         else:
             batch.rows.append(row)
             batch.size += row.size
-            return True
-        return False
 
     def _queue(self, row: Pending, order: Order) -> None:
-        if len(self._waiting) < MOST_WAITING:
+        if self._queued < MOST_WAITING:
             self._queues.setdefault(order, deque()).append(row.id)
+            self._queued += 1
         else:
             # What queues already goes on; the next pass finds the rest.
             self._held.add(order)
-            self.passed_over = True
+            self.passed_over = self._overflowed = True
+
+    def _drop_queue(self, order: Order) -> None:
+        self._queued -= len(self._queues.pop(order, ()))
 
     def _hold(self, order: Order) -> None:
         self._held.add(order)
@@ -194,10 +243,9 @@ class Planner:
         """Rows are not under way any more; the groups of those that were not sent wait for the next pass."""
         for row in not_sent:
             self.passed_over = True
-            self._waiting.add(row.id)
             if row.order is not None:
                 self._held.add(row.order)
-                self._queues.pop(row.order, None)
+                self._drop_queue(row.order)
         for row in rows:
             self._under_way.discard(row.id)
             if row.order is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from producer_sdk.outbox.pending import PendingRows
-from producer_sdk.outbox.planning import Planner
+from producer_sdk.outbox.reading import SHORTEST_REST, Reading
 from producer_sdk.outbox.states import OutboxState
 from producer_sdk.outbox.target import NotTried
 from producer_sdk.outbox.turn import Turn, TurnLost
@@ -40,11 +40,6 @@ __all__ = ["Relay"]
 
 _log = logging.getLogger("halfmq.relay")
 
-_SMALL = 8 << 10
-"""Bytes of bodies that are read with their rows: 500 of them are about a batch."""
-_REST = 20.0
-"""A pass over everything that waits is followed by so many times its own length without another one."""
-_SHORTEST_REST, _LONGEST_REST = 0.02, 5.0
 _CLEAN_EVERY = 5.0
 _CLEAN_AT_ONCE = 1000
 _LAST = 2.0
@@ -89,12 +84,11 @@ class Relay:
         self._decider = decider
         self.turn = Turn(schema, settings.lease)
         self.has_turn = False
-        self._planner = Planner(settings)
+        self._reading: Reading
         self._signal = threading.Event()
         self._stopping = threading.Event()
         self._idle = threading.Event()
         self._wakes = 0
-        self._ready_next = False
         self._thread: threading.Thread | None = None
         self._calls: ThreadPoolExecutor | None = None
         self._under_way: dict[Future[Sequence[Exception | None]], list[Pending]] = {}
@@ -105,10 +99,6 @@ class Relay:
         self._failures = 0
         self._pause_until = 0.0
         self._renewed_at = 0.0
-        self._pass_began, self._longest_pass = 0.0, _LONGEST_REST
-        self._pass_due = 0.0
-        self._longest_pass = _LONGEST_REST
-        self._groups_due = 0.0
         self._clean_due = 0.0
         self._said: dict[str, float] = {}
 
@@ -186,6 +176,8 @@ class Relay:
             return 0.0
         if now >= self._clean_due:
             self._clean()
+        if self._reading.has_more and self._may_send():
+            return 0.0
         if wakes == self._wakes and not self._under_way:
             # Or nothing can be sent just now.
             self._idle.set()
@@ -200,97 +192,27 @@ class Relay:
             # Also by a relay that gave its turn back, which others hear of by looking.
             return min(wait, self._settings.lease / 4)
         self._renewed_at, self.has_turn = began, True
-        self._planner = Planner(self._settings)
-        self._pass_due = self._groups_due = 0.0
+        self._reading = Reading(self._run, self._rows, self._settings)
         _log.info("relaying the outbox as %s", self.turn.owner)
         return 0.0
 
     def _next_rows(self) -> list[Pending]:
-        if len(self._under_way) >= self._settings.in_flight or time.monotonic() < self._pause_until:
+        if not self._may_send():
             return []
-        # In turns: neither waits for the other's end.
-        self._ready_next = not self._ready_next
-        if self._ready_next and (rows := self._ready_rows()):
-            return rows
-        return self._read_on() or ([] if self._ready_next else self._ready_rows())
-
-    def _ready_rows(self) -> list[Pending]:
-        """Rows whose message groups were busy."""
-        numbers = self._planner.ready()
-        if not numbers:
-            return []
-        found = self._run(lambda local: self._rows.read_ready(local, numbers, _SMALL))
-        if not self._is_known(numbers[-1]):
-            return []
-        batch = self._planner.plan_ready(numbers, found)
+        batch = self._reading.next(self._has_other_work)
         self._overdue += batch.overdue
         return batch.rows
 
-    def _read_on(self) -> list[Pending]:
-        """The next rows of the pass."""
-        limit = self._settings.batch
-        while not self._stopping.is_set():
-            if time.monotonic() >= self._pass_due:
-                self._begin_pass()
-            found = self._run(lambda local: self._rows.read(local, self._planner.after, limit, _SMALL))
-            if any(row.order for row in found) and not self._may_plan_groups():
-                continue
-            batch = self._planner.plan(found)
-            self._overdue += batch.overdue
-            at_the_end = len(found) < limit and (not found or self._planner.after >= found[-1].id)
-            if at_the_end and self._pass_began:
-                self._rest()
-            if batch.rows:
-                return batch.rows
-            if at_the_end or batch.overdue:
-                return []
-        return []
+    def _may_send(self) -> bool:
+        return len(self._under_way) < self._settings.in_flight and time.monotonic() >= self._pause_until
 
-    def _may_plan_groups(self) -> bool:
-        """Whether rows with message groups that were just read can be sent; False: read again, knowing more."""
-        if time.monotonic() >= self._groups_due:
-            # To be known before the rows are read: a message that is retried in between is not among them.
-            self._find_stopped_groups()
-            return False
-        return self._is_known(self._planner.after)
-
-    def _is_known(self, last: int) -> bool:
-        """Whether the pass has seen all rows up to this one; called after rows that may come behind them were read.
-
-        What was committed before one of those is visible by now, at any isolation level.
-        """
-        if last and not self._planner.is_known(self._run(lambda local: self._rows.numbers(local, last))):
-            self._begin_pass()
-            return False
-        return True
-
-    def _begin_pass(self) -> None:
-        if self._pass_began:
-            # The last one did not come to its end: this one gets more time.
-            self._longest_pass *= 2
-        self._planner.begin_pass()
-        self._pass_began = time.monotonic()
-        # Under load without end, rows whose numbers became visible late have their turn, too.
-        self._pass_due = self._pass_began + self._longest_pass
-
-    def _rest(self) -> None:
-        """A pass has come to its end; what is new is found behind it, what came late by the next one."""
-        length = time.monotonic() - self._pass_began
-        self._pass_began = 0.0
-        self._pass_due = time.monotonic() + min(max(_REST * length, _SHORTEST_REST), _LONGEST_REST)
-
-    def _find_stopped_groups(self) -> None:
-        began = time.monotonic()
-        failed: list[tuple[int, tuple[str, str]]] = []
-        after = 0
-        while True:
-            found = self._run(lambda local, after=after: self._rows.stopped_groups(local, after, 1000))  # type: ignore[misc]
-            failed += [(number, (topic, group)) for number, topic, group in found if group is not None]
-            if len(found) < 1000:
-                break
-            after = found[-1][0]
-        self._planner.stop_groups(failed)
-        self._groups_due = time.monotonic() + max(1.0, _REST * (time.monotonic() - began))
+    def _has_other_work(self) -> bool:
+        return (
+            self._stopping.is_set()
+            or bool(self._over)
+            or any(call.done() for call in self._under_way)
+            or time.monotonic() >= self._renewed_at + self._settings.lease / 3
+        )
 
     # What is sent
 
@@ -302,7 +224,7 @@ class Relay:
                 row.body = row.body if row.body is not None else bodies.get(row.id)
             gone = [row for row in rows if row.body is None]
             if gone:  # Deleted by hand.
-                self._planner.ended(gone, gone)
+                self._reading.planner.ended(gone, gone)
                 self._next = rows = [row for row in rows if row.body is not None]
                 if not rows:
                     return
@@ -350,16 +272,22 @@ class Relay:
         self._run(lambda local: self._write(local, over, overdue))
         self._renewed_at = began
         self._over, self._overdue = [], []
+        planner = self._reading.planner
+        for row, _ in overdue:
+            planner.seen.discard(row.id)
         for each in over:
             # Only now: until it is written what became of them, they would be found as if they were new.
             not_sent = [row for row, outcome in zip(each.rows, each.outcomes, strict=True) if outcome is not None]
-            self._planner.ended(each.rows, not_sent)
+            planner.ended(each.rows, not_sent)
+            for row, outcome in zip(each.rows, each.outcomes, strict=True):
+                if outcome is None or isinstance(outcome, RequestRefused):
+                    planner.seen.discard(row.id)
 
     def _write(self, local: LocalTransaction, over: list[_Sent], overdue: list[tuple[Pending, str]]) -> None:
         self.turn.renew(local, self._sending())
         sent: list[int] = []
         errors: dict[str, list[Pending]] = {}
-        failed: dict[tuple[str, int, bool], list[int]] = {}
+        failed: dict[tuple[str, int], list[int]] = {}
         for each in over:
             for row, outcome in zip(each.rows, each.outcomes, strict=True):
                 if outcome is None:
@@ -367,20 +295,19 @@ class Relay:
                 elif isinstance(outcome, RequestRefused):
                     errors.setdefault(_cause(outcome), []).append(row)
                 elif not isinstance(outcome, NotTried):
-                    failed.setdefault((_cause(outcome), row.retries, True), []).append(row.id)
+                    failed.setdefault((_cause(outcome), row.retries), []).append(row.id)
         for row, reason in overdue:
             errors.setdefault(reason, []).append(row)
         if sent:
             self._rows.sent(local, sorted(sent), keep=self._settings.keep > 0)
-        for (cause, retries, may_be_sent), ids in failed.items():
-            wait = self._backoff(retries + 1)
-            self._rows.failed(local, sorted(ids), cause, wait, may_be_sent=may_be_sent)
+        for (cause, retries), ids in failed.items():
+            self._rows.failed(local, sorted(ids), cause, self._backoff(retries + 1))
         for cause, rows in errors.items():
             self._rows.error(local, sorted(row.id for row in rows), cause)
             self._say(f"{len(rows)} messages are MESSAGE_ERROR, the first one {rows[0].message_id}: {cause}")
             for row in rows:
                 if row.order is not None:
-                    self._planner.stop_group(row.id, row.order)
+                    self._reading.planner.stop_group(row.id, row.order)
 
     def _sending(self) -> tuple[int, int] | None:
         """The first and the last number of the rows that are being sent, or are about to be."""
@@ -405,8 +332,8 @@ class Relay:
     def _wait(self) -> float:
         now = time.monotonic()
         until = min(self._renewed_at + self._settings.lease / 3, now + self._settings.poll)
-        if self._planner.passed_over:
-            until = min(until, max(self._pass_due, now + _SHORTEST_REST))
+        if (due := self._reading.pass_due) is not None:
+            until = min(until, max(due, now + SHORTEST_REST))
         if self._pause_until > now:
             until = min(until, self._pause_until)
         return max(until - now, 0.001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,29 @@ def test_a_row_that_becomes_visible_late_keeps_its_place(shop: Shop, outbox: Out
         target.held.set()
         until(lambda: not outbox.status().counts)
     assert target.texts == ["other", "busy", "first", "second"]
+
+
+def test_a_backlog_of_one_group_is_sent_without_waits(shop: Shop) -> None:
+    """Neither does each batch wait for the next look, nor what was sent for a walk over all that is behind it."""
+    outbox = Outbox(shop.engine, settings=replace(QUICK, batch=10, poll=5.0))
+    outbox.create_tables()
+    put(shop, outbox, *map(str, range(600)), group="one")
+    target = FakeTarget()
+    looks: list[int] = []
+
+    def note(*args: Any) -> None:
+        if "SELECT" in args[2] and target.calls:
+            looks.append(len(target.calls))
+        elif args[2].startswith("UPDATE halfmq_outbox_relay") and target.calls:
+            assert looks.count(len(target.calls)) <= 6, "what is sent is noted before all the rest is read"
+
+    sa.event.listen(shop.engine, "before_cursor_execute", note)
+    began = time.monotonic()
+    with relaying(outbox, target):
+        until(lambda: len(target.stored) == 600)
+        assert time.monotonic() - began < 20
+    assert target.texts == [str(number) for number in range(600)]
+    assert looks.count(1) <= 6
 
 
 def test_one_that_is_under_way_holds_its_group_and_no_other(shop: Shop, outbox: Outbox) -> None:

@@ -1,0 +1,206 @@
+"""What the relay reads next: passes, queues in memory, and rows that become visible late."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from producer_sdk.outbox import RelaySettings, planning, reading
+from producer_sdk.outbox.pending import Pending
+from producer_sdk.outbox.planning import Seen
+from producer_sdk.outbox.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from producer_sdk.outbox.planning import Batch
+
+
+class Table:
+    """The rows in LOCAL_COMMIT, in the place of PendingRows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Pending] = {}
+        self.starts = self.counts = 0
+        self.between: Callable[[], None] = lambda: None
+
+    def add(self, number: int, group: str | None = None, due_in: int = 0) -> None:
+        self.rows[number] = Pending(number, f"id-{number}", "orders", group, None, 0, 1, due_in, None, None, b"x")
+
+    def run(self, work: Callable[[Any], Any], wait: float | None = None) -> Any:
+        self.between()
+        return work(None)
+
+    def read(self, local: object, after: int, limit: int, small: int) -> list[Pending]:
+        self.starts += after == 0
+        return [self.rows[number] for number in sorted(self.rows) if number > after][:limit]
+
+    def read_ready(self, local: object, ids: list[int], small: int) -> list[Pending]:
+        return [self.rows[number] for number in ids if number in self.rows]
+
+    def count(self, local: object, last: int) -> tuple[int, int]:
+        self.counts += 1
+        found = [number for number in self.rows if number <= last]
+        return len(found), sum(found)
+
+    def stopped_groups(self, local: object, after: int, limit: int) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def reader(table: Table, **settings: Any) -> Reading:
+    return Reading(table.run, table, RelaySettings(**settings))  # type: ignore[arg-type]
+
+
+def end(found: Reading, table: Table, batch: Batch) -> list[int]:
+    """The rows of a batch are sent, and deleted."""
+    for row in batch.rows:
+        del table.rows[row.id]
+    found.planner.ended(batch.rows, [])
+    for row in batch.rows:
+        found.planner.seen.discard(row.id)
+    return [row.id for row in batch.rows]
+
+
+def test_a_pass_is_left_for_other_work_and_goes_on_where_it_was(table: Table) -> None:
+    for number in range(1, 41):
+        table.add(number, "busy")
+    found = reader(table, batch=10)
+    first = found.next(lambda: True)
+    for after in (20, 30, 40):
+        assert found.next(lambda: True).rows == []
+        assert found.planner.after == after
+        assert found.has_more
+    assert table.counts == 0, "asked although nothing could be sent"
+    assert found.next(lambda: True).rows == []
+    assert not found.has_more
+    assert end(found, table, first) == list(range(1, 11))
+    assert found.has_more
+    assert [row.id for row in found.next(lambda: True).rows] == list(range(11, 21))
+
+
+def test_what_queues_in_memory_is_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MOST_WAITING", 12)
+    for number in range(1, 101):
+        table.add(number, f"group-{number % 2}")
+    table.add(101)
+    found = reader(table, batch=5)
+    sent: list[int] = []
+    most = 0
+    under_way = [found.next(lambda: False)]
+    while table.rows:
+        under_way.append(found.next(lambda: False))
+        most = max(most, found.planner._queued, sum(map(len, found.planner._queues.values())))
+        sent += end(found, table, under_way.pop(0))
+    assert most == 12
+    assert sorted(sent) == list(range(1, 102))
+    assert sent.index(101) < 30, "what has no message group waits for no queue"
+    for remainder in (0, 1):
+        own = [number for number in sent if number % 2 == remainder and number != 101]
+        assert own == sorted(own)
+
+
+def test_a_pass_that_came_to_its_end_shortens_the_next(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now))
+    for number in range(1, 11):
+        table.add(number)
+    found = reader(table, batch=1)
+
+    def passes(seconds: int) -> int:
+        nonlocal now
+        before = table.starts
+        for _ in range(seconds):
+            now += 1.0
+            for row in found.next(lambda: True).rows:
+                found.planner.ended([row], [])
+                table.add(max(table.rows) + 1)
+        return table.starts - before
+
+    # Without an end, passes take 5 s, 10 s, 20 s, 40 s.
+    assert passes(1 + 5 + 10 + 20) == 4
+    table.rows.clear()
+    passes(6)
+    for number in range(1000, 1010):
+        table.add(number)
+    assert passes(1 + 5 + 10 + 20) == 4
+
+
+def test_rows_that_lie_behind_begin_a_pass_without_making_it_longer(table: Table) -> None:
+    found = reader(table, batch=10)
+    for number in range(100, 1, -2):
+        table.add(number, "late")
+        table.add(number + 1000, f"other-{number}")
+        end(found, table, found.next(lambda: True))
+    assert found._longest_pass == reading.LONGEST_REST
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_keep_their_order_however_late_rows_become_visible(table: Table, seed: int) -> None:
+    """Numbers are given in the order of a group, and become visible in that order, but not in that of other groups."""
+    fate = random.Random(seed)
+    groups: dict[str, list[int]] = {f"group-{number}": [] for number in range(1 + seed % 5)}
+    numbers = iter(range(1, 400))
+    written: list[int] = []
+
+    def others_write() -> None:
+        for _ in range(fate.randrange(8)):
+            number = next(numbers, None)
+            if number is not None:
+                groups[fate.choice(list(groups))].append(number)
+        for group, waiting in groups.items():
+            while waiting and fate.random() < 0.4:
+                table.add(waiting[0], group if fate.random() < 0.95 else None)
+                written.append(waiting.pop(0))
+
+    table.between = others_write
+    found = reader(table, batch=fate.choice([1, 3, 20]), in_flight=2)
+    under_way: list[Batch] = []
+    sent: list[Pending] = []
+    for _ in range(5000):
+        if under_way and (len(under_way) == 2 or fate.random() < 0.3):
+            batch = under_way.pop(fate.randrange(len(under_way)))
+            failed = {row.order for row in batch.rows if fate.random() < 0.05}
+            rest = [row for row in batch.rows if row.order in failed]
+            done = [row for row in batch.rows if row.order not in failed]
+            for row in done:
+                del table.rows[row.id]
+            found.planner.ended(batch.rows, rest)
+            for row in done:
+                found.planner.seen.discard(row.id)
+            sent += done
+        else:
+            batch = found.next(lambda: fate.random() < 0.5)
+            if batch.rows:
+                under_way.append(batch)
+            else:
+                found._pass_due = 0.0
+        if not table.rows and not any(groups.values()) and not under_way and len(written) == 399:
+            break
+    assert sorted(row.id for row in sent) == list(range(1, 400))
+    for group in groups:
+        own = [row.id for row in sent if row.message_group == group]
+        assert own == sorted(own)
+
+
+def test_seen() -> None:
+    fate = random.Random(7)
+    seen, numbers = Seen(), sorted(fate.sample(range(1, 100_000), 3000))
+    for number in numbers:
+        seen.add(number)
+    gone = set(fate.sample(numbers, 500))
+    for number in [*gone, 100_001]:
+        seen.discard(number)
+    assert Seen().until(7) == (0, 0, 0)
+    for until in [1, *fate.sample(numbers, 50), 100_001]:
+        last, count, total = seen.until(until)
+        left = [number for number in numbers if number <= last and number not in gone]
+        assert (count, total) == (len(left), sum(left))
+        assert last >= until or last == numbers[-1]
