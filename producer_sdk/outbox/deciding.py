@@ -22,6 +22,7 @@ from producer_sdk.outbox.states import OutboxState
 
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
+    from producer_sdk.outbox.content import Content
     from producer_sdk.outbox.pending import Pending
     from producer_sdk.outbox.schema import OutboxSchema
     from producer_sdk.outbox.settings import RelaySettings
@@ -38,6 +39,11 @@ Decide: TypeAlias = Callable[[Message], "LocalTransactionState | Message"]
 _AT_ONCE = 100
 _REST = 20.0
 _LOCK_WAIT = 1.0
+_NEXT = {
+    LocalTransactionState.COMMIT: OutboxState.LOCAL_COMMIT,
+    LocalTransactionState.ROLLBACK: OutboxState.LOCAL_ROLLBACK,
+    LocalTransactionState.UNKNOWN: OutboxState.UNKNOWN,
+}
 
 
 class Decider:
@@ -119,27 +125,27 @@ class Decider:
             raise
 
     def _ask(self, row: Pending) -> bool:
-        message = row.message()
         try:
-            answer = self._decide(message)
-            if isinstance(answer, Message):
-                content = content_of(answer, self._max_body, message.message_id)
-                return self._store(row, OutboxState.LOCAL_COMMIT, None, content.columns())
-            if not isinstance(answer, LocalTransactionState):
-                msg = f"decide returned {answer!r}; it must return a LocalTransactionState or a Message"
-                raise TypeError(msg)
+            state, content = self._answer(row)
         except Exception as error:
-            if _is_locked(error):
-                raise
-            _log.warning("decide failed for message %s: %r; it is asked again", message.message_id, error)
+            _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, error)
             cause = f"{type(error).__name__}: {error}"
             self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), _LOCK_WAIT)
             return False
-        if answer is LocalTransactionState.UNKNOWN:
+        if state is OutboxState.UNKNOWN:
             return False
-        committed = answer is LocalTransactionState.COMMIT
-        state = OutboxState.LOCAL_COMMIT if committed else OutboxState.LOCAL_ROLLBACK
-        return self._store(row, state, None if committed else "decide said ROLLBACK", None)
+        cause_of_rollback = "decide said ROLLBACK" if state is OutboxState.LOCAL_ROLLBACK else None
+        return self._store(row, state, cause_of_rollback, content and content.columns())
+
+    def _answer(self, row: Pending) -> tuple[OutboxState, Content | None]:
+        """What the user's callback says: the next state, and the content that is to be sent in place of the row's."""
+        answer = self._decide(row.message())
+        if isinstance(answer, Message):
+            return OutboxState.LOCAL_COMMIT, content_of(answer, self._max_body, row.message_id)
+        if not isinstance(answer, LocalTransactionState):
+            msg = f"decide returned {answer!r}; it must return a LocalTransactionState or a Message"
+            raise TypeError(msg)
+        return _NEXT[answer], None
 
     def _store(self, row: Pending, state: OutboxState, cause: str | None, columns: dict[str, object] | None) -> bool:
         return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns), _LOCK_WAIT)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import sqlite3
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+import pymysql
 import pytest
 from sqlalchemy.orm import Session
 
@@ -169,20 +171,45 @@ def test_what_decide_returns_is_validated(shop: Shop) -> None:
 def test_a_decision_waits_for_a_confirmation_that_is_not_committed(shop: Shop) -> None:
     if shop.kind == "sqlite":
         pytest.skip("a writer of SQLite holds up all others")
-    asked = threading.Event()
+    asked: list[str] = []
 
     def decide(message: Message) -> LocalTransactionState:
-        asked.set()
+        asked.append(message.text)
         return LocalTransactionState.ROLLBACK
 
     outbox, target = deciding(shop, decide), FakeTarget()
-    own = outbox.announce(LAMP, decide_after=0.3)
+    own = outbox.announce(LAMP, decide_after=0)
+    outbox.announce(Message("orders", "behind it"), decide_after=0)
     with Session(shop.engine) as session:
         outbox.confirm(session, own)
         with relaying(outbox, target):
-            time.sleep(0.6)
+            # The relay has waited for the one that is being confirmed, and gone on.
+            until(lambda: asked == ["behind it"])
             session.commit()
             until(lambda: target.texts == ["lamp"])
+    assert asked == ["behind it"]
+
+
+def test_a_lock_that_decide_waited_for_is_told(shop: Shop) -> None:
+    """It is an error of the callback as any other: the row says so, and does not look as if it were being confirmed."""
+    code = {"sqlite": sqlite3.OperationalError("database is locked"), "postgresql": psycopg.errors.LockNotAvailable()}
+    failure = code.get(shop.kind, pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"))
+    if isinstance(failure, sqlite3.OperationalError):
+        failure.sqlite_errorname = "SQLITE_BUSY"
+
+    def decide(message: Message) -> LocalTransactionState:
+        raise failure
+
+    outbox = deciding(shop, decide)
+    outbox.announce(LAMP, decide_after=0)
+    with relaying(outbox, FakeTarget()):
+        until(lambda: cause(shop))
+    assert cause(shop).startswith(type(failure).__name__)
+
+
+def cause(shop: Shop) -> str:
+    with shop.engine.connect() as connection:
+        return connection.exec_driver_sql("SELECT cause FROM halfmq_outbox").scalar_one() or ""
 
 
 def test_races_of_confirmations_with_decisions(shop: Shop) -> None:
