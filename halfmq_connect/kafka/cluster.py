@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -17,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from halfmq_connect.kafka.errors import ConfigurationError
@@ -172,10 +174,15 @@ class Cluster:
                 elif (record.offset() or 0) >= end:
                     return
 
-    def ends(self, places: Collection[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+    def ends(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
         """First and last offset of partitions, for readers of committed records."""
-        consumer = Consumer({**self._client, "group.id": "halfmq-bridge-reader", "isolation.level": "read_committed"})
-        with closing(consumer):
-            return {
-                (each.topic, each.partition): consumer.get_watermark_offsets(each, timeout=ANSWER) for each in places
-            }
+        first, last = self._offsets(places, EarliestSpec()), self._offsets(places, LatestSpec())
+        return {place: (first[place], last[place]) for place in places}
+
+    def _offsets(self, places: Collection[tuple[str, int]], which: OffsetSpec) -> dict[tuple[str, int], int]:
+        asked = self._admin.list_offsets(
+            {TopicPartition(*place): which for place in places},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=ANSWER,
+        )
+        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from client_core.connection import RetryConfig
-from client_core.errors import BrokerFailed, BrokerUnavailable
 from halfmq_connect.kafka.cluster import unavailable
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
 from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
-from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from halfmq.v1 import message_pb2
     from halfmq_connect.kafka.cluster import Cluster
     from halfmq_connect.kafka.settings import SourceSettings
+    from halfmq_connect.outages import Outage
 
 __all__ = ["Partitions"]
 
@@ -51,12 +49,12 @@ class Partitions:
         identities: Mapping[str, str],
         link: BrokerLink,
         runner: BackgroundRunner,
-        stopping: threading.Event,
+        kafka: Outage,
+        halfmq: Outage,
     ) -> None:
         """Joins the group."""
         self._name, self._settings, self._cluster, self._identities = name, settings, cluster, identities
-        self._link, self._runner, self._stopping = link, runner, stopping
-        self._outage = Outage("halfmq")
+        self._link, self._runner, self._kafka, self._halfmq = link, runner, kafka, halfmq
         self._sinks: dict[Place, PartitionSink] = {}
         self._again: set[Place] = set()
         self._trouble: BaseException | None = None
@@ -133,59 +131,46 @@ class Partitions:
         return True
 
     def _reposition(self) -> None:
-        for place in list(self._again & self._sinks.keys()):
-            offset = self._offset(place)
-            if offset is None:
-                return
+        for place, offset in self._offsets(sorted(self._again & self._sinks.keys())).items():
             self._consumer.incremental_unassign([TopicPartition(*place)])
             self._consumer.incremental_assign([TopicPartition(*place, offset)])
-            self._again.discard(place)
-        self._again &= self._sinks.keys()
+        self._again.clear()
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        found = []
         try:
             for each in places:
-                place = (each.topic, each.partition)
-                identity = self._identities[each.topic]
-                self._sinks[place] = PartitionSink(
-                    self._link, self._runner, self._name, each.topic, identity, each.partition
+                self._sinks[each.topic, each.partition] = PartitionSink(
+                    self._link, self._runner, self._name, each.topic, self._identities[each.topic], each.partition
                 )
-                offset = self._offset(place)
-                if offset is None:
-                    return
-                found.append(TopicPartition(*place, offset))
+            offsets = self._offsets([(each.topic, each.partition) for each in places])
         except BaseException as error:
+            # Kafka's client called this; `read` raises it.
             self._trouble = error
             return
-        consumer.incremental_assign(found)
+        consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for each in places:
             self._sinks.pop((each.topic, each.partition), None)
             self._again.discard((each.topic, each.partition))
 
-    def _offset(self, place: Place) -> int | None:
-        """Where a partition goes on; None: it is to stop. Waits for systems that do not answer."""
-        failures = 0
-        while not self._stopping.is_set():
-            try:
-                return self._offset_now(place)
-            except Superseded:
-                continue
-            except (BrokerUnavailable, BrokerFailed) as error:
-                self._outage.note(error)
-            except KafkaException as error:
-                _log.debug("Kafka's client: %s", error)
-            failures += 1
-            self._stopping.wait(RetryConfig().backoff(failures))
-        return None
+    def _offsets(self, places: Collection[Place]) -> dict[Place, int]:
+        """Where partitions go on."""
+        found: dict[Place, int] = {}
+        while missing := [place for place in places if place not in found]:
+            positions = {place: self._sinks[place].position() for place in missing}
+            self._halfmq.over()
+            # Afterwards, so that another replica cannot have moved a position behind these ends meanwhile.
+            ends = self._cluster.ends(missing)
+            self._kafka.over()
+            for place in missing:
+                # Another replica may move the position at the same moment: then it is read again.
+                with suppress(Superseded):
+                    found[place] = self._offset(place, positions[place], *ends[place])
+        return found
 
-    def _offset_now(self, place: Place) -> int:
+    def _offset(self, place: Place, position: int | None, first: int, end: int) -> int:
         sink = self._sinks[place]
-        position = sink.position()
-        first, end = self._cluster.ends([TopicPartition(*place)])[place]
-        self._outage.over()
         if position is None:
             position = first if self._settings.start == "earliest" else end
             # Written down before anything is read: what Kafka deletes from now on is missed.

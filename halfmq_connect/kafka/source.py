@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from client_core.admin import Admin
 from client_core.connection import BackgroundRunner, BrokerLink
@@ -125,7 +125,7 @@ class KafkaSource:
         self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, identities: Mapping[str, str]
     ) -> None:
         partitions = Partitions(
-            self._name, self._client, self._settings, cluster, identities, link, runner, self._stopping
+            self._name, self._client, self._settings, cluster, identities, link, runner, self._kafka, self._halfmq
         )
         try:
             while not self._stopping.is_set():
@@ -142,15 +142,16 @@ class KafkaSource:
         messages = [message_of(record, target, self._settings.key_as) for record in kept]
         upto = int(records[-1].offset() or 0) + 1
         try:
-            partitions.publish(place, messages, upto)
+            try:
+                partitions.publish(place, messages, upto)
+            except RequestRefused as error:
+                self._stop_before_refused(partitions, place, kept, messages, error)
         except Superseded:
             _log.info("another replica has carried %s/%d further", *place)
             partitions.go_back(place)
         except (BrokerUnavailable, BrokerFailed) as error:
             self._halfmq.note(error)
             partitions.go_back(place)
-        except RequestRefused as error:
-            self._stop_before_refused(partitions, place, kept, messages, error)
         else:
             self._kafka.over()
             self._halfmq.over()
@@ -163,7 +164,7 @@ class KafkaSource:
         records: Sequence[Message],
         messages: Sequence[Any],
         error: RequestRefused,
-    ) -> None:
+    ) -> NoReturn:
         """Publishes what comes before the record that is refused, and raises."""
         found = _NUMBER.match(error.field)
         if found is None:

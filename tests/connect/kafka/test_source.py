@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from client_core.connection import BackgroundRunner, BrokerLink
 from consumer_sdk import QueueReader
 from halfmq.v1 import message_pb2
-from halfmq_connect.kafka import MessagesMissing, RecordRefused
+from halfmq_connect.kafka import BridgeError, MessagesMissing, RecordRefused
+from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from producer_sdk import Admin, Producer
 from support.kafka import committed, new_topic, wait_until
@@ -236,8 +237,6 @@ def test_latest_keeps_its_place(
 
 
 def _identity(kafka: str, topic: str) -> str:
-    from halfmq_connect.kafka.cluster import Cluster
-
     return Cluster({"bootstrap.servers": kafka}, None).topics([topic])[topic].topic_id
 
 
@@ -274,3 +273,74 @@ def test_a_topic_that_is_not_there(name: str, kafka: str, topic: str, from_kafka
         assert "Kafka has no topic 'nothing'" in str(running.failed())
     with from_kafka({new_topic(kafka): "nothing"}) as running:
         assert running.failed().reason == "TOPIC_NOT_FOUND"
+
+
+def test_kafka_that_does_not_answer_while_positions_are_read_is_told_and_waited_for(
+    kafka: str,
+    topic: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failing(monkeypatch, KafkaError._TIMED_OUT, times=2)
+    source = new_topic(kafka, 1)
+    records.produce(source, b"x", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}):
+        stored.await_count(1)
+    said = [record.getMessage() for record in caplog.records if record.name == "halfmq.connect"]
+    assert [text.partition(";")[0].partition(",")[0] for text in said] == [
+        "Kafka does not answer",
+        "Kafka answers again",
+    ]
+
+
+def test_kafka_that_refuses_while_positions_are_read_stops_it(
+    kafka: str, topic: str, from_kafka: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED, times=1000)
+    with from_kafka({new_topic(kafka, 1): topic}) as running:
+        failure = running.failed()
+    assert isinstance(failure, BridgeError)
+    assert "Kafka refuses" in str(failure)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> None:
+    """Has Kafka answer with an error, so many times, when it is asked for the ends of partitions."""
+    ends, left = Cluster.ends, iter(range(times))
+
+    def answered(self: Cluster, places: Any) -> Any:
+        if next(left, None) is not None:
+            raise KafkaException(KafkaError(code))
+        return ends(self, places)
+
+    monkeypatch.setattr(Cluster, "ends", answered)
+
+
+def test_a_record_that_halfmq_refuses_while_another_replica_carries_what_is_before_it(
+    kafka: str,
+    topic: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = new_topic(kafka, 1)
+    for headers in ([], [("p", b"x" * 20_000)]):
+        records.produce(source, b"v", b"k", headers=headers)
+    records.flush(30)
+    publish, superseded = PartitionSink.publish, iter([Superseded()])
+
+    def published(self: PartitionSink, messages: Sequence[message_pb2.Message], position: int) -> None:
+        if len(messages) == 1 and (error := next(superseded, None)) is not None:
+            raise error
+        publish(self, messages, position)
+
+    monkeypatch.setattr(PartitionSink, "publish", published)
+    with from_kafka({source: topic}) as running:
+        failure = running.failed()
+    assert isinstance(failure, RecordRefused)
+    assert failure.position == f"{source}/0/1"
+    assert len(stored.await_count(1)) == 1
