@@ -7,6 +7,7 @@ clustered. A row's message has the transaction's id and the row's place in it: `
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 __all__ = ["chunk_id", "part_id", "row_group"]
@@ -23,12 +24,17 @@ def part_id(name: str, origin: str, number: int, part: int) -> str:
         number: Its number.
         part: The part, from 0: large transactions have several.
     """
-    digest = int.from_bytes(blake2b(f"{name}\0{origin}".encode(), digest_size=8).digest(), "big")
+    digest = _digest(name, origin)
     rest = int.from_bytes(blake2b(f"{name}\0{origin}\0{number}\0{part}".encode(), digest_size=3).digest(), "big")
     low = (number & 0xFFFFF) << 42 | part << 22 | rest & 0x3FFFFF
     value = (digest & 0xFFFFFFFF) << 96 | (number >> 32 & 0xFFFF) << 80 | 8 << 76 | (number >> 20 & 0xFFF) << 64
     text = f"{value | 0b10 << 62 | low:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+@lru_cache(maxsize=1000)
+def _digest(name: str, origin: str) -> int:
+    return int.from_bytes(blake2b(f"{name}\0{origin}".encode(), digest_size=8).digest(), "big")
 
 
 def chunk_id(name: str, table: str, position: str, number: int) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Converter", "RowPlan", "TableChoice", "encode"]
 
+_INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
+
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -71,8 +73,7 @@ class RowPlan:
             CannotFollow: The table has no primary key, or lacks a column that is to be published.
         """
         self.table = f"{database}.{table}"
-        self.topic = how.topic
-        self.order = how.order
+        self._by_row = how.order == "row"
         if not key:
             msg = (
                 f"{self.table} has no primary key, by which its rows are told apart: add one, or exclude the table."
@@ -89,6 +90,11 @@ class RowPlan:
         self.chosen = [(index, name) for index, name in enumerate(names) if name in kept]
         self.whole = [name for _, name in self.chosen] if len(self.chosen) == len(names) else None
         self.key = list(key)
+        self._number = key[0] if len(key) == 1 and columns[key[0]][1].partition(" ")[0] in _INTEGERS else None
+        self._bare = {each: Message(topic=how.topic, tag=each, properties={"table": self.table}) for each in "cudr"}
+        if how.order == "table":
+            for each in self._bare.values():
+                each.message_group = row_group(self.table, "")
         self.schema = encode(
             {"columns": {name: kind for name, kind in columns if name in kept}, "key": [names[index] for index in key]}
         )
@@ -104,16 +110,19 @@ class RowPlan:
 
     def key_text(self, row: Sequence[Any] | None) -> str:
         """The primary key of a row, as JSON."""
-        return "" if row is None else encode([row[index] for index in self.key])
+        if row is None:
+            return ""
+        if self._number is not None:
+            return f"[{row[self._number]}]"
+        return encode([row[index] for index in self.key])
 
     def message(self, op: str, before: str, after: str, source: str, key: str) -> Message:
         """A message; its order goes by the primary key."""
         told = f'"source":{{{self.place},{source}}},"schema":{self.schema}'
-        body = f'{{"op":"{op}","before":{before},"after":{after},{told}}}'
-        message = Message(topic=self.topic, body=body.encode(), tag=op, properties={"table": self.table})
-        if self.order == "table":
-            message.message_group = row_group(self.table, "")
-        elif self.order == "row":
+        message = Message()
+        message.CopyFrom(self._bare[op])
+        message.body = f'{{"op":"{op}","before":{before},"after":{after},{told}}}'.encode()
+        if self._by_row:
             message.message_group = row_group(self.table, key)
         return message
 
@@ -121,7 +130,12 @@ class RowPlan:
 def moment(micros: int) -> str:
     """A time in ISO 8601, UTC."""
     seconds, rest = divmod(micros, 1_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(maxsize=1000)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 class Converter:
@@ -129,8 +143,7 @@ class Converter:
 
     def __init__(self, settings: CdcSettings, kind: str, choice: TableChoice) -> None:
         """Takes the settings, and `mysql` or `mariadb`."""
-        self._name = settings.name
-        self._kind = kind
+        self._server = encode({"name": settings.name, "server": kind})[1:-1]
         self._choice = choice
         self._plans: dict[int, tuple[TableMap, RowPlan]] = {}
         self._source = ""
@@ -138,15 +151,11 @@ class Converter:
 
     def begin(self, began: Began) -> None:
         """A transaction begins."""
-        told = {
-            "name": self._name,
-            "server": self._kind,
-            "server_id": began.server_id,
-            "gtid": began.gtid.text,
-            "committed_at": moment(began.committed_at),
-            "file": began.file,
-        }
-        self._source = encode(told)[1:-1]
+        gtid, committed_at = began.gtid.text, moment(began.committed_at)
+        self._source = (
+            f'{self._server},"server_id":{began.server_id},"gtid":"{gtid}","committed_at":"{committed_at}"'
+            f',"file":{encode(began.file)}'
+        )
         self._row = 0
 
     def source(self, place: int) -> str:

@@ -66,7 +66,8 @@ class PieceQueue:
     def put(self, piece: Piece) -> bool:
         """Waits for room; returns whether anybody still wants it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._has_room())
+            if not self._has_room():
+                self._changed.wait_for(lambda: self._closed or self._has_room())
             if self._closed:
                 return False
             self._pieces.append(piece)

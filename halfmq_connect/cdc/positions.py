@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from halfmq_connect.cdc.errors import CannotFollow
 
@@ -19,8 +18,7 @@ __all__ = ["Gtid", "MariaDbPosition", "MySqlPosition", "Position"]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class Gtid:
+class Gtid(NamedTuple):
     """Identity of a transaction.
 
     Attributes:

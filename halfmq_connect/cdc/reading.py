@@ -75,7 +75,7 @@ class LogReader:
             if isinstance(happened, Changed):
                 if piece is not None and not known:
                     piece = self._add(piece, self._messages(piece.gtid, happened))
-                    piece.tables.add(f"{happened.table.database}.{happened.table.table}")
+                    piece.tables.add(happened.table.name)
             elif isinstance(happened, Began):
                 # A server may send a transaction again that was read before.
                 known = happened.gtid in self._position

@@ -8,6 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pymysql
+from pymysql.constants import CR
 
 from halfmq_connect.cdc.binlog import events
 from halfmq_connect.cdc.database import connect
@@ -15,7 +16,7 @@ from halfmq_connect.cdc.errors import CannotFollow, Interrupted
 from halfmq_connect.cdc.positions import MySqlPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from halfmq_connect.cdc.config import DatabaseSettings
     from halfmq_connect.cdc.database import Source
@@ -30,6 +31,8 @@ SILENCE_SECONDS = 20
 _BINLOG_DUMP, _BINLOG_DUMP_GTID, _THROUGH_GTID = 0x12, 0x1E, 0x04
 _PURGED = 1236
 _CHECKSUM = 4
+_ENDED, _ERROR = 0xFE, 0xFF
+_LARGEST_PACKET = 0xFFFFFF
 
 
 class Dump:
@@ -77,15 +80,15 @@ class Dump:
             CannotFollow: The server does not have the log from that position on any more.
             Interrupted: The connection was lost, or the server was silent for too long.
         """
-        read, checksum, format_kind = self._connection._read_packet, self._checksum, events.FORMAT
+        checksum, format_kind = self._checksum, events.FORMAT
         while True:
             try:
-                packet = read().get_all_data()
+                packet = self._packet()
             except pymysql.err.MySQLError as error:
                 raise self._failure(error) from error
             except (OSError, AttributeError, ValueError) as error:  # Closed by another thread.
                 raise Interrupted(f"the connection to {self._host} was closed: {error}") from error
-            if packet[0] == 0xFE:
+            if packet[0] == _ENDED:
                 raise Interrupted(f"{self._host} ended the connection")
             event = events.event_of(packet, checksum)
             if event.kind == format_kind:
@@ -93,6 +96,23 @@ class Dump:
                 algorithm = packet[-1 - _CHECKSUM]
                 checksum = _CHECKSUM if algorithm == 1 else 0
             yield event
+
+    def _packet(self) -> bytes:
+        """The content of the next packet; the driver's own way to read one costs more than what a small event needs."""
+        read: Callable[[int], bytes] = self._connection._rfile.read
+        content = b""
+        while True:
+            header = read(4)
+            size = int.from_bytes(header[:3], "little")
+            part = read(size)
+            if len(header) < 4 or len(part) < size:
+                raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, "the server closed it")
+            content = content + part if content else part
+            if size < _LARGEST_PACKET:  # What is larger goes on in the next packet.
+                break
+        if content[0] == _ERROR:
+            pymysql.err.raise_mysql_exception(content)
+        return content
 
     def _failure(self, error: pymysql.err.MySQLError) -> Exception:
         if error.args[0] == _PURGED:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
+from uuid import UUID
 
 from halfmq_connect.cdc.positions import Gtid
 
-__all__ = ["Event", "GtidEvent", "mariadb_gtid", "mysql_gtid", "query_of", "rotated"]
+__all__ = ["Event", "GtidEvent", "begins", "mariadb_gtid", "mysql_gtid", "query_of", "rotated"]
 
 QUERY, ROTATE, FORMAT, XID, TABLE_MAP = 2, 4, 15, 16, 19
 EXECUTE_LOAD, HEARTBEAT, HEARTBEAT_V2 = 18, 27, 41
@@ -57,8 +59,7 @@ class GtidEvent(NamedTuple):
 def mysql_gtid(event: Event) -> GtidEvent:
     """Flags, the server's UUID, the number, and, since 8.0, the times of the commit here and where it came from."""
     body = event.body
-    origin, number = body[1:17].hex(), int.from_bytes(body[17:25], "little")
-    origin = f"{origin[:8]}-{origin[8:12]}-{origin[12:16]}-{origin[16:20]}-{origin[20:]}"
+    origin, number = _uuid_text(body[1:17]), int.from_bytes(body[17:25], "little")
     committed_at = event.seconds * 1_000_000
     if len(body) >= 49:
         here = int.from_bytes(body[42:49], "little")
@@ -68,11 +69,22 @@ def mysql_gtid(event: Event) -> GtidEvent:
     return GtidEvent(Gtid(origin, number, f"{origin}:{number}"), committed_at)
 
 
+@lru_cache(maxsize=1000)
+def _uuid_text(raw: bytes) -> str:
+    return str(UUID(bytes=raw))
+
+
 def mariadb_gtid(event: Event) -> GtidEvent:
     """The number, the domain and flags; the server is in the header."""
     number, domain, flags = struct.unpack_from("<QIB", event.body)
     gtid = Gtid(str(domain), number, f"{domain}-{event.server_id}-{number}")
     return GtidEvent(gtid, event.seconds * 1_000_000, bool(flags & STANDALONE))
+
+
+def begins(event: Event) -> bool:
+    """Whether a statement is BEGIN, which most transactions have."""
+    body = event.body
+    return body.endswith(b"\0BEGIN") and len(body) == 13 + int.from_bytes(body[11:13], "little") + body[8] + 6
 
 
 def query_of(event: Event) -> tuple[str, str]:

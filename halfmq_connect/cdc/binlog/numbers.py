@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 __all__ = ["decimal_size", "decimal_text", "packed_date", "packed_time"]
 
 _BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
@@ -19,26 +21,32 @@ def decimal_text(raw: bytes, precision: int, scale: int) -> str:
     Groups of nine digits lie in four bytes each, big endian, the shorter groups outside; the first bit is the inverted
     sign, and negative numbers have all bits inverted.
     """
+    whole, part, size = _groups(precision, scale)
+    number = int.from_bytes(raw, "big") ^ 1 << 8 * size - 1
     negative = not raw[0] & 0x80
-    data = bytes([raw[0] ^ 0x80, *raw[1:]])
     if negative:
-        data = bytes(each ^ 0xFF for each in data)
-    whole = precision - scale
-    at, texts = 0, []
-    for digits in ([whole % 9] if whole % 9 else []) + [9] * (whole // 9) + [0]:
-        if not digits:  # The point.
-            texts.append(".")
-            break
-        size = _BYTES_OF_DIGITS[digits]
-        texts.append(f"{int.from_bytes(data[at : at + size], 'big'):0{digits}d}")
-        at += size
-    for digits in [9] * (scale // 9) + ([scale % 9] if scale % 9 else []):
-        size = _BYTES_OF_DIGITS[digits]
-        texts.append(f"{int.from_bytes(data[at : at + size], 'big'):0{digits}d}")
-        at += size
-    before, _, after = "".join(texts).partition(".")
-    text = (before.lstrip("0") or "0") + (f".{after}" if after else "")
+        number ^= (1 << 8 * size) - 1
+    data = number.to_bytes(size, "big")
+    text = (
+        "".join([f"{int.from_bytes(data[at:end], 'big'):0{digits}d}" for at, end, digits in whole]).lstrip("0") or "0"
+    )
+    if part:
+        text += "." + "".join([f"{int.from_bytes(data[at:end], 'big'):0{digits}d}" for at, end, digits in part])
     return f"-{text}" if negative else text
+
+
+@lru_cache(maxsize=1000)
+def _groups(precision: int, scale: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], int]:
+    """Of the groups of digits before the point, and behind it: where each begins and ends, its digits; bytes of all."""
+    whole = precision - scale
+    at, found = 0, []
+    for digits in ((whole % 9, *[9] * (whole // 9)), (*[9] * (scale // 9), scale % 9)):
+        groups = []
+        for each in filter(None, digits):
+            groups.append((at, at + _BYTES_OF_DIGITS[each], each))
+            at += _BYTES_OF_DIGITS[each]
+        found.append(groups)
+    return found[0], found[1], at
 
 
 def fraction(micros: int, digits: int) -> str:

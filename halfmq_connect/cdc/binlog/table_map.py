@@ -39,12 +39,18 @@ class TableMap:
         database, table: Its names.
         columns: Its columns, in their order.
         key: Indexes of the primary key's columns; empty: it has none.
+        name: Database and table.
     """
 
     database: str
     table: str
     columns: tuple[Column, ...]
     key: tuple[int, ...]
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Puts the names together once: they are asked for with each row."""
+        object.__setattr__(self, "name", f"{self.database}.{self.table}")
 
 
 class _Bytes:

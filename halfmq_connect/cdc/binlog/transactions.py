@@ -27,7 +27,7 @@ _TRUNCATE = re.compile(r"truncate\s+(?:table\s+)?(.+?)\s*;?\s*$", re.IGNORECASE 
 _NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^\s.`]+)\s*\.\s*)?(`(?:[^`]|``)+`|[^\s.`]+)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Began:
     """A transaction begins."""
 
@@ -37,7 +37,7 @@ class Began:
     file: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Changed:
     """A row of it was changed."""
 
@@ -46,7 +46,7 @@ class Changed:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Truncated:
     """A table of it was emptied."""
 
@@ -55,7 +55,7 @@ class Truncated:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """It is committed; `discarded`: what it changed was rolled back again."""
 
@@ -152,13 +152,17 @@ class Transactions:
         for change in changes(events.ROWS[event.kind], event.body[start:], table):
             yield Changed(table, change, event.end)
 
-    def _query(self, event: events.Event) -> Iterator[Truncated | Ended]:
+    def _query(self, event: events.Event) -> Iterable[Truncated | Ended]:
+        if events.begins(event):
+            self._in_group = True
+            return ()
+        return self._other_query(event)
+
+    def _other_query(self, event: events.Event) -> Iterator[Truncated | Ended]:
         database, text = events.query_of(event)
         text = _COMMENT.sub(" ", text).strip()
         upper = text[:40].upper()
-        if upper == "BEGIN":
-            self._in_group = True
-        elif upper == "COMMIT":
+        if upper == "COMMIT":
             yield self._end()
         elif upper == "ROLLBACK":
             yield self._end(discarded=True)

@@ -254,7 +254,7 @@ class Copies:
     def ask(self, gtid: Gtid, changed: Changed) -> Callable[[str], bool] | None:
         """For a change, whether its message for an operation is part of the copy; None: it is not copied at all."""
         table = changed.table
-        name = f"{table.database}.{table.table}"
+        name = table.name
         copy = self._copies.get(name)
         if copy is None or gtid not in copy.views[-1].at:
             return None

@@ -61,3 +61,21 @@ def test_logs_without_checksums(source: Source, endpoint: str, topic: Topic) -> 
     finally:
         source.run("SET GLOBAL binlog_checksum = CRC32")
     assert [each["after"]["item"] for each in found] == ["with", "without", "without", "with"]
+
+
+def test_an_event_that_is_larger_than_a_packet(source: Source, endpoint: str, topic: Topic) -> None:
+    """Packets have 16 MiB at most; rows of tables that are not published may be larger."""
+    ((usual,),) = source.ask("SELECT @@GLOBAL.max_allowed_packet")
+    source.run(
+        "CREATE TABLE shop.files (id INT PRIMARY KEY, content LONGBLOB)",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
+        "SET GLOBAL max_allowed_packet = 67108864",
+    )
+    try:
+        with Capture(settings(endpoint, source.host, table=[{"match": "shop.orders", "topic": "rows"}])):
+            for size in (2**24 - 100, 2**24 + 100, 2**25 + 100):
+                source.run(f"INSERT INTO shop.files VALUES ({size}, REPEAT('x', {size}))")
+            source.run("INSERT INTO shop.orders VALUES (1)")
+            topic.rows(1)
+    finally:
+        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files")
