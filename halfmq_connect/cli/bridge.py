@@ -17,6 +17,7 @@ from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.configuration import Configuration
 from halfmq_connect.kafka.doors import once
 from halfmq_connect.kafka.registry import forget as forget_bridge
+from halfmq_connect.kafka.settings import kafka_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,9 +190,9 @@ def forget(
 ) -> None:
     """Forget a bridge that no longer runs: it then does not count when loops are looked for. Its positions stay."""
     with _told("forget"):
-        read = Configuration.read(config, BridgeSettings)
-        wanted = read.with_options("forget", ["any"], bootstrap_servers, None, kafka_setting, {})
-        once(lambda: forget_bridge(Cluster(wanted.kafka, None), wanted.kafka, bridge))
+        read = Configuration.read(config, SourceSettings if bridge.startswith("from-kafka/") else BridgeSettings)
+        client = kafka_client(read.with_options(bridge, None, bootstrap_servers, None, kafka_setting, {}).kafka)
+        once(lambda: forget_bridge(Cluster(client, None), client, bridge))
 
 
 def _tls(root_certificates: Path | None) -> TlsConfig | None:

@@ -93,8 +93,10 @@ def relay(
 
     Start as many as you like: one has the turn, the others stand by. SIGTERM ends it after the messages under way.
     """
-    logging.basicConfig(level=log_level.upper(), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(message)s")
     try:
+        logging.basicConfig(
+            level=_level(log_level), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(message)s"
+        )
         settings = dataclasses.replace(
             _SETTINGS,
             poll=poll,
@@ -122,6 +124,12 @@ def relay(
         if not type(error).__module__.startswith("sqlalchemy."):
             raise
         _fail(f"database: {error.__cause__ or error} (--create-tables makes missing tables)")
+
+
+def _level(name: str) -> str:
+    if name.lower() not in {"debug", "info", "warning", "error"}:
+        raise ConfigurationError(f"is debug, info, warning or error, not {name!r}", field="log-level")
+    return name.upper()
 
 
 def _run(outbox: Outbox, target: RelayTarget) -> None:

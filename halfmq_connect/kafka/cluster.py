@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -18,15 +18,17 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-__all__ = ["QUIET", "Cluster", "KafkaTopic", "is_fenced", "unavailable"]
+__all__ = ["QUIET", "Cluster", "KafkaTopic", "client_of", "is_fenced", "unavailable"]
+
+ClientT = TypeVar("ClientT")
 
 ANSWER = 20.0
 """Seconds to wait for an answer of Kafka."""
@@ -67,6 +69,20 @@ def is_fenced(raised: KafkaException) -> bool:
     return error is not None and error.code() in _FENCED
 
 
+def client_of(kind: Callable[[Any], ClientT], settings: Mapping[str, Any]) -> ClientT:
+    """A client of Kafka with these settings.
+
+    Raises:
+        ConfigurationError: The client refuses one.
+    """
+    try:
+        return kind(dict(settings))
+    except (KafkaException, TypeError, ValueError) as raised:
+        error = _error_of(raised)
+        msg = f"Kafka's client refuses a setting ([kafka], --kafka): {raised if error is None else error.str()}"
+        raise ConfigurationError(msg, field="kafka") from raised
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
     """A topic of Kafka.
@@ -95,11 +111,7 @@ class Cluster:
         """
         self._client = {**client, **QUIET}
         self._replication = replication or -1
-        try:
-            self._admin = AdminClient(self._client)
-        except KafkaException as raised:
-            msg = f"Kafka's client refuses a setting: {raised.args[0].str()}"
-            raise ConfigurationError(msg, field="kafka") from raised
+        self._admin = client_of(AdminClient, self._client)
 
     def names(self) -> set[str]:
         """Names of all topics."""
@@ -176,7 +188,8 @@ class Cluster:
 
     def ends(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
         """First and last offset of partitions, for readers of committed records."""
-        first, last = self._offsets(places, EarliestSpec()), self._offsets(places, LatestSpec())
+        first = self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        last = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {place: (first[place], last[place]) for place in places}
 
     def _offsets(self, places: Collection[tuple[str, int]], which: OffsetSpec) -> dict[tuple[str, int], int]:

@@ -47,7 +47,7 @@ class Configuration:
             elif name in {"name", "endpoint"}:
                 setattr(found, name, value)
             elif name in known:
-                found.settings[name] = frozenset(value) if isinstance(value, list) else value
+                found.settings[name] = value
             else:
                 there = ", ".join(["name", "endpoint", "topics", "kafka", *sorted(known)])
                 msg = f"{file}: {name!r} is no setting; there are {there}"

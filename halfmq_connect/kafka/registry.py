@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from halfmq_connect.kafka.cluster import ANSWER, QUIET
-from halfmq_connect.kafka.errors import BridgeError, ConfigurationError
+from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,11 +29,12 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     It is written first: of two that begin at the same time at least one sees the other.
 
     Raises:
-        ConfigurationError: Together with others it is a loop; it is not written down then.
+        ConfigurationError: Together with others it is a loop; what was written down before is restored then.
         KafkaException: Kafka does not answer, or refuses.
     """
     own = sorted(edges)
     cluster.create(REGISTRY, 1, cleanup_policy="compact")
+    before = dict(cluster.content(REGISTRY, 0)).get(name.encode())
     _write(client, name, json.dumps(own).encode())
     known: dict[str, list[Edge]] = {}
     for key, value in cluster.content(REGISTRY, 0):
@@ -41,7 +42,8 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     known[name] = own
     for start, end in own:
         if (path := _path(end, start, known)) is not None:
-            _write(client, name, None)
+            # A replica with other topics may be running under this name.
+            _write(client, name, before)
             through = sorted({each for each in path if each != name}) or [name]
             msg = (
                 f"a loop: {_shown(start)} goes to {_shown(end)}, and from there back, through {', '.join(through)};"
@@ -87,10 +89,10 @@ def _path(start: str, end: str, known: Mapping[str, list[Edge]]) -> list[str] | 
 
 
 def _write(client: Mapping[str, Any], name: str, value: bytes | None) -> None:
-    failed: list[object] = []
+    outcomes: list[KafkaError | None] = []
     producer = Producer({**client, **QUIET, "acks": "all", "message.timeout.ms": int(ANSWER * 1000)})
-    producer.produce(REGISTRY, value, name.encode(), on_delivery=lambda error, _: failed.append(error))
+    producer.produce(REGISTRY, value, name.encode(), on_delivery=lambda error, _: outcomes.append(error))
     producer.flush(2 * ANSWER)
-    if failed != [None]:
-        msg = f"Kafka did not take a record of {REGISTRY}: {failed}"
-        raise BridgeError(msg)
+    error = outcomes[0] if outcomes else KafkaError(KafkaError._TIMED_OUT, f"no answer to a record of {REGISTRY}")
+    if error is not None:
+        raise KafkaException(error)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from client_core.arguments import check_count, check_seconds, refuse
+from client_core.arguments import check_count, check_seconds, check_text, refuse
 from halfmq_connect.kafka.errors import ConfigurationError
 
 __all__ = ["BridgeSettings", "SourceSettings", "kafka_client", "kafka_topic_name", "routes"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,50}")
+_PLACE = re.compile(r"[a-zA-Z0-9._-]+/\d+/\d+")
 _KAFKA_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _OWN = {
     "acks": "all: what is acknowledged must not be lost",
@@ -37,7 +38,11 @@ def kafka_client(given: Mapping[str, Any] | str) -> dict[str, Any]:
     Raises:
         ConfigurationError: There is no address, or one of them is the bridge's own.
     """
-    wanted: dict[str, Any] = {"bootstrap.servers": given} if isinstance(given, str) else dict(given)
+    if isinstance(given, str):
+        given = {"bootstrap.servers": given}
+    if not isinstance(given, Mapping):
+        refuse("kafka", "is host:port, or settings of Kafka's client by name", given)
+    wanted = dict(given)
     if not wanted.get("bootstrap.servers"):
         msg = "where is Kafka? Set bootstrap.servers (--bootstrap-servers), such as 'localhost:9092'"
         raise ConfigurationError(msg, field="bootstrap.servers")
@@ -71,6 +76,8 @@ def routes(topics: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """
     if isinstance(topics, str):
         topics = [topics]
+    if not isinstance(topics, Mapping | Sequence):
+        refuse("topics", "are names, or names by name", topics)
     wanted = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     if not wanted:
         msg = "no topic is named (topics, --topic)"
@@ -112,7 +119,7 @@ class _Shared:
             if not isinstance(getattr(self, name), bool):
                 refuse(name, "is true or false", getattr(self, name))
         check_seconds("session_timeout", self.session_timeout, least=1.0, most=300.0)
-        if self.instance is not None and not _NAME.fullmatch(self.instance):
+        if self.instance is not None and not _is_name(self.instance):
             refuse("instance", "has 1 to 50 letters, digits, '-' and '_'", self.instance)
         if self.replication is not None:
             check_count("replication", self.replication, 100)
@@ -152,6 +159,9 @@ class BridgeSettings(_Shared):
         for name, most in (("shards", 1000), ("max_records", 1_000_000), ("max_bytes", 1 << 30)):
             check_count(name, getattr(self, name), most)
         check_seconds("linger", self.linger, least=0.0, most=10.0)
+        for name, what in (("too_large_to", "a topic"), ("group", "a consumer group")):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name), f"is the name of {what} of halfmq")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +188,15 @@ class SourceSettings(_Shared):
         """
         super().__post_init__()
         _check_start(self.start)
-        if self.key_as not in {"message_group", "key", "none"}:
+        if self.key_as not in ("message_group", "key", "none"):
             refuse("key_as", "is message_group, key or none", self.key_as)
         check_count("max_records", self.max_records, 100_000)
+        if not isinstance(self.skip_records, Set | list | tuple):
+            refuse("skip_records", "is a list of topic/partition/offset", self.skip_records)
         for each in self.skip_records:
-            if not re.fullmatch(r"[a-zA-Z0-9._-]+/\d+/\d+", each):
+            if not isinstance(each, str) or not _PLACE.fullmatch(each):
                 refuse("skip_records", "has entries topic/partition/offset", each)
+        object.__setattr__(self, "skip_records", frozenset(self.skip_records))
 
 
 def bridge_name(name: str) -> str:
@@ -192,11 +205,15 @@ def bridge_name(name: str) -> str:
     Raises:
         ConfigurationError: It has other characters, or too many.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _is_name(name):
         refuse("name", "has 1 to 50 letters, digits, '-' and '_'", name)
     return name
 
 
-def _check_start(start: str) -> None:
-    if start not in {"earliest", "latest"}:
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _check_start(start: object) -> None:
+    if start not in ("earliest", "latest"):
         refuse("start", "is earliest or latest", start)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from client_core.arguments import check_seconds
-from halfmq_connect.kafka.cluster import QUIET
+from halfmq_connect.kafka.cluster import QUIET, client_of
 from halfmq_connect.kafka.errors import BridgeError, ConfigurationError, RecordRefused
 from halfmq_connect.kafka.outgoing import record_of
-from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name
+from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name, routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,14 +67,14 @@ class KafkaTarget:
             ConfigurationError: A setting cannot work.
         """
         client = kafka_client(kafka)
-        self._topics = dict(topics or {})
+        self._topics = routes(topics) if topics else {}
         for target in self._topics.values():
             kafka_topic_name(target)
         check_seconds("timeout", timeout)
         self._timeout = timeout
         own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout * 1000)}
         defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}
-        self._producer = Producer({**defaults, **client, **QUIET, **own})
+        self._producer = client_of(Producer, {**defaults, **client, **QUIET, **own})
         self._lock = threading.Lock()
 
     def send(self, messages: Sequence[Message]) -> list[KafkaPosition | BridgeError]:
@@ -91,7 +91,7 @@ class KafkaTarget:
             for index, message in enumerate(messages):
                 try:
                     self._produce(message, functools.partial(_note, results, index, message.topic))
-                except (KafkaException, BufferError, ConfigurationError) as raised:
+                except (KafkaException, ConfigurationError) as raised:
                     error = raised.args[0] if isinstance(raised, KafkaException) else None
                     results[index] = _failure(message.topic, error, raised)
             self._producer.flush(self._timeout + 5)

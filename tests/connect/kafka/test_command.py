@@ -7,17 +7,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from halfmq_connect.kafka import BridgeSettings
+from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.configuration import Configuration
 from halfmq_connect.kafka.errors import ConfigurationError
+from halfmq_connect.kafka.registry import REGISTRY
 from producer_sdk import Producer
-from support.kafka import BridgeProcess, PrivateKafka, committed, new_topic
+from support.kafka import BridgeProcess, PrivateKafka, committed, new_topic, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.brokers import BrokerProcess
 
 CHECKOUT = Path(__file__).parents[3]
@@ -88,6 +92,24 @@ def test_wrong_settings_end_with_one_line() -> None:
     assert run("from-kafka", "--topic", "t", "--kafka", "x")[1].startswith(
         "halfmq bridge from-kafka: --kafka 'x' is no"
     )
+
+
+def test_forget_takes_the_file_of_the_bridge(
+    tmp_path: Path, kafka: str, broker: BrokerProcess, topic: str, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1)
+    file = tmp_path / "bridge.toml"
+    file.write_text(f'name = "{topic}"\nkey_as = "none"\n[topics]\n"{source}" = "{topic}"\n')
+    cluster = Cluster({"bootstrap.servers": kafka}, None)
+    with from_kafka({source: topic}):
+        wait_until(lambda: f"from-kafka/{topic}".encode() in dict(cluster.content(REGISTRY, 0)))
+    arguments = ["forget", f"from-kafka/{topic}", "--config", str(file)]
+    assert run(*arguments) == (
+        2,
+        "halfmq bridge forget: where is Kafka? Set bootstrap.servers (--bootstrap-servers), such as 'localhost:9092'",
+    )
+    assert run(*arguments, "--bootstrap-servers", kafka)[0] == 0
+    assert dict(cluster.content(REGISTRY, 0))[f"from-kafka/{topic}".encode()] is None
 
 
 def test_kafka_and_halfmq_that_are_away_are_waited_for(tmp_path: Path, topic: str, broker: BrokerProcess) -> None:

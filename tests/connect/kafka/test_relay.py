@@ -81,6 +81,7 @@ def test_a_place_that_is_none(tmp_path: Path) -> None:
     for options, text in (
         (["--to", "nats"], "to: is halfmq or kafka"),
         (["--to", "kafka"], "bootstrap-servers: is missing"),
+        (["--log-level", "foo"], "log-level: is debug, info, warning or error, not 'foo'"),
     ):
         command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", url, *options]
         environment = {name: value for name, value in os.environ.items() if name != "HALFMQ_KAFKA"}
