@@ -88,13 +88,14 @@ class Shard:
 
     def _carry(self) -> None:
         plan = self._plan
-        producer = self._producer()
+        topics = plan.cluster.topics(set(plan.routes.values()))
+        producer = self._producer([each.max_bytes for each in topics.values()])
         feed = Feed(plan.link, plan.runner, plan.halfmq, plan.settings.max_records, plan.settings.max_bytes)
         try:
             producer.init_transactions(30.0)
             places = plan.cluster.content(positions_topic(plan.name), self._number)
             positions = Positions.read(places, plan.settings.shards)
-            writer = Writer(plan, producer, self._stopping)
+            writer = Writer(plan, producer, topics, self._stopping)
             look_at = 0.0
             while not self._stopping.is_set():
                 if time.monotonic() >= look_at:
@@ -114,9 +115,8 @@ class Shard:
         finally:
             feed.close()
 
-    def _producer(self) -> Producer:
+    def _producer(self, limits: list[int]) -> Producer:
         plan = self._plan
-        limits = [each.max_bytes for each in plan.cluster.topics(set(plan.routes.values())).values()]
         own = {
             "transactional.id": f"{positions_topic(plan.name)}.{self._number}",
             # A batch holds one message of any size that fits its topic, or several that fit every topic.

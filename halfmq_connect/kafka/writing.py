@@ -15,7 +15,7 @@ from halfmq_connect.kafka.positions import positions_topic
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from confluent_kafka import Message, Producer
 
@@ -50,10 +50,11 @@ class Stopping(Exception):
 class Writer:
     """Writes one transaction after the other, by a producer that has been initialised."""
 
-    def __init__(self, plan: Plan, producer: Producer, stopping: threading.Event) -> None:
-        """Reads the limits of the topics."""
-        self._plan, self._producer, self._stopping = plan, producer, stopping
-        self._topics = plan.cluster.topics(set(plan.routes.values()))
+    def __init__(
+        self, plan: Plan, producer: Producer, topics: Mapping[str, KafkaTopic], stopping: threading.Event
+    ) -> None:
+        """Takes the topics of Kafka by name, for their limits and partitions."""
+        self._plan, self._producer, self._topics, self._stopping = plan, producer, topics, stopping
         self._positions = positions_topic(plan.name)
         self._refused: RecordRefused | None = None
 

@@ -15,7 +15,9 @@ from halfmq_connect.kafka import (
     RecordRefused,
     TopicReplaced,
 )
+from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.errors import ConfigurationError
+from halfmq_connect.kafka.registry import REGISTRY
 from producer_sdk import Admin, Message, Producer
 from support.kafka import committed, new_topic, wait_until
 from support.spark import forget
@@ -251,3 +253,40 @@ def test_a_setting_that_kafkas_client_refuses(broker: BrokerProcess, topic: str)
     )
     with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location"):
         bridge.run()
+
+
+def test_a_refused_loop_leaves_what_was_written_down(
+    kafka: str, topic: str, admin: Admin, to_kafka: Callable[..., Any], from_kafka: Callable[..., Any]
+) -> None:
+    target, other = new_topic(kafka, 1), f"{topic}-other"
+    admin.create_topic(other)
+    cluster = Cluster({"bootstrap.servers": kafka}, None)
+
+    def written(name: str) -> bytes | None:
+        return dict(cluster.content(REGISTRY, 0)).get(name.encode())
+
+    with from_kafka({target: other}, create_topics=True):
+        wait_until(lambda: written(f"from-kafka/{topic}"))
+    with to_kafka({topic: target}):
+        wait_until(lambda: written(f"to-kafka/{topic}"))
+        before = written(f"to-kafka/{topic}")
+        with to_kafka({other: target}) as running:
+            assert "a loop" in str(running.failed())
+        assert written(f"to-kafka/{topic}") == before
+
+
+def test_kafka_is_asked_once_for_what_a_shard_needs(
+    kafka: str, topic: str, producer: Producer, to_kafka: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, asked = Cluster.topics, []
+
+    def counted(self: Cluster, names: Any) -> Any:
+        asked.append(names)
+        return topics(self, names)
+
+    monkeypatch.setattr(Cluster, "topics", counted)
+    producer.send(topic, "x")
+    with to_kafka(shards=1):
+        committed(kafka, topic, 1)
+    # The doors, the topic of positions, and the shard.
+    assert len(asked) == 3
