@@ -97,7 +97,7 @@ class KafkaBridge:
             if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
                 patiently(lambda: self._work(plan), plan.kafka, plan.halfmq, self._stopping)
         finally:
-            plan.report_rest()
+            plan.progress.tell_rest()
             producer.close()
             runner.run(link.close())
             runner.close()
@@ -129,6 +129,7 @@ class KafkaBridge:
         try:
             while not self._stopping.is_set():
                 membership.poll(0.2)
+                plan.progress.tell()
                 for shard in self._shards.values():
                     if shard.failure is not None:
                         raise shard.failure

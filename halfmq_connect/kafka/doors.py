@@ -62,15 +62,16 @@ def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stoppi
 
 
 def existing_topics(plan: Plan) -> None:
-    """Checks that the topics of both sides exist, and creates those of Kafka where that is wanted.
+    """Checks that the topics of both sides and the group exist, and creates those of Kafka where that is wanted.
 
     Raises:
-        ConfigurationError: A topic of Kafka does not exist.
+        ConfigurationError: A topic of Kafka does not exist, or a group of halfmq.
         RequestRefused: A topic of halfmq does not exist.
     """
     queues = {topic: len(plan.queue_offsets(topic)) for topic in plan.routes}
     if plan.settings.too_large_to is not None:
         plan.queue_offsets(plan.settings.too_large_to)
+    plan.progress.check(next(iter(plan.routes)))
     if plan.settings.create_topics:
         there = plan.cluster.names()
         for topic, target in plan.routes.items():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from client_core.errors import HalfmqError
-from consumer_sdk.reading import commit_offsets, queue_offsets
+from consumer_sdk.reading import queue_offsets
+from halfmq_connect.kafka.progress import Progress
 from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from producer_sdk import Producer
 
 __all__ = ["Plan"]
-
-_REPORT_EVERY = 1.0
 
 
 @dataclass
@@ -38,6 +35,10 @@ class Plan:
         link: The brokers of halfmq; used on the loop of `runner`.
         runner: The background loop.
         producer: Sends messages that are too large for Kafka to their topic.
+        kafka: Whether Kafka answers.
+        halfmq: Whether halfmq does.
+        carried: Messages that are committed in Kafka.
+        progress: What the group of halfmq is told.
     """
 
     name: str
@@ -51,9 +52,12 @@ class Plan:
     kafka: Outage = field(default_factory=lambda: Outage("Kafka"))
     halfmq: Outage = field(default_factory=lambda: Outage("halfmq"))
     carried: int = 0
+    progress: Progress = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _reports: dict[str, dict[int, int]] = field(default_factory=dict)
-    _reported: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Begins with nothing carried."""
+        self.progress = Progress(self.settings.group, self.link, self.runner, self.halfmq)
 
     def queue_offsets(self, topic: str) -> list[QueueOffset]:
         """First and last offsets of a topic's queues."""
@@ -63,32 +67,3 @@ class Plan:
         """Adds records that are committed in Kafka."""
         with self._lock:
             self.carried += records
-
-    def report(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Tells the group, if there is one, how far queues are carried: now and then, and without waiting."""
-        group = self.settings.group
-        if group is None:
-            return
-        with self._lock:
-            for (topic, queue), offset in ends.items():
-                self._reports.setdefault(topic, {})[queue] = offset
-            if time.monotonic() - self._reported < _REPORT_EVERY:
-                return
-            self._reported = time.monotonic()
-            reports, self._reports = self._reports, {}
-        for topic, offsets in reports.items():
-            self.runner.submit(self._tell(group, topic, offsets))
-
-    def report_rest(self) -> None:
-        """Tells the group what was not told yet."""
-        group = self.settings.group
-        if group is not None:
-            for topic, offsets in self._reports.items():
-                self.runner.run(self._tell(group, topic, offsets))
-
-    async def _tell(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        try:
-            await commit_offsets(self.link, topic, group, offsets)
-        except HalfmqError as error:
-            # The next report says the same and more.
-            self.halfmq.note(error)

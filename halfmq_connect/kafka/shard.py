@@ -26,7 +26,7 @@ from halfmq_connect.kafka.starting import starting_offsets
 from halfmq_connect.kafka.writing import Stopping, Writer
 
 if TYPE_CHECKING:
-    from halfmq_connect.kafka.feed import Portion
+    from halfmq_connect.kafka.feed import Portion, QueueAt
     from halfmq_connect.kafka.plan import Plan
 
 __all__ = ["Shard"]
@@ -50,6 +50,7 @@ class Shard:
         """Starts the thread."""
         self._number, self._plan = number, plan
         self._stopping = threading.Event()
+        self._ends: dict[QueueAt, int] = {}
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"bridge {plan.name} shard {number}", daemon=True)
         self._thread.start()
@@ -90,6 +91,7 @@ class Shard:
         plan = self._plan
         topics = plan.cluster.topics(set(plan.routes.values()))
         producer = self._producer([each.max_bytes for each in topics.values()])
+        self._ends = {}
         feed = Feed(plan.link, plan.runner, plan.halfmq, plan.settings.max_records, plan.settings.max_bytes)
         try:
             producer.init_transactions(30.0)
@@ -141,10 +143,14 @@ class Shard:
         self._plan.kafka.over()
         for queue, offset in starts.items():
             feed.add(queue, offset)
+            self._ends.setdefault(queue, offset)
+        # Also what was told before: a replica that was frozen may have told less since.
+        self._plan.progress.note(self._ends)
 
     def _transact(self, writer: Writer, portions: list[Portion]) -> None:
         """Carries messages in one transaction, together with the positions after them."""
-        ends, trouble, count = {}, None, 0
+        ends: dict[QueueAt, int] = {}
+        trouble, count = None, 0
         writer.begin()
         for portion in portions:
             trouble = self._missing(portion)
@@ -164,7 +170,8 @@ class Shard:
         writer.commit()
         self._plan.kafka.over()
         self._plan.count(count)
-        self._plan.report({(queue.topic, queue.queue): offset for queue, offset in ends.items()})
+        self._ends |= ends
+        self._plan.progress.note(ends)
         if trouble is not None:
             raise trouble
 

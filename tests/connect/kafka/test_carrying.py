@@ -6,6 +6,7 @@ import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from halfmq_connect.kafka.errors import ConfigurationError
 from producer_sdk import Admin, Message, Producer
 from support.kafka import committed, new_topic, wait_until
 
@@ -154,3 +155,39 @@ def test_a_group_learns_how_far_it_is(
     with to_kafka(group=group):
         committed(kafka, topic, 30)
     assert sum(each.committed_offset for each in admin.group_progress(group, topic)) == 30
+
+
+def test_a_group_learns_it_also_when_nothing_follows(
+    topic: str, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    group = f"{topic}-{secrets.token_hex(2)}"
+    admin.create_group(group, keep_unread=True)
+    with to_kafka(group=group) as running:
+        # Retention waits for it from the beginning.
+        wait_until(lambda: len(admin.group_progress(group, topic)) == 4)
+        for sent in range(1, 21):
+            producer.send(topic, "x")
+            wait_until(lambda sent=sent: running.bridge.carried == sent)
+        wait_until(lambda: sum(each.committed_offset for each in admin.group_progress(group, topic)) == 20)
+
+
+def test_a_group_that_is_not_there_is_told(topic: str, to_kafka: Callable[..., Any]) -> None:
+    with to_kafka(group="nobody") as running:
+        failure = running.failed()
+    assert isinstance(failure, ConfigurationError)
+    assert (failure.field, failure.reason) == ("group", "GROUP_NOT_FOUND")
+    assert "--group" in str(failure)
+
+
+def test_a_group_that_is_deleted_ends_it(
+    topic: str, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    group = f"{topic}-{secrets.token_hex(2)}"
+    admin.create_group(group)
+    with to_kafka(group=group) as running:
+        wait_until(lambda: admin.group_progress(group, topic))
+        admin.delete_group(group)
+        producer.send(topic, "x")
+        failure = running.failed()
+    assert isinstance(failure, ConfigurationError)
+    assert failure.field == "group"
