@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from halfmq.v1.consumer_pb2 import LogColumns
 
-__all__ = ["Record", "batch_size", "record_of", "records_of"]
+__all__ = ["Diverted", "Record", "batch_size", "record_of", "records_of"]
 
 Headers = list[tuple[str, bytes]]
 
@@ -19,6 +19,7 @@ _BATCH_OVERHEAD = 61
 _RECORD_OVERHEAD = 3
 """Attributes, and the differences of time and offset, which are 0 for a batch's first record."""
 _ID_DIGITS = 32
+_OWN = "halfmq."
 
 
 class Record(NamedTuple):
@@ -30,6 +31,34 @@ class Record(NamedTuple):
     value: bytes
     headers: Headers
     timestamp: int
+
+
+class Diverted(NamedTuple):
+    """What a record's headers were in its message, to send it to another topic of halfmq.
+
+    `origin` has what the broker sets anew; it keeps names that begin with "halfmq." to itself.
+    """
+
+    tag: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    origin: dict[str, str]
+
+    @classmethod
+    def of(cls, record: Record) -> Diverted:
+        """Reads the headers."""
+        tag, keys, properties, origin = None, [], {}, {}
+        for name, content in record.headers:
+            value = content.decode()
+            if name == "halfmq.tag":
+                tag = value
+            elif name == "halfmq.key":
+                keys.append(value)
+            elif name.startswith(_OWN):
+                origin[f"origin.{name.removeprefix(_OWN)}"] = value
+            else:
+                properties[name] = value
+        return cls(tag, keys, properties, origin)
 
 
 def records_of(columns: LogColumns) -> Iterator[Record]:

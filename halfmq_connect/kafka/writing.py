@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from client_core.errors import RequestRefused
 from halfmq_connect.kafka.errors import HalfmqError, MessageTooLarge, RecordRefused
-from halfmq_connect.kafka.outgoing import batch_size, records_of
+from halfmq_connect.kafka.outgoing import Diverted, batch_size, records_of
 from halfmq_connect.kafka.positions import positions_topic
 
 if TYPE_CHECKING:
@@ -76,9 +77,13 @@ class Writer:
         for columns in portion.columns:
             for record in records_of(columns):
                 if len(record.value) > maybe_too_large and (trouble := self._too_large(queue, topic, record)):
-                    if self._plan.settings.too_large_to is None:
+                    # One that is too large there as well would go round for ever.
+                    if self._plan.settings.too_large_to in {None, queue.topic}:
                         return next_offset, count, trouble
-                    self._divert(record, trouble)
+                    try:
+                        self._divert(record, trouble)
+                    except RequestRefused as refused:
+                        return next_offset, count, refused
                 else:
                     self._produce(queue, topic, record)
                     count += 1
@@ -156,18 +161,26 @@ class Writer:
         """Sends a message to the topic for those that are too large, before the transaction that skips it.
 
         If that is repeated, its id is the same: halfmq stores it once.
+
+        Raises:
+            RequestRefused: halfmq refuses it.
         """
+        diverted = Diverted.of(record)
+        reason = f"{trouble.size} bytes in Kafka, {trouble.limit} are allowed"
         own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._plan.name}/{record.message_id}"))
-        # The broker keeps names that begin with "halfmq." to itself.
-        texts = [(name.replace("halfmq.", "origin.", 1), value.decode()) for name, value in record.headers]
-        properties = {name: value for name, value in texts if name not in {"origin.key", "origin.tag"}}
-        properties["bridge.reason"] = f"{trouble.size} bytes in Kafka, {trouble.limit} are allowed"
-        self._plan.producer.send(
+        send = functools.partial(
+            self._plan.producer.send,
             str(self._plan.settings.too_large_to),
             record.value,
-            keys=list(dict.fromkeys(value for name, value in texts if name == "origin.key")),
-            tag=next((value for name, value in texts if name == "origin.tag"), None),
-            properties=properties,
+            keys=diverted.keys,
+            tag=diverted.tag,
             message_id=own,
         )
-        _log.warning("sent to %s: %s", self._plan.settings.too_large_to, trouble)
+        try:
+            send(properties={**diverted.origin, "bridge.reason": reason, **diverted.properties})
+        except RequestRefused as error:
+            if error.reason != "PROPERTIES_TOO_LARGE":
+                raise
+            # Its own fill what halfmq allows: the log alone tells where it comes from.
+            send(properties=diverted.properties)
+        _log.warning("sent to %s as %s: %s", self._plan.settings.too_large_to, own, trouble)

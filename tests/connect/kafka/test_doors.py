@@ -105,6 +105,47 @@ def test_messages_over_the_limit_go_to_a_topic_of_their_own(
     assert f"{LIMIT} are allowed" in letter.properties["bridge.reason"]
 
 
+FILLING = {f"p{n}": "q" * 1020 for n in range(15)}
+"""With its group, tag and keys about as much as halfmq allows."""
+
+
+def test_a_message_with_many_properties_at_the_limit_and_one_byte_over_it(
+    kafka: str, topic: str, broker: BrokerProcess, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    target = new_topic(kafka, 1, max_message_bytes=LIMIT)
+    diverted = f"{topic}-large"
+    admin.create_topic(diverted, queues=1)
+    own: dict[str, Any] = {"keys": ["k" * 1000], "tag": "t", "properties": FILLING}
+    # Its length takes as many bytes as that of one that fits.
+    producer.send(topic, b"x" * 5000, message_group="g", **own)
+    with to_kafka({topic: target}, create_topics=False) as running:
+        fits = 5000 - (running.failed().size - LIMIT)
+    producer.send(topic, b"a" * fits, message_group="g", **own)
+    producer.send(topic, b"b" * (fits + 1), message_group="g", **own)
+    producer.send(topic, "behind", message_group="g")
+    with to_kafka({topic: target}, create_topics=False, too_large_to=diverted):
+        assert bodies(committed(kafka, target, 2)) == [b"a" * fits, b"behind"]
+    with QueueReader(broker.endpoint) as reader:
+        letters = reader.read_queue(diverted, 0, 0).messages
+    assert [letter.body for letter in letters] == [b"x" * 5000, b"b" * (fits + 1)]
+    # There was no room for what else is told of it.
+    assert all((letter.tag, letter.keys, letter.properties) == ("t", ("k" * 1000,), FILLING) for letter in letters)
+
+
+def test_a_message_that_is_too_large_on_the_way_of_the_large_ones_as_well(
+    kafka: str, topic: str, broker: BrokerProcess, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    small, larger, diverted = new_topic(kafka, 1, max_message_bytes=LIMIT), new_topic(kafka, 1), f"{topic}-large"
+    admin.create_topic(diverted, queues=1)
+    producer.send(topic, b"x" * LIMIT, message_group="g")
+    producer.send(topic, b"y" * 2_000_000, message_group="g")
+    with to_kafka({topic: small, diverted: larger}, create_topics=False, too_large_to=diverted) as running:
+        failure = running.failed()
+    assert isinstance(failure, MessageTooLarge)
+    assert failure.position == f"{diverted}/0/1"
+    assert bodies(committed(kafka, larger, 1)) == [b"x" * LIMIT]
+
+
 def test_a_record_that_kafka_refuses_stops_it(
     kafka: str, topic: str, producer: Producer, to_kafka: Callable[..., Any]
 ) -> None:
