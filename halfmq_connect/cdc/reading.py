@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfmq_connect.cdc.binlog.dump import Dump
 from halfmq_connect.cdc.binlog.transactions import Began, Changed, Ended, Transactions, Truncated
+from halfmq_connect.cdc.errors import CannotFollow
 from halfmq_connect.cdc.messages import Converter
 from halfmq_connect.cdc.outbox import outbox_message
 from halfmq_connect.cdc.pieces import Piece, PieceQueue
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from halfmq_connect.cdc.positions import Gtid, Position
 
 __all__ = ["LogReader"]
+
+_DISORDER = (
+    "the log has the transaction {} behind {}: numbers of a domain do not increase, so a position cannot tell what was"
+    " read. Nothing was skipped. Set gtid_strict_mode=ON, and a gtid_domain_id for each server that writes by itself;"
+    " then take a new snapshot (--new-snapshot)"
+)
 
 
 class LogReader:
@@ -52,6 +59,7 @@ class LogReader:
         self._copied = copied
         self._converter = Converter(settings, source.kind, choice)
         self._transactions = Transactions(source.charsets(), choice, mariadb=source.mariadb)
+        self._mariadb = source.mariadb
         self._dump = Dump(settings.database, source, position)
         self._thread = threading.Thread(target=self._run, name="halfmq-cdc-reader", daemon=True)
         self._thread.start()
@@ -79,6 +87,8 @@ class LogReader:
             elif isinstance(happened, Began):
                 # A server may send a transaction again that was read before.
                 known = happened.gtid in self._position
+                if known and self._mariadb:
+                    raise CannotFollow(_DISORDER.format(happened.gtid.text, self._position))
                 piece = Piece(happened.gtid)
                 self._converter.begin(happened)
             elif isinstance(happened, Truncated):

@@ -117,6 +117,9 @@ def _check(table: DescribedTable, choice: TableChoice) -> None:
             raise WrongSetting(f"{table.name} has no column {', '.join(sorted(missing))}", field=f"table.{place}")
     kept = set(how.columns or names) - set(how.exclude_columns)
     for column in table.columns:
+        if "COMPRESSED" in column.type:
+            msg = f"{table.name}.{column.name} is compressed, which is not read: make it a plain column"
+            raise WrongSetting(msg, field="table.match")
         if column.kind in _UNREADABLE and column.name in kept | {each.name for each in table.key_columns()}:
             msg = (
                 f"{table.name}.{column.name} is of type {column.kind}, which the log does not tell exactly: exclude it"

@@ -18,6 +18,11 @@ MARIADB_GTID, QUERY_COMPRESSED = 162, 165
 ROWS = {23: "c", 24: "u", 25: "d", 30: "c", 31: "u", 32: "d"}
 """Row events, of version 1 and 2, and what they tell."""
 COMPRESSED_ROWS = range(166, 172)
+INCIDENT = 26
+PASSED_OVER = {1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, FORMAT, 17, 28, 29, 35, 36, 37, 160, 161, 163, 164}
+"""Events that change no rows: the beginnings and ends of files, variables of statements, comments, lists of GTIDs."""
+IGNORABLE = 0x80
+"""A flag of events that a reader may pass over when it does not know them."""
 
 STANDALONE = 1
 """A flag of MariaDB's GTID events."""
@@ -33,13 +38,14 @@ class Event(NamedTuple):
     kind: int
     server_id: int
     end: int
+    flags: int
     body: bytes
 
 
 def event_of(packet: bytes, checksum: int) -> Event:
     """The event of a packet, whose first byte said that it is one."""
-    seconds, kind, server_id, _, end, _ = _HEADER.unpack_from(packet, 1)
-    return Event(seconds, kind, server_id, end, packet[1 + HEADER_SIZE : len(packet) - checksum])
+    seconds, kind, server_id, _, end, flags = _HEADER.unpack_from(packet, 1)
+    return Event(seconds, kind, server_id, end, flags, packet[1 + HEADER_SIZE : len(packet) - checksum])
 
 
 class GtidEvent(NamedTuple):

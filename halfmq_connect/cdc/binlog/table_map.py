@@ -93,8 +93,9 @@ def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableM
     source = _Bytes(body, 2 + 1 + body[2] + 1)
     source.at += 1 + body[source.at] + 1
     kinds = list(source.take(source.packed()))
-    source.packed()
+    end = source.packed() + source.at
     metas = [_meta(source, kinds, index) for index in range(len(kinds))]
+    source.at = end  # Also when a type is not known here.
     source.at += (len(kinds) + 7) // 8
     told = _Told(source, kinds, mariadb=mariadb)
     if len(told.names) != len(kinds):

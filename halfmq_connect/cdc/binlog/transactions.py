@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,7 +121,7 @@ class Transactions:
             elif kind == events.XA_PREPARE:
                 yield from self._prepared_xa(event)
             else:
-                self._refuse(kind)
+                self._refuse(event)
 
     def _end(self, *, discarded: bool = False) -> Ended:
         if self._open is None:
@@ -149,8 +150,15 @@ class Transactions:
             return
         self._rows_seen = True
         start = 8 if event.kind < 30 else 8 + int.from_bytes(event.body[8:10], "little")
-        for change in changes(events.ROWS[event.kind], event.body[start:], table):
-            yield Changed(table, change, event.end)
+        try:
+            for change in changes(events.ROWS[event.kind], event.body[start:], table):
+                yield Changed(table, change, event.end)
+        except (ValueError, LookupError, struct.error) as error:
+            msg = (
+                f"{self._named()}: a row of {table.name} cannot be decoded, at {self._file}:{event.end}: {error!r}."
+                " Nothing was skipped. Correct the row, or exclude the table, then take a new snapshot (--new-snapshot)"
+            )
+            raise CannotFollow(msg) from error
 
     def _query(self, event: events.Event) -> Iterable[Truncated | Ended]:
         if events.begins(event):
@@ -159,8 +167,8 @@ class Transactions:
         return self._other_query(event)
 
     def _other_query(self, event: events.Event) -> Iterator[Truncated | Ended]:
-        database, text = events.query_of(event)
-        text = _COMMENT.sub(" ", text).strip()
+        database, whole = events.query_of(event)
+        text = _COMMENT.sub(" ", whole).strip()
         upper = text[:40].upper()
         if upper == "COMMIT":
             yield self._end()
@@ -179,10 +187,10 @@ class Transactions:
         elif upper.startswith(("XA START", "XA END")):
             self._in_group = True
         else:
-            yield from self._statement(event, database, text)
+            yield from self._statement(event, database, text, whole)
 
-    def _statement(self, event: events.Event, database: str, text: str) -> Iterator[Truncated | Ended]:
-        if _DML.match(text) and self._wanted.names_wanted(text, database):
+    def _statement(self, event: events.Event, database: str, text: str, whole: str) -> Iterator[Truncated | Ended]:
+        if _DML.match(text) and self._wanted.names_wanted(whole, database):
             msg = (
                 f"{self._named()} is logged as a statement, not by its rows: {text[:100]!r}. Set binlog_format=ROW"
                 " for all sessions, then take a new snapshot"
@@ -210,8 +218,13 @@ class Transactions:
             raise CannotFollow(msg)
         yield self._end()
 
-    def _refuse(self, kind: int) -> None:
-        """Stops at what is not read here, and passes over what changes no rows."""
+    def _refuse(self, event: events.Event) -> None:
+        """Stops at what is not read here, and passes over what changes no rows, or none that are published."""
+        kind = event.kind
+        if kind in events.PASSED_OVER:
+            return
+        if (kind == events.PARTIAL_UPDATE or kind in events.COMPRESSED_ROWS) and not self._is_wanted(event):
+            return
         reasons = {
             events.PAYLOAD: "compressed transactions: set binlog_transaction_compression=OFF for all sessions",
             events.PARTIAL_UPDATE: "partial JSON updates: unset PARTIAL_JSON in binlog_row_value_options",
@@ -221,9 +234,15 @@ class Transactions:
             **dict.fromkeys(events.COMPRESSED_ROWS, "compressed events: set log_bin_compress=OFF"),
             events.EXECUTE_LOAD: "LOAD DATA as a statement: set binlog_format=ROW for all sessions",
         }
+        reasons[events.INCIDENT] = "a gap, which the server noted there: look into its error log"
+        if kind not in reasons and not event.flags & events.IGNORABLE:
+            reasons[kind] = f"events that are not known here, of the kind {kind}"
         if kind in reasons:
             msg = f"the log has {reasons[kind]}, then take a new snapshot (--new-snapshot). Nothing was skipped"
             raise CannotFollow(msg)
+
+    def _is_wanted(self, event: events.Event) -> bool:
+        return self._tables.get(int.from_bytes(event.body[:6], "little"), self) is not None
 
     def _named(self) -> str:
         return f"the transaction {self._open.gtid.text}" if self._open else "a transaction"

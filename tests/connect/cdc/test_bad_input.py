@@ -154,6 +154,69 @@ def test_compressed_transactions(source: Source, endpoint: str, topic: Topic) ->
     assert "binlog_transaction_compression=OFF" in text
 
 
+def test_numbers_of_transactions_that_go_back(source: Source, endpoint: str, topic: Topic) -> None:
+    """A position of MariaDB has one number of each domain: what comes behind it with a lower one would be lost."""
+    if source.kind == "mysql":
+        return  # Its positions are sets.
+    source.run("SET GLOBAL gtid_strict_mode = OFF")
+    try:
+        number = int(source.ask("SELECT @@GLOBAL.gtid_binlog_pos")[0][0].split("-")[2])
+        source.run("CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        running = Capture(settings(endpoint, source.host))
+        with source.connect() as connection, connection.cursor() as cursor:
+            for row, further in ((1, 1000), (2, 500)):
+                cursor.execute(f"SET gtid_seq_no = {number + further}")
+                cursor.execute(f"INSERT INTO shop.orders VALUES ({row})")
+        error = running.failure()
+    finally:
+        source.run("SET GLOBAL gtid_strict_mode = ON")
+    assert isinstance(error, CannotFollow)
+    assert "gtid_strict_mode=ON" in str(error)
+    topic.rows(1)
+
+
+def test_bytes_that_are_no_text(source: Source, endpoint: str, topic: Topic) -> None:
+    """0xFF 0xFF is no character of ujis; it came into the column as bytes."""
+    source.run("CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(40) CHARACTER SET ujis)")
+    running = Capture(settings(endpoint, source.host))
+    source.run("INSERT INTO shop.orders VALUES (1, x'F5A1')")
+    error = running.failure()
+    assert isinstance(error, CannotFollow), error
+    assert "shop.orders cannot be decoded" in str(error)
+    assert topic.read() == []
+
+
+def test_compressed_columns(source: Source, endpoint: str) -> None:
+    if source.kind == "mysql":
+        return  # There pages are compressed, not columns.
+    create = "CREATE TABLE shop.orders (id INT PRIMARY KEY, a VARCHAR(40) COMPRESSED, b INT UNSIGNED)"
+    source.run(create)
+    refused(source, "shop.orders.a", "compressed")
+    source.run("DROP TABLE shop.orders")
+    running = Capture(settings(endpoint, source.host))  # One that is made later.
+    source.run(create, "INSERT INTO shop.orders VALUES (1, REPEAT('x', 40), 1)")
+    error = running.failure()
+    assert isinstance(error, CannotFollow)
+    assert "shop.orders.a has a type that is not known" in str(error)
+
+
+def test_partial_documents(source: Source, endpoint: str, topic: Topic) -> None:
+    if source.kind == "mariadb":
+        return  # It has none.
+    source.run("CREATE TABLE shop.documents (id INT PRIMARY KEY, document JSON)", ORDERS)
+    source.run("INSERT INTO shop.documents VALUES (1, JSON_OBJECT('a', REPEAT('x', 1000), 'b', 1))")
+    update = "UPDATE shop.documents SET document = JSON_SET(document, '$.b', 2)"
+    with source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_row_value_options = PARTIAL_JSON")
+        with Capture(settings(endpoint, source.host, table=[{"match": "shop.orders", "topic": "rows"}])):
+            cursor.execute(update)
+            source.run("INSERT INTO shop.orders VALUES (1, 'behind one of another table')")
+            topic.rows(1)
+        running = Capture(settings(endpoint, source.host))
+        cursor.execute(update.replace("2)", "3)"))
+        assert "PARTIAL_JSON" in str(running.failure())
+
+
 def test_a_topic_that_is_missing_and_a_row_that_is_too_large(source: Source, endpoint: str, topic: Topic) -> None:
     source.run("CREATE TABLE shop.files (id INT PRIMARY KEY, content LONGTEXT)")
     running = Capture(settings(endpoint, source.host))

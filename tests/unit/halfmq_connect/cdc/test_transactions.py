@@ -1,0 +1,40 @@
+"""Events that servers rarely write: what is not known stops the subscription, and is never passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from halfmq_connect.cdc.binlog import events
+from halfmq_connect.cdc.binlog.transactions import Transactions
+from halfmq_connect.cdc.charsets import Charsets
+from halfmq_connect.cdc.errors import CannotFollow
+
+
+class Everything:
+    def wants(self, database: str, table: str) -> bool:
+        return True
+
+    def names_wanted(self, text: str, database: str) -> bool:
+        return "orders" in text
+
+
+def read(*read: events.Event) -> list[object]:
+    return list(Transactions(Charsets({}), Everything(), mariadb=False).read(read))
+
+
+@pytest.mark.parametrize(("kind", "words"), [(26, "gap"), (43, "kind 43"), (172, "kind 172"), (42, "tags")])
+def test_what_is_not_known_stops_it(kind: int, words: str) -> None:
+    with pytest.raises(CannotFollow, match=words):
+        read(events.Event(0, kind, 1, 4, 0, b""))
+
+
+def test_what_changes_no_rows_is_passed_over() -> None:
+    passed = [events.Event(0, kind, 1, 4, 0, b"") for kind in sorted(events.PASSED_OVER)]
+    assert read(*passed, events.Event(0, 99, 1, 4, events.IGNORABLE, b"")) == []
+
+
+def test_a_mark_of_a_comment_in_a_text_hides_no_table() -> None:
+    statement = b"UPDATE (SELECT '#' mark) marks, orders SET item = mark"
+    body = bytes(8) + b"\4" + bytes(4) + b"shop\0" + statement
+    with pytest.raises(CannotFollow, match="as a statement"):
+        read(events.Event(0, events.QUERY, 1, 4, 0, body))
