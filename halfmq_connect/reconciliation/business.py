@@ -73,13 +73,17 @@ class BusinessTable:
             msg = f"time_unit is one of {', '.join(_UNITS)}, not {self.time_unit!r}"
             raise ConfigurationError(msg, field="time_unit")
 
+    @property
+    def column_names(self) -> list[str]:
+        """The names under which a row has its values: the columns' own, or those after ``AS``."""
+        return [each.rpartition(" ")[2].strip('"`') for each in self.columns]
+
     def rows(self, database: LocalDatabase, start: datetime, end: datetime) -> Iterator[list[BusinessRow]]:
         """Rows whose time is in [start, end), in pages.
 
         Raises:
             ConfigurationError: The time column is none.
         """
-        names = [each.rpartition(" ")[2].strip('"`') for each in self.columns]
         listed = "".join(f", {each}" for each in self.columns)
         condition = f" AND ({self.where})" if self.where else ""
         head = f"SELECT {self.key}, {self.time}{listed} FROM {self.name} WHERE {self.key} IS NOT NULL{condition}"  # noqa: S608 - the user's own SQL
@@ -99,7 +103,7 @@ class BusinessTable:
             if found:
                 last = found[-1]
                 yield [
-                    BusinessRow(_text(row[0]), self._read(row[1]), dict(zip(names, row[2:], strict=True)))
+                    BusinessRow(_text(row[0]), self._read(row[1]), dict(zip(self.column_names, row[2:], strict=True)))
                     for row in found
                 ]
             if len(found) < _PAGE:

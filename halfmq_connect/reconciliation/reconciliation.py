@@ -105,14 +105,14 @@ class Reconciliation:
         self._make = make
         self._key = message_key
         self._compare = dict(compare or {})
-        missing = set(self._compare) - {each.rpartition(" ")[2].strip('"`') for each in table.columns}
+        missing = set(self._compare).difference(table.column_names)
         if missing:
             msg = f"compare names {', '.join(sorted(missing))}, which is not among the table's columns"
             raise ConfigurationError(msg, field="compare")
         self._unique = unique
         self._records = Records(record_table, self.group)
         self._on_finding = on_finding or _log_finding
-        self._known: set[tuple[str, str]] = set()
+        self._known: set[tuple[str, str, bool]] = set()
 
     def create_tables(self) -> None:
         """Creates the tables of records where they do not exist."""
@@ -166,8 +166,8 @@ class Reconciliation:
             Exception: The database's own.
         """
         window = self._window()
-        if window is None:
-            return Round(None, postponed="all of it is younger than the grace")
+        if isinstance(window, str):
+            return Round(None, postponed=window)
         comparison = Comparison(
             self._database,
             self._table,
@@ -179,16 +179,20 @@ class Reconciliation:
             unique=self._unique,
         )
         findings: list[Finding] = []
+        complete = False
         try:
             for missing, others in comparison.rows_without_message(window, self.settings.catch_up):
                 findings += others
-                findings += self._repair(missing)
+                for finding in self._repair(missing):
+                    findings.append(finding)  # those before one that fails are told, too
+            findings += comparison.messages_alone(window)
+            complete = True
         except NotCaughtUp as error:
             return Round(None, findings=tuple(findings), postponed=str(error))
-        findings += comparison.messages_alone(window)
+        finally:
+            self._tell(findings, complete=complete)
         with self._database.transaction() as local:
             self._records.judge_until(local, window.end)
-        self._tell(findings)
         self._forget(window)
         return Round(window, comparison.rows, tuple(findings))
 
@@ -202,65 +206,63 @@ class Reconciliation:
                 if done.window is None and done.postponed:
                     _log.info("nothing was compared: %s", done.postponed)
 
-    def _window(self) -> Window | None:
+    def _window(self) -> Window | str:
+        """What is to be compared, or why it is nothing."""
         with self._database.transaction() as local:
             now = self._now(local)
             judged = self._records.judged_until(local)
         start = now - timedelta(seconds=self.settings.window)
         if judged is not None:
             start = min(start, judged)
+        # Before the first round, the group may have come too late for what retention took.
+        since = kept_since(self._endpoint, self._topic, now) if judged is None else None
         try:
-            window = Window.of(start, now, timedelta(seconds=self.settings.grace), now)
-            # Before the first round, the group may have come too late for what retention took.
-            return window if judged is not None else window.kept(kept_since(self._endpoint, self._topic, now))
-        except ConfigurationError:
-            return None
+            return Window.of(start, now, timedelta(seconds=self.settings.grace), now).kept(since)
+        except ConfigurationError as error:
+            return str(error)
 
     @staticmethod
     def _now(local: Any) -> datetime:
         ((micros,),) = local.fetch(f"SELECT {local.dialect.now}")
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(micros))
 
-    def _repair(self, missing: list[BusinessRow]) -> list[Finding]:
-        if self._make is None or not missing:
-            return [Finding(ROW_WITHOUT_MESSAGE, row.key, row.time) for row in missing]
-        findings: list[Finding] = []
+    def _repair(self, missing: list[BusinessRow]) -> Iterator[Finding]:
         messages: list[tuple[BusinessRow, Message]] = []
         for row in missing:
+            if self._make is None:
+                yield Finding(ROW_WITHOUT_MESSAGE, row.key, row.time)
+                continue
             try:
                 messages.append((row, self._message(row)))
             except Exception as error:
-                findings.append(_not_repaired(row, error))
+                yield _not_repaired(row, error)
         if messages:
-            findings += self._send(messages)
-        return findings
+            yield from self._send(messages)
 
-    def _send(self, messages: list[tuple[BusinessRow, Message]]) -> list[Finding]:
+    def _send(self, messages: list[tuple[BusinessRow, Message]]) -> Iterator[Finding]:
         with Producer(self._endpoint) as producer:
             try:
                 outcomes: Sequence[object] = producer.send_many([message for _, message in messages])
             except BatchRefused as refused:
                 outcomes = refused.outcomes
-            except (TypeError, ValueError):
+            except (TypeError, ValueError) as error:
                 # One of them is no message, and nothing was sent.
                 if len(messages) == 1:
-                    raise
-                return [finding for each in messages for finding in self._send_alone(each)]
-        findings = []
+                    yield _not_repaired(messages[0][0], error)
+                    return
+                for each in messages:
+                    yield from self._send([each])
+                return
+        failure: Exception | None = None
         for (row, message), outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, RequestRefused) and not _was_sent(outcome):
-                findings.append(_not_repaired(row, outcome))
+                yield _not_repaired(row, outcome)
             elif isinstance(outcome, Exception) and not _was_sent(outcome):
-                raise outcome
+                failure = failure or outcome
             else:
-                findings.append(Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, message.message_id, repaired=True))
-        return findings
-
-    def _send_alone(self, made: tuple[BusinessRow, Message]) -> list[Finding]:
-        try:
-            return self._send([made])
-        except (TypeError, ValueError) as error:
-            return [_not_repaired(made[0], error)]
+                yield Finding(ROW_WITHOUT_MESSAGE, row.key, row.time, message.message_id, repaired=True)
+        if failure is not None:
+            raise failure
 
     def _message(self, row: BusinessRow) -> Message:
         assert self._make is not None  # noqa: S101 - the caller's check
@@ -283,11 +285,16 @@ class Reconciliation:
             message_id=repair_id(self._topic, made.tag, row.key),
         )
 
-    def _tell(self, findings: list[Finding]) -> None:
-        new = [each for each in findings if (each.kind, each.key) not in self._known]
-        self._known = {(each.kind, each.key) for each in findings}
+    def _tell(self, findings: list[Finding], *, complete: bool) -> None:
+        """Tells what was not told by the last rounds; after a complete one, what it did not find is forgotten."""
+        found = {(each.kind, each.key, each.repaired): each for each in findings}
+        new = [each for at, each in found.items() if at not in self._known]
+        self._known = set(found) if complete else self._known.union(found)
         for each in new:
-            self._on_finding(each)
+            try:
+                self._on_finding(each)
+            except Exception:
+                _log.exception("on_finding failed for %s of %s", each.kind, each.key)
 
     def _forget(self, window: Window) -> None:
         before = window.start - timedelta(seconds=self.settings.grace + self.settings.keep)

@@ -84,20 +84,17 @@ class Records:
     def add(self, local: LocalTransaction, records: Iterable[Record]) -> None:
         """Notes messages; those that are noted already stay as they are."""
         for each in sorted(records, key=lambda record: record.message_id):
-            try:
-                local.execute(
-                    self._insert + local.dialect.keep_existing,
-                    id=self._hash(each.message_id),
-                    name=self.name,
-                    hash=self._hash("" if each.key is None else f"={each.key}"),
-                    key=each.key,
-                    message=each.message_id,
-                    time=_micros(each.time),
-                    compared=json.dumps(dict(each.values), ensure_ascii=False),
-                )
-            except Exception as error:
-                if local.dialect.failure_of(error) is not Failure.DUPLICATE:
-                    raise
+            _insert(
+                local,
+                self._insert,
+                id=self._hash(each.message_id),
+                name=self.name,
+                hash=self._hash("" if each.key is None else f"={each.key}"),
+                key=each.key,
+                message=each.message_id,
+                time=_micros(each.time),
+                compared=json.dumps(dict(each.values), ensure_ascii=False),
+            )
 
     def by_key(self, local: LocalTransaction, keys: Sequence[str]) -> dict[str, list[Record]]:
         """The records of each key that has some, in the order of their times."""
@@ -155,10 +152,19 @@ class Records:
         """Notes where a round ended; rounds of several processes may overlap, and it never goes back."""
         values = {"name": self.name, "until": _micros(until)}
         if local.execute(self._update_state, **values) == 0 and self.judged_until(local) is None:
-            local.execute(self._insert_state, **values)
+            _insert(local, self._insert_state, **values)
 
     def _hash(self, text: str) -> str:
         return hashlib.sha256(f"{self.name}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _insert(local: LocalTransaction, statement: str, **values: object) -> None:
+    """Inserts a row, unless there is one."""
+    try:
+        local.execute(statement + local.dialect.keep_existing, **values)
+    except Exception as error:
+        if local.dialect.failure_of(error) is not Failure.DUPLICATE:
+            raise
 
 
 def pages(records: Records, local: LocalTransaction, start: datetime, end: datetime) -> Iterator[list[Record]]:

@@ -13,13 +13,15 @@ import sqlalchemy as sa
 
 from consumer_sdk import Admin
 from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings
-from producer_sdk import ConfigurationError, Message, Producer, TransactionProducer
+from halfmq_connect.reconciliation import reconciliation as rounds
+from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
 from ways.shops import differences, texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from broker.embedded import EmbeddedBroker
+    from client_core.message import LogPosition
     from client_core.stored import StoredMessage
     from halfmq_connect.reconciliation.business import BusinessRow
     from ways.shops import Shop
@@ -116,6 +118,55 @@ def test_two_that_find_the_same_send_it_once(sales: Shop, broker: EmbeddedBroker
     assert len(texts(broker.endpoint, created)) == 40
 
 
+def test_a_round_that_breaks_off_tells_what_it_found(
+    sales: Shop, broker: EmbeddedBroker, created: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Finding] = []
+
+    def tell(finding: Finding) -> None:
+        told.append(finding)
+        raise OSError("no paper")
+
+    real = Producer.send_many
+
+    def lose_answers(producer: Producer, messages: Iterable[Message]) -> list[LogPosition]:
+        positions = real(producer, messages)
+        outcomes = [positions[0], BrokerUnavailable("it was killed"), *positions[2:]]
+        raise BatchRefused("some are unknown", outcomes)
+
+    checked = reconciliation(sales, broker, created, on_finding=tell)
+    sell(sales, 1, 2, 3)
+    with checked.recording():
+        monkeypatch.setattr(Producer, "send_many", lose_answers)
+        with pytest.raises(BrokerUnavailable):
+            checked.compare()
+        monkeypatch.setattr(Producer, "send_many", real)
+        assert checked.compare().findings == ()
+    assert facts(told) == [("row_without_message", each, True) for each in "13"]
+    assert len(texts(broker.endpoint, created)) == 3
+
+
+def test_two_first_rounds_end_at_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    first, second = (reconciliation(sales, broker, created) for _ in range(2))
+    ends = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2)]
+    done = threading.Event()
+
+    def end_second() -> None:
+        with second._database.transaction() as local:
+            second._records.judge_until(local, ends[1])
+        done.set()
+
+    with first._database.transaction() as local:
+        first._records.judge_until(local, ends[0])
+        thread = threading.Thread(target=end_second)
+        thread.start()
+        assert not done.wait(0.3)
+    thread.join(20)
+    assert done.is_set()
+    with first._database.transaction() as local:
+        assert first._records.judged_until(local) in ends
+
+
 def test_without_a_way_to_make_messages_it_only_tells(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
     told: list[Finding] = []
     checked = reconciliation(sales, broker, created, make=None, on_finding=told.append)
@@ -175,6 +226,18 @@ def test_what_is_young_or_old_is_not_compared(sales: Shop, broker: EmbeddedBroke
     assert facts(found.findings) == [("row_without_message", "2", True)]
     assert found.window is not None
     assert timedelta(seconds=39) < found.window.end - found.window.start < timedelta(seconds=41)
+
+
+def test_what_retention_took_is_not_compared(
+    sales: Shop, broker: EmbeddedBroker, created: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ReconciliationSettings(window=60.0, grace=20.0, catch_up=20.0)
+    checked = reconciliation(sales, broker, created, settings=settings)
+    monkeypatch.setattr(rounds, "kept_since", lambda *_: _[-1] - timedelta(seconds=1))
+    with checked.recording():
+        found = checked.compare()
+    assert found.window is None
+    assert "Retention took messages up to" in found.postponed
 
 
 def test_after_a_pause_it_goes_on_where_it_was(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
