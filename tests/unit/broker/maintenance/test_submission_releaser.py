@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.maintenance import submission_releaser
 from broker.maintenance.submission_releaser import SubmissionReleaser
 
@@ -20,6 +22,13 @@ class Service:
         return self._answers.pop(0)
 
 
+@pytest.fixture
+def at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that a look takes does not count."""
+    monkeypatch.setattr(submission_releaser, "PAUSES", 0)
+
+
+@pytest.mark.usefixtures("at_any_speed")
 async def test_it_goes_on_while_something_is_released() -> None:
     service = Service(1000, 7, 0)
     releaser = SubmissionReleaser(service, 0.25)  # type: ignore[arg-type]
@@ -28,6 +37,7 @@ async def test_it_goes_on_while_something_is_released() -> None:
     assert releaser.interval == 0.25
 
 
+@pytest.mark.usefixtures("at_any_speed")
 async def test_it_looks_seldom_after_some_time_without_any() -> None:
     releaser = SubmissionReleaser(Service(0, 1, 0), 0.25)  # type: ignore[arg-type]
     await releaser.run_once()
