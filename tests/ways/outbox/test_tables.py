@@ -130,7 +130,7 @@ def test_what_the_relay_reads_follows_what_waits(shop: Shop, filled: Outbox) -> 
     works: list[Callable[[LocalTransaction], Any]] = [
         lambda local: rows.read(local, 0, 500, 8192),
         lambda local: rows.read(local, KEPT, 500, 8192),
-        lambda local: rows.numbers(local, 1 << 40),
+        lambda local: rows.count(local, 1 << 40),
         lambda local: rows.undecided(local, 0, 100),
         lambda local: rows.stopped_groups(local, 0, 1000),
         lambda local: rows.delete_old(local, {OutboxState.GLOBAL_COMMIT: 3600.0}, {}, 100),
