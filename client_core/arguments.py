@@ -10,7 +10,16 @@ from typing import NoReturn
 
 from client_core.errors import ConfigurationError
 
-__all__ = ["check_count", "check_kind", "check_number", "check_seconds", "check_text", "client_name", "refuse"]
+__all__ = [
+    "check_callable",
+    "check_count",
+    "check_kind",
+    "check_number",
+    "check_seconds",
+    "check_text",
+    "client_name",
+    "refuse",
+]
 
 _LONGEST_CLIENT_ID = 255
 
@@ -67,6 +76,12 @@ def check_kind(name: str, value: object, kind: type) -> None:
     """Refuses what is neither None nor of a class."""
     if value is not None and not isinstance(value, kind):
         refuse(name, f"is a {kind.__name__} or None", value)
+
+
+def check_callable(name: str, value: object, what: str) -> None:
+    """Refuses what is neither None nor can be called."""
+    if value is not None and not callable(value):
+        refuse(name, f"is {what}, or None", value)
 
 
 def client_name(client_id: object) -> str:

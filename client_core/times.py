@@ -10,7 +10,16 @@ from typing import TypeAlias
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-__all__ = ["Span", "as_duration", "as_durations", "as_timestamp", "read_span", "read_time"]
+__all__ = [
+    "Span",
+    "as_duration",
+    "as_durations",
+    "as_timestamp",
+    "from_micros",
+    "read_span",
+    "read_time",
+    "to_micros",
+]
 
 Span: TypeAlias = float | timedelta
 """A duration: seconds, or a timedelta."""
@@ -41,7 +50,7 @@ def as_timestamp(what: str, value: object) -> Timestamp:
             "value.astimezone() if it is meant in local time"
         )
         raise ValueError(msg)
-    micros = (value - _EPOCH) // _MICROSECOND
+    micros = to_micros(value)
     return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
@@ -75,6 +84,16 @@ def as_durations(what: str, values: Sequence[Span]) -> list[Duration]:
         msg = f"{what} is a sequence of seconds or timedeltas, such as [1, 5, 60], not {values!r}"
         raise TypeError(msg)
     return [as_duration(f"{what}[{number}]", value) for number, value in enumerate(values)]
+
+
+def to_micros(value: datetime) -> int:
+    """Microseconds since 1970 (UTC) of an aware datetime."""
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def from_micros(value: int) -> datetime:
+    """The time (UTC) that is so many microseconds after 1970."""
+    return _EPOCH + value * _MICROSECOND
 
 
 def read_time(timestamp: Timestamp) -> datetime | None:

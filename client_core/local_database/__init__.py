@@ -5,8 +5,8 @@ mysqlclient, psycopg and sqlite3; on MySQL, MariaDB, PostgreSQL and SQLite. None
 user hands in an object of it.
 """
 
-from client_core.local_database.async_databases import AsyncLocalDatabase, async_engine_of, on_async_engine
-from client_core.local_database.databases import LocalDatabase, local_database
+from client_core.local_database.async_databases import AsyncLocalDatabase
+from client_core.local_database.databases import LocalDatabase, identity_of, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of, storable
 from client_core.local_database.joining import join, join_async
 from client_core.local_database.tables import Column, Index, Kind, Table
@@ -26,11 +26,10 @@ __all__ = [
     "LocalTransaction",
     "Table",
     "VerifiedDatabases",
-    "async_engine_of",
     "dialect_of",
+    "identity_of",
     "join",
     "join_async",
     "local_database",
-    "on_async_engine",
     "storable",
 ]

@@ -33,10 +33,16 @@ class AsyncLocalDatabase:
             ConfigurationError: It is neither, or all of its users share one connection.
         """
         self.engine = async_engine_of(given)
+        self._is_own = isinstance(given, str)
 
     async def run(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
         """Runs work on a connection of its own."""
         return await on_async_engine(self.engine, work)
+
+    async def close(self) -> None:
+        """Closes the connections of an engine that was made here."""
+        if self._is_own:
+            await self.engine.dispose()
 
 
 async def on_async_engine(engine: AsyncEngine, work: Callable[[LocalDatabase], ResultT]) -> ResultT:

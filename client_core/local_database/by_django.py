@@ -58,7 +58,7 @@ class DjangoTransaction(LocalTransaction):
             raise ConfigurationError(msg, field="database")
 
     def on_commit(self, call: Callable[[], None]) -> bool:
-        """By Django's own on_commit."""
+        """By Django's own on_commit; what it raises does not undo what others have registered."""
         if self.given.in_atomic_block:
             transaction.on_commit(call, using=self._alias, robust=True)
         return bool(self.given.in_atomic_block)
@@ -106,10 +106,6 @@ class DjangoTransaction(LocalTransaction):
     def known_by(self) -> str:
         """The connection's name in DATABASES."""
         return self._alias
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        """By on_commit; what it raises does not undo what others have registered."""
-        transaction.on_commit(call, using=self._alias, robust=True)
 
 
 class DjangoOwnTransaction(LocalTransaction):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import DbapiTransaction, driver_of
+from client_core.local_database.dialects import Failure
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["LocalDatabase", "local_database", "on"]
+__all__ = ["LocalDatabase", "identity_of", "local_database", "on"]
 
 
 class LocalDatabase:
@@ -99,6 +101,32 @@ def on(local: LocalTransaction, wait: float | None = None) -> Iterator[None]:
                 local.begin()
                 reset()
                 local.commit()
+
+
+def identity_of(
+    database: LocalDatabase,
+    read: Callable[[LocalTransaction], str | None],
+    write: Callable[[LocalTransaction, str], object],
+) -> str:
+    """Which tables these are, by an identity that whoever comes first writes into them.
+
+    Args:
+        database: Where to look.
+        read: Reads it; None: there is none yet.
+        write: Writes it, under a key that can be there once.
+    """
+    with database.transaction() as local:
+        found = read(local)
+    if found is not None:
+        return found
+    try:
+        with database.transaction() as local:
+            write(local, str(uuid.uuid4()))
+    except Exception as error:
+        if local.dialect.failure_of(error) is not Failure.DUPLICATE:
+            raise
+    with database.transaction() as local:
+        return str(read(local))
 
 
 def local_database(given: object) -> LocalDatabase:

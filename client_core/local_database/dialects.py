@@ -26,6 +26,8 @@ class Failure(Enum):
     """Deadlock or serialization failure: the same transaction may succeed when it is run again."""
     NO_SAVEPOINT = auto()
     """The transaction has no such savepoint: it is another one."""
+    NO_TABLE = auto()
+    """There is no such table, or no right to it."""
     OTHER = auto()
 
 
@@ -115,6 +117,11 @@ class MySQL(Dialect):
         1213: Failure.CONFLICT,
         1020: Failure.CONFLICT,
         1305: Failure.NO_SAVEPOINT,
+        1044: Failure.NO_TABLE,
+        1049: Failure.NO_TABLE,
+        1142: Failure.NO_TABLE,
+        1143: Failure.NO_TABLE,
+        1146: Failure.NO_TABLE,
     }
 
     def by_index(self, name: str) -> str:
@@ -160,6 +167,8 @@ class PostgreSQL(Dialect):
         "40P01": Failure.CONFLICT,
         "3B001": Failure.NO_SAVEPOINT,
         "25P01": Failure.NO_SAVEPOINT,
+        "42501": Failure.NO_TABLE,
+        "42P01": Failure.NO_TABLE,
     }
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
@@ -209,7 +218,9 @@ class SQLite(Dialect):
             return Failure.DUPLICATE
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return Failure.LOCKED
-        return Failure.NO_SAVEPOINT if "no such savepoint" in str(error) else None
+        if "no such savepoint" in str(error):
+            return Failure.NO_SAVEPOINT
+        return Failure.NO_TABLE if "no such table" in str(error) or "unknown database" in str(error) else None
 
     def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
         """By a setting of the connection."""

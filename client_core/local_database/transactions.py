@@ -59,7 +59,7 @@ class LocalTransaction(ABC):
     def on_commit(self, call: Callable[[], None]) -> bool:
         """Has something called after the user's transaction commits; False: this library does not tell.
 
-        It may be called at other times as well.
+        It may be called at other times as well, but not where it is asked for after ``Ending.LATER``.
         """
         return False
 
@@ -136,10 +136,6 @@ class LocalTransaction(ABC):
     @abstractmethod
     def known_by(self) -> Hashable | None:
         """What stands for the database of this connection, to remember that it was verified; None: only itself."""
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        """Has something called once the outer transaction committed; only after ``Ending.LATER``."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Gives back a connection that ``begin`` opened; what the user handed in stays as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionEnded
@@ -49,7 +50,9 @@ class Application:
                 self._refuse_autocommit(local)
             local.mark()
         except BaseException:
-            local.rollback()
+            # Its own error tells less than what went wrong before.
+            with contextlib.suppress(Exception):
+                local.rollback()
             raise
         for message, key in self._keyed:
             if key in own:
@@ -69,21 +72,15 @@ class Application:
     def end(self, local: LocalTransaction) -> None:
         """Commits the effects with their marks; where nothing was to be applied, rolls back what was done.
 
+        After an exception the transaction is still to be rolled back.
+
         Raises:
             LocalTransactionEnded: The transaction was ended inside the block.
         """
         if not self.fresh:
             local.rollback()
             return
-        try:
-            whole = self._is_whole(local)
-        except BaseException:
-            local.rollback()
-            raise
-        if not whole:
-            local.rollback()
-            raise self._ended_inside()
-        if local.commit() is Ending.ROLLED_BACK:
+        if not self._is_whole(local) or local.commit() is Ending.ROLLED_BACK:
             raise self._ended_inside()
 
     def _is_whole(self, local: LocalTransaction) -> bool:

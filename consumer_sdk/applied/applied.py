@@ -7,6 +7,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
+from client_core.arguments import check_callable, check_kind
 from client_core.local_database import Failure, join, local_database
 from consumer_sdk.applied.application import Application
 from consumer_sdk.applied.block import applying
@@ -77,6 +78,8 @@ class AppliedMessages(MarksSchema):
             ConfigurationError: Something of it cannot be used.
         """
         check_group_and_key(group, key)
+        check_kind("settings", settings, AppliedSettings)
+        check_callable("session", session, "a function that makes a session, such as a sessionmaker")
         self.settings = settings or AppliedSettings()
         self.marks = Marks(table, group)
         self._key = key

@@ -9,6 +9,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from client_core.arguments import check_callable, check_kind
 from client_core.errors import RequestRefused
 from client_core.local_database import AsyncLocalDatabase, Failure, join_async
 from consumer_sdk.applied.application import Application
@@ -61,6 +62,8 @@ class AsyncAppliedMessages(MarksSchema):
             ConfigurationError: Something of it cannot be used.
         """
         check_group_and_key(group, key)
+        check_kind("settings", settings, AppliedSettings)
+        check_callable("session", session, "a function that makes a session, such as a sessionmaker")
         self.settings = settings or AppliedSettings()
         self.marks = Marks(table, group)
         self._key = key
@@ -168,3 +171,7 @@ class AsyncAppliedMessages(MarksSchema):
                 await self.clean(reader)
             except Exception as error:
                 _log.warning("marks of applied messages cannot be deleted now: %s; trying again later", error)
+
+    async def close(self) -> None:
+        """Closes the connections of an AsyncEngine that was made from a URL; others are the user's."""
+        await self._database.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
 from client_core.local_database import AsyncLocalDatabase, VerifiedDatabases, join_async
 from client_core.states import LocalTransactionState
@@ -55,6 +56,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         Raises:
             ConfigurationError: The database or the name cannot be used.
         """
+        check_kind("settings", settings, FenceSettings)
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
         self._database = AsyncLocalDatabase(database)
@@ -150,3 +152,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
     async def detach(self, ask: AskBroker) -> None:
         """Deletes what is known to be decided, and ends the clean-up; the producer does so when it is closed."""
         await self._cleaner.detach(ask)
+
+    async def close(self) -> None:
+        """Closes the connections of an AsyncEngine that was made from a URL; others are the user's."""
+        await self._database.close()

@@ -138,7 +138,7 @@ class FencedTransaction(Transaction):
             self._finish(error, None)
             raise
         if ending is Ending.LATER:
-            self._local.after_commit(self._finish_later)
+            self._local.on_commit(self._finish_later)
         else:
             committed = ending is Ending.COMMITTED
             self._finish(None, LocalTransactionState.COMMIT if committed else LocalTransactionState.ROLLBACK)

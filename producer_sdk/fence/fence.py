@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
 from client_core.local_database import Ending, VerifiedDatabases, join, local_database
 from client_core.states import LocalTransactionState
@@ -64,6 +65,7 @@ class TransactionFence(FenceSchema, FencingListener):
         Raises:
             ConfigurationError: The database or the name cannot be used.
         """
+        check_kind("settings", settings, FenceSettings)
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
         self._database = local_database(database)

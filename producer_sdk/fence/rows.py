@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
-from client_core.local_database import Column, Failure, Kind, Table
+from client_core.local_database import Column, Failure, Kind, Table, identity_of
 from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -136,18 +135,11 @@ class FenceRows:
 
     def identity(self, database: LocalDatabase) -> str:
         """Which table this is; names it at the first time."""
-        with database.transaction() as local:
-            found = self.state(local, IDENTITY)
-        if found is not None:
-            return found
-        try:
-            with database.transaction() as local:
-                local.execute(self._insert, id=IDENTITY, state=str(uuid.uuid4()))
-        except Exception as error:
-            if local.dialect.failure_of(error) is not Failure.DUPLICATE:
-                raise
-        with database.transaction() as local:
-            return str(self.state(local, IDENTITY))
+        return identity_of(
+            database,
+            lambda local: self.state(local, IDENTITY),
+            lambda local, name: local.execute(self._insert, id=IDENTITY, state=name),
+        )
 
     def verify(self, local: LocalTransaction, identity: str) -> None:
         """Refuses a local transaction on another table than the one that checks look at.

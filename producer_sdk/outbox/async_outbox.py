@@ -7,9 +7,10 @@ import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from client_core.arguments import check_callable, check_kind
 from client_core.errors import ConfigurationError
 from client_core.ids import new_id
-from client_core.local_database import async_engine_of, join_async, on_async_engine
+from client_core.local_database import AsyncLocalDatabase, join_async
 from client_core.message import as_messages
 from client_core.results import TransactionSendResult
 from client_core.states import LocalTransactionState, TransactionState
@@ -82,7 +83,9 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         super().__init__(
             table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
         )
-        self._engine = async_engine_of(database)
+        self._database = AsyncLocalDatabase(database)
+        check_callable("decide", decide, "a function of a message, or a coroutine function")
+        check_kind("relay", relay, bool)
         self._decide = decide
         self._relays = relay and not same_server
         self._identity: str | None = None
@@ -171,12 +174,16 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
     async def retry(self, ids: Iterable[int], *, possibly_twice: bool = False) -> int:
         """Has failed messages sent (or decided) again; see Outbox.retry."""
         listed = list(ids)
-        return await self.on_database(lambda local: self.operating.retry(local, listed, possibly_twice=possibly_twice))
+        count = await self.on_database(lambda local: self.operating.retry(local, listed, possibly_twice=possibly_twice))
+        self.wake()
+        return count
 
     async def skip(self, ids: Iterable[int]) -> int:
         """Failed messages are never sent, and their message groups go on; see Outbox.skip."""
         listed = list(ids)
-        return await self.on_database(lambda local: self.operating.skip(local, listed))
+        count = await self.on_database(lambda local: self.operating.skip(local, listed))
+        self.wake()
+        return count
 
     async def relay(self, target: RelayTarget) -> Relay:
         """A relay of this outbox, not started yet: ``start()`` relays in threads that use this event loop.
@@ -214,11 +221,22 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
 
     async def attach(self, connection: Connection) -> None:
         """Begins to relay; the producer does so."""
+        if (self._relays or self.same_server) and self._users == 0:
+            await self._prepare()
         self._users += 1
         if self._relays and self._target is None:
             self._target = BrokerTarget(connection)
             self._relay = await self.relay(self._target)
             self._relay.start()
+
+    async def _prepare(self) -> None:
+        """Looks which outbox this is, if the database answers: later that takes a connection beside the session's."""
+        try:
+            await self.identity()
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            self.warn_of_tables(error)
 
     async def detach(self) -> None:
         """Ends the relay with the last producer."""
@@ -230,6 +248,10 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             await asyncio.to_thread(relay.stop)
         if target is not None:
             await asyncio.to_thread(target.close)
+
+    async def close(self) -> None:
+        """Closes the connections of an AsyncEngine that was made from a URL; others are the user's."""
+        await self._database.close()
 
     def open_block(self, core: AsyncTransaction, given: Any) -> AsyncOutboxTransaction:
         """The block of ``producer.transaction(given)``."""
@@ -247,7 +269,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         state, stands = LocalTransactionState.COMMIT, TransactionState.COMMITTED
         try:
             identity = await self.identity()
-            async with self._engine.begin() as connection:
+            async with self._database.engine.begin() as connection:
 
                 def write(local: LocalTransaction) -> None:
                     local.join()
@@ -264,7 +286,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
     async def identity(self) -> str:
         """Which outbox this is, for comparison with that of a transaction."""
         if self._identity is None:
-            self._identity = await on_async_engine(self._engine, self.rows.identity)
+            self._identity = await self._database.run(self.rows.identity)
         return self._identity
 
     async def on_database(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
@@ -276,7 +298,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             with database.transaction(wait) as local:
                 return work(local)
 
-        return await on_async_engine(self._engine, run)
+        return await self._database.run(run)
 
     @staticmethod
     def _joined(session: Any) -> AsyncLocalTransaction:

@@ -224,7 +224,7 @@ class OutboxTransaction(Transaction):
             self._outbox.wake()
             raise
         if ending is Ending.LATER:
-            self._local.after_commit(self._committed)
+            self._local.on_commit(self._committed)
         elif ending is Ending.COMMITTED:
             self._committed()
         else:

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from client_core.encoding import to_wire
 from client_core.ids import sent_id
 from client_core.message import Message
-from client_core.times import read_span, read_time
+from client_core.times import from_micros, read_span, read_time, to_micros
 from producer_sdk.outbox.limits import check_message
 
 __all__ = ["Content", "content_of", "message_of"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The columns that a message determines."""
+    """What a row has of a message; ``headers`` is what has no column of its own."""
 
     message_id: str
     topic: str
     message_group: str | None
-    headers: str | None
+    headers: dict[str, Any]
     body: bytes
 
     def columns(self) -> dict[str, Any]:
-        """By name."""
+        """The columns of the outbox's own table, by name."""
         return {
             "message_id": self.message_id,
             "topic": self.topic,
             "message_group": self.message_group,
-            "headers": self.headers,
+            "headers": json.dumps(self.headers) if self.headers else None,
             "size": len(self.body),
             "body": self.body,
         }
@@ -71,9 +68,8 @@ def content_of(message: Message, max_body: int, message_id: str | None = None) -
     if wire.HasField("delay"):
         deliver_at = datetime.now(UTC) + read_span(wire.delay)
     if deliver_at is not None:
-        headers["deliver_at"] = (deliver_at - _EPOCH) // _MICROSECOND
-    text = json.dumps(headers) if headers else None
-    return Content(wire.message_id, wire.topic, wire.message_group or None, text, wire.body)
+        headers["deliver_at"] = to_micros(deliver_at)
+    return Content(wire.message_id, wire.topic, wire.message_group or None, headers, wire.body)
 
 
 def message_of(message_id: str, topic: str, message_group: str | None, headers: str | None, body: bytes) -> Message:
@@ -89,7 +85,7 @@ def message_of(message_id: str, topic: str, message_group: str | None, headers: 
         keys=tuple(found.get("keys", ())),
         properties=found.get("properties", {}),
         message_group=message_group,
-        deliver_at=_EPOCH + timedelta(microseconds=deliver_at) if deliver_at is not None else None,
+        deliver_at=from_micros(deliver_at) if deliver_at is not None else None,
         priority=found.get("priority", 0),
         dedup_key=found.get("dedup_key"),
         message_id=message_id,

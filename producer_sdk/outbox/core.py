@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_count, check_kind
+from client_core.errors import ConfigurationError
 from client_core.local_database import VerifiedDatabases
 from client_core.times import as_duration
 from producer_sdk.outbox.content import content_of
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.content import Content
 
 __all__ = ["OutboxCore", "seconds_of"]
+
+_log = logging.getLogger("halfmq.relay")
 
 
 class OutboxCore(OutboxSchema):
@@ -93,6 +97,11 @@ class OutboxCore(OutboxSchema):
             self.rows.verify(local, identity)
             self._verified.add(local)
 
+    def warn_of_tables(self, error: Exception) -> None:
+        """The database does not answer when a producer begins; what comes later tries again."""
+        tables = "broker's table" if self.same_server else "outbox's tables (create_tables() creates them)"
+        _log.warning("the %s cannot be reached now: %s; trying again", tables, error)
+
     def forget(self) -> None:
         """The tables may be others than before."""
         self._verified = VerifiedDatabases()
@@ -114,10 +123,12 @@ def seconds_of(name: str, span: Any) -> float:
     """Seconds of a duration.
 
     Raises:
-        TypeError: It is none.
-        ValueError: It is negative, or not finite.
+        ConfigurationError: It is none, negative, or not finite.
     """
-    as_duration(name, span)
+    try:
+        as_duration(name, span)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(str(error), field=name) from None
     return span.total_seconds() if isinstance(span, timedelta) else float(span)
 
 

@@ -135,7 +135,7 @@ class Decider:
         if state is OutboxState.UNKNOWN:
             return False
         cause_of_rollback = "decide said ROLLBACK" if state is OutboxState.LOCAL_ROLLBACK else None
-        return self._store(row, state, cause_of_rollback, content and content.columns())
+        return self._store(row, state, cause_of_rollback, None if content is None else content.columns())
 
     def _answer(self, row: Pending) -> tuple[OutboxState, Content | None]:
         """What the user's callback says: the next state, and the content that is to be sent in place of the row's."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from client_core.arguments import check_count
+from client_core.times import from_micros
 from producer_sdk.outbox.rows import THE_RELAY
 from producer_sdk.outbox.states import FailedMessage, OutboxState, OutboxStatus
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Operating"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ERROR = OutboxState.MESSAGE_ERROR.value
 _AT_ONCE = 500
 
@@ -66,8 +65,8 @@ class Operating:
                 OutboxState(row[4]),
                 int(row[5]),
                 row[6] or "",
-                _time(row[7]),
-                None if row[8] is None else _time(row[8]),
+                from_micros(int(row[7])),
+                None if row[8] is None else from_micros(int(row[8])),
             )
             for row in rows
         ]
@@ -102,7 +101,3 @@ def _numbers(ids: Iterable[int]) -> Sequence[int]:
             msg = f"ids are the numbers of rows (FailedMessage.id), not {each!r}"
             raise TypeError(msg)
     return listed
-
-
-def _time(value: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(value))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from client_core.arguments import check_callable, check_kind
 from client_core.errors import ConfigurationError
 from client_core.ids import new_id
 from client_core.local_database import join, local_database
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Outbox"]
-
-_log = logging.getLogger("halfmq.relay")
 
 ResultT = TypeVar("ResultT")
 
@@ -104,6 +102,8 @@ class Outbox(OutboxCore, MessageStore):
             table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
         )
         self._database = local_database(database)
+        check_callable("decide", decide, "a function of a message")
+        check_kind("relay", relay, bool)
         self._decide = decide
         self._relays = relay and not same_server
         self._lock = threading.Lock()
@@ -280,9 +280,10 @@ class Outbox(OutboxCore, MessageStore):
             if self._process != os.getpid():
                 # A fork: the relay's threads are the parent's.
                 self._process, self._relay, self._target, self._users = os.getpid(), None, None, 0
+            if (self._relays or self.same_server) and self._users == 0:
+                self._prepare()
             self._users += 1
             if self._relays and self._relay is None:
-                self._prepare()
                 target = BrokerTarget(connection)
                 relay = self.relay(target)
                 relay.start()
@@ -295,9 +296,7 @@ class Outbox(OutboxCore, MessageStore):
         except ConfigurationError:
             raise
         except Exception as error:
-            _log.warning(
-                "the outbox's tables cannot be read now (create_tables() creates them): %s; trying again", error
-            )
+            self.warn_of_tables(error)
 
     def detach(self) -> None:
         """Ends the relay with the last producer."""

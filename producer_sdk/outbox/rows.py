@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
-from client_core.local_database import Failure
+from client_core.local_database import identity_of
 from client_core.local_database.by_dbapi import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -108,24 +107,15 @@ class OutboxRows:
 
     def identity(self, database: LocalDatabase) -> str:
         """Which outbox this is; names it at the first time."""
-        with database.transaction() as local:
-            found = self._identity(local)
-        if found is not None:
-            return found
-        try:
-            with database.transaction() as local:
-                local.execute(
-                    f"INSERT INTO {self._turn} (name, identity, owner, token, until_at)"  # noqa: S608
-                    " VALUES (:name, :identity, :owner, 0, 0)",
-                    name=THE_RELAY,
-                    identity=str(uuid.uuid4()),
-                    owner="",
-                )
-        except Exception as error:
-            if local.dialect.failure_of(error) is not Failure.DUPLICATE:
-                raise
-        with database.transaction() as local:
-            return str(self._identity(local))
+        insert = (
+            f"INSERT INTO {self._turn} (name, identity, owner, token, until_at)"  # noqa: S608
+            " VALUES (:name, :identity, :owner, 0, 0)"
+        )
+        return identity_of(
+            database,
+            self._identity,
+            lambda local, new: local.execute(insert, name=THE_RELAY, identity=new, owner=""),
+        )
 
     def verify(self, local: LocalTransaction, identity: str) -> None:
         """Refuses a transaction on another outbox than the one that the relay empties.

@@ -10,10 +10,10 @@ import contextlib
 import json
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import VerifiedDatabases
+from client_core.local_database import Failure, VerifiedDatabases
 from client_core.local_database.by_dbapi import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -82,7 +82,7 @@ class SubmissionRows:
             self._tried.add(local)
         own_id, id_value = local.binary("message_id", uuid.UUID(content.message_id).bytes)
         body, body_value = local.binary("body", content.body)
-        headers: dict[str, Any] = json.loads(content.headers) if content.headers else {}
+        headers = content.headers
         local.execute(
             f"INSERT INTO {self._table} ({_COLUMNS}) VALUES ({own_id}, :topic, {body}, :tag, :keys, :message_group,"  # noqa: S608
             " :properties, :priority, :deliver_at, :dedup_key)",
@@ -108,6 +108,7 @@ class SubmissionRows:
 
         Raises:
             ConfigurationError: It is not, or may not be written.
+            Exception: The database's own, for example because it does not answer.
         """
         with database.transaction() as local:
             if local.dialect.name == "postgresql":
@@ -116,6 +117,8 @@ class SubmissionRows:
             try:
                 local.execute(self._nothing)
             except Exception as error:
+                if local.dialect.failure_of(error) is not Failure.NO_TABLE:
+                    raise
                 cause = str(error).splitlines()[0]
                 msg = (
                     f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "

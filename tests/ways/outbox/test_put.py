@@ -190,14 +190,14 @@ def test_what_is_no_transaction_is_refused(shop: Shop, outbox: Outbox) -> None:
         ({"table": "no; DROP TABLE orders"}, "table"),
         ({"settings": 7}, "settings"),
         ({"max_body": 0}, "max_body"),
-        ({"deadline": "soon"}, ""),
-        ({"decide_after": -1}, ""),
+        ({"deadline": "soon"}, "deadline"),
+        ({"decide_after": -1}, "decide_after"),
     ],
 )
 def test_bad_settings_are_named(arguments: dict[str, Any], field: str) -> None:
-    with pytest.raises((ConfigurationError, TypeError, ValueError)) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         Outbox("sqlite:///x.db", **arguments)
-    assert getattr(refused.value, "field", "") == field
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
