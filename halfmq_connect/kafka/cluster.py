@@ -140,6 +140,11 @@ class Cluster:
             found[name] = KafkaTopic(name, str(topic.topic_id), len(topic.partitions), largest[name])
         return found
 
+    def topic_id(self, name: str) -> str:
+        """Identity of a topic."""
+        described = self._admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER)
+        return str(described[name].result().topic_id)
+
     def create(self, name: str, partitions: int, **config: Any) -> None:
         """Creates a topic, unless it exists."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from halfmq_connect.kafka.cluster import QUIET
+from halfmq_connect.kafka.cluster import QUIET, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -80,13 +80,16 @@ class Membership:
         """Takes part in the group for this time.
 
         Raises:
-            KafkaException: It cannot go on; a new one can.
+            KafkaException: It cannot go on; a new one can, unless Kafka refuses.
         """
         record = self._consumer.poll(seconds)
         error = record.error() if record is not None else None
         if error is None:
             return
         start_over_if_fatal(error, self._instance)
+        raised = KafkaException(error)
+        if not unavailable(raised):
+            raise raised
         _log.debug("the group of replicas: %s", error)
 
     def close(self) -> None:

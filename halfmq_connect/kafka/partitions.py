@@ -103,7 +103,18 @@ class Partitions:
         return records
 
     def publish(self, place: Place, messages: Sequence[message_pb2.Message], position: int) -> None:
-        """Publishes messages and moves the position; see PartitionSink.publish."""
+        """Publishes messages and moves the position; see PartitionSink.publish.
+
+        Raises:
+            TopicReplaced: The messages may be of another topic, which was made under the same name meanwhile.
+        """
+        # Kafka's client goes on reading such a topic, at the same offset.
+        if self._cluster.topic_id(place[0]) != self._identities[place[0]]:
+            msg = (
+                f"{place[0]} was deleted and created anew: its records have other offsets. Give the bridge another name"
+                " (name, --name), and it carries the topic from the start"
+            )
+            raise TopicReplaced(msg, reason="TOPIC_REPLACED")
         self._sinks[place].publish(messages, position)
 
     def go_back(self, place: Place) -> None:

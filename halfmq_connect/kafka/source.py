@@ -93,16 +93,13 @@ class KafkaSource:
         link = BrokerLink(self._connection)
         cluster = Cluster(self._client, self._settings.replication)
         try:
-            identities = patiently(
-                lambda: self._prepare(cluster, link, runner), self._kafka, self._halfmq, self._stopping
+            # A topic may be another one after an outage.
+            patiently(
+                lambda: self._work(cluster, link, runner, self._prepare(cluster, link, runner)),
+                self._kafka,
+                self._halfmq,
+                self._stopping,
             )
-            if identities is not None:
-                patiently(
-                    lambda: self._work(cluster, link, runner, identities),
-                    self._kafka,
-                    self._halfmq,
-                    self._stopping,
-                )
         finally:
             runner.run(link.close())
             runner.close()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from client_core.connection import BackgroundRunner, BrokerLink
 from consumer_sdk import QueueReader
 from halfmq.v1 import message_pb2
-from halfmq_connect.kafka import BridgeError, MessagesMissing, RecordRefused
+from halfmq_connect.kafka import BridgeError, MessagesMissing, RecordRefused, TopicReplaced
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from producer_sdk import Admin, Producer
@@ -344,3 +344,26 @@ def test_a_record_that_halfmq_refuses_while_another_replica_carries_what_is_befo
     assert isinstance(failure, RecordRefused)
     assert failure.position == f"{source}/0/1"
     assert len(stored.await_count(1)) == 1
+
+
+def test_a_topic_of_kafka_that_is_made_anew_while_it_is_carried(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1)
+    for _ in range(3):
+        records.produce(source, b"old", b"k")
+    records.flush(30)
+    with from_kafka({source: topic}) as running:
+        stored.await_count(3)
+        admin = AdminClient({"bootstrap.servers": kafka})
+        for future in admin.delete_topics([source], operation_timeout=30).values():
+            future.result()
+        wait_until(lambda: source not in admin.list_topics(timeout=10).topics)
+        new_topic(kafka, 1, source)
+        writer = KafkaProducer({"bootstrap.servers": kafka})
+        for _ in range(10):
+            writer.produce(source, b"new", b"k")
+        writer.flush(30)
+        # The records below the position would be left out without a word.
+        assert isinstance(running.failed(), TopicReplaced)
+    assert stored.count() == 3
