@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 TOPIC = "bench"
+KAFKA_TOPIC = "bench-for-kafka"
 GROUP = "bench"
+# A table whose binary log is read.
+WATCHED = "watched_orders"
+# Of a topic that is filled before it is read.
+QUEUES = 4
 # The first bytes of a body: a number, or a time.
 MARK = 8
 
@@ -22,3 +30,11 @@ def marked(mark: int, rest: bytes) -> bytes:
 def mark_of(body: bytes) -> int:
     """The mark of a body."""
     return int.from_bytes(body[:MARK], "big")
+
+
+def made_at(body: bytes) -> int:
+    """The mark of a body; also where it is a column of a changed row, in JSON."""
+    if not body.startswith(b"{"):
+        return mark_of(body)
+    column: str = json.loads(body)["after"]["body"]
+    return mark_of(base64.b64decode(column[:12]))

@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from broker.errors import ConfigurationError
 from halfmq_cli.children import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 START_TIMEOUT = 30
 
@@ -56,6 +60,32 @@ class BrokerProcess:
     def cpu_seconds(self) -> float:
         """Processor time that it used so far."""
         return cpu_seconds_of(self._process.pid)
+
+
+@contextmanager
+def running(*arguments: str, **settings: str) -> Iterator[None]:
+    """A further command of halfmq, with variables of its environment."""
+    process = subprocess.Popen([*_HALFMQ, *arguments], env={**environment(), **settings}, stderr=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        process.terminate()
+        _, told = process.communicate(timeout=START_TIMEOUT)
+    if process.returncode:
+        sys.stderr.write(told.decode())
+
+
+def checked(*arguments: str, **settings: str) -> None:
+    """Runs a further command of halfmq that only looks.
+
+    Raises:
+        ConfigurationError: It found something wrong.
+    """
+    done = subprocess.run(
+        [*_HALFMQ, *arguments], env={**environment(), **settings}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ConfigurationError(done.stderr.strip().removeprefix("halfmq: "), field=arguments[0])
 
 
 class Client:

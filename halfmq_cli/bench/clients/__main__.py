@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from halfmq_cli.bench.clients import consumers, idle_streams, kafka_bridge, producers, unary
+from halfmq_cli.bench.clients import consumers, idle_streams, kafka_bridge, kafka_consumer, producers, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,6 +36,7 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "idle consumers": idle_streams.wait,
     "shop": _place_orders,
     "bridge": kafka_bridge.work,
+    "kafka consumer": kafka_consumer.follow,
 }
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from consumer_sdk import AsyncConsumer
 from halfmq_cli.bench.clients.conversation import answer, next_request
-from halfmq_cli.bench.load import GROUP, TOPIC, mark_of
+from halfmq_cli.bench.load import GROUP, TOPIC, made_at, mark_of
 
 RECEIVE = 512
 # Seconds without a message after which the missing ones count as lost; longer than any retry of the SDKs.
@@ -29,7 +29,7 @@ async def follow(endpoint: str) -> None:
                 await consumer.ack(messages)
                 now = time.monotonic_ns()
                 ended = now / 1e9
-                latencies.extend([(now - mark_of(m.body)) / 1e6 for m in messages])
+                latencies.extend([(now - made_at(m.body)) / 1e6 for m in messages])
                 seen += len(messages)
             if told.done():
                 if told.result() is None:

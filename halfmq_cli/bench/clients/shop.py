@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
-from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
+from halfmq_cli.bench.load import GROUP, KAFKA_TOPIC, TOPIC, WATCHED, body_of, marked
 from producer_sdk import Message, Producer, TransactionProducer
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _ORDERS = sa.MetaData()
 ORDER = sa.Table(
@@ -37,14 +37,25 @@ MESSAGE_ROW = sa.Table(
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
 )
+WATCHED_ORDER = sa.Table(
+    WATCHED,
+    _ORDERS,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
 INSERT = sa.insert(ORDER)
+INSERT_WATCHED_ORDER = sa.insert(WATCHED_ORDER)
 INSERT_MESSAGE_ROW = sa.insert(MESSAGE_ROW)
 
 
 class Shop:
     """Orders in a database, and the ways in which a message goes with each."""
 
-    def __init__(self, endpoint: str, url: str, broker_tables: str, size: int, threads: int) -> None:
+    def __init__(
+        self, endpoint: str, url: str, broker_tables: str, size: int, threads: int, more: Sequence[str]
+    ) -> None:
         """Connects, and creates the tables."""
         self._engine = sa.create_engine(url, pool_size=threads + 4, max_overflow=8)
         self._rest = body_of(size)
@@ -73,6 +84,8 @@ class Shop:
             self._same_outbox = same
             self.ways["same server, block"] = self.on_the_same_server
             self.ways["same server, put"] = self.put_on_the_same_server
+        further = {"binlog": self.watched, "fence, to kafka": self.fenced_for_kafka}
+        self.ways |= {way: further[way] for way in more}
 
     def bare(self) -> None:
         """An order, without a message."""
@@ -97,6 +110,15 @@ class Shop:
         """A half message."""
         self._in(self._fenced)
 
+    def fenced_for_kafka(self) -> None:
+        """A half message that a bridge carries on."""
+        self._in(self._fenced, KAFKA_TOPIC)
+
+    def watched(self) -> None:
+        """An order, whose row is published from the binary log."""
+        with self._engine.begin() as connection:
+            connection.execute(INSERT_WATCHED_ORDER, {"body": self._body()})
+
     def boxed(self) -> None:
         """A row of the outbox, which the relay of this process sends."""
         self._in(self._boxed)
@@ -112,11 +134,11 @@ class Shop:
             connection.execute(INSERT, {"body": body})
             self._same_outbox.put(connection, Message(TOPIC, body))
 
-    def _in(self, producer: TransactionProducer) -> None:
+    def _in(self, producer: TransactionProducer, topic: str = TOPIC) -> None:
         body = self._body()
         with self._engine.connect() as connection, producer.transaction(connection) as tx:
             connection.execute(INSERT, {"body": body})
-            tx.send(TOPIC, body)
+            tx.send(topic, body)
 
     def _body(self) -> bytes:
         return marked(time.monotonic_ns(), self._rest)
@@ -167,9 +189,9 @@ class Shop:
         self._engine.dispose()
 
 
-async def place_orders(endpoint: str, *, url: str, broker_tables: str, size: int, threads: int) -> None:
+async def place_orders(endpoint: str, **options: Any) -> None:
     """Answers requests: a way and seconds, or a way alone for its statements; "ways" for their names."""
-    shop = await asyncio.to_thread(Shop, endpoint, url, broker_tables, size, threads)
+    shop = await asyncio.to_thread(lambda: Shop(endpoint, **options))
     answer("ready")
     while (wanted := await next_request()) is not None:
         if wanted == "ways":

@@ -20,7 +20,7 @@ from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.clients.consumers import QUIET, RECEIVE
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
 from halfmq_cli.bench.floor import ConsumeFloor
-from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
+from halfmq_cli.bench.load import GROUP, QUEUES, TOPIC, body_of, marked
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from broker.storage.engine.connection import Database
 
-QUEUES = 4
 CHUNK = 2_000
 WARM_UP = "bench-warm-up"
 WARM_UP_MESSAGES = 5_000

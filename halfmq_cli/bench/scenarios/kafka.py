@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
-import secrets
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.errors import BrokerError, ConfigurationError
+from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
-from halfmq_cli.bench.load import TOPIC, mark_of
+from halfmq_cli.bench.kafka_topics import KafkaTopics
+from halfmq_cli.bench.load import QUEUES, TOPIC
 from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
-from halfmq_cli.bench.scenarios.consume import QUEUES, fill
+from halfmq_cli.bench.scenarios.consume import fill
 from halfmq_cli.serve import fail
 from producer_sdk import Admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 WARM_UP = "bench-warm-up"
 WARM_UP_MESSAGES = 20_000
@@ -42,10 +41,8 @@ def kafka(
     Topics of its own are made in Kafka, and deleted. Broker and bridge are processes of their own.
     """
     try:
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise ConfigurationError("Kafka's client is not installed: pip install 'halfmq[kafka]'.", field="kafka")
         with ExitStack() as stack:
-            topics = stack.enter_context(_Topics(bootstrap_servers))
+            topics = stack.enter_context(KafkaTopics(bootstrap_servers))
             (url,), shown = stack.enter_context(side_by_side(database, 1))
             opened = stack.enter_context(with_tables(url))
             broker = stack.enter_context(BrokerProcess(url))
@@ -96,64 +93,3 @@ def _rate(answers: Sequence[Mapping[str, Any]]) -> float:
     records = float(sum(each["records"] for each in answers))
     seconds = float(sum(each["seconds"] for each in answers))
     return round(records / seconds, 1)
-
-
-class _Topics:
-    """Topics of Kafka that are the benchmark's own; a context manager that deletes them."""
-
-    def __init__(self, servers: str) -> None:
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - only this command needs it
-
-        self._client: dict[str, Any] = {"bootstrap.servers": servers, "log_level": 2}
-        self._admin = AdminClient(self._client)
-        self._made: list[str] = []
-
-    def __enter__(self) -> _Topics:
-        from confluent_kafka import KafkaException  # noqa: PLC0415
-
-        try:
-            self._admin.list_topics(timeout=10)
-        except KafkaException as error:
-            raise ConfigurationError(f"Kafka does not answer: {error.args[0]}", field="bootstrap_servers") from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        from halfmq_connect.kafka.cluster import Cluster  # noqa: PLC0415
-        from halfmq_connect.kafka.registry import REGISTRY, forget  # noqa: PLC0415
-
-        own = [*self._made, *(f"halfmq-bridge.{name}" for name in self._made)]
-        there = self._admin.list_topics(timeout=10).topics
-        if gone := [name for name in own if name in there]:
-            for future in self._admin.delete_topics(gone).values():
-                future.result()
-        # What a bridge carries stays written down in Kafka, until it is forgotten.
-        forgotten = {f"to-kafka/{name}" for name in self._made}
-        cluster = Cluster(self._client, None)
-        known = {key.decode() for key, value in cluster.content(REGISTRY, 0) if value} if REGISTRY in there else set()
-        for name in forgotten & known:
-            forget(cluster, self._client, name)
-
-    def new(self) -> str:
-        from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415
-
-        name = f"bench-{secrets.token_hex(4)}"
-        for future in self._admin.create_topics([NewTopic(name, QUEUES)]).values():
-            future.result()
-        self._made.append(name)
-        return name
-
-    def numbers(self, topic: str, count: int) -> Iterator[int]:
-        """The numbers of all committed records: as many as are expected, and what comes after them."""
-        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415
-
-        own = {"group.id": topic, "isolation.level": "read_committed", "enable.partition.eof": True}
-        consumer = Consumer({**self._client, **own, "auto.offset.reset": "earliest"})
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(QUEUES)])
-        left = set(range(QUEUES))
-        while left:
-            for record in consumer.consume(1000, 10.0):
-                if record.error() is not None:
-                    left.discard(record.partition())
-                else:
-                    yield mark_of(record.value() or b"")
-        consumer.close()

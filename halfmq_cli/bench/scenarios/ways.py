@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Annotated, Any
+import json
+import secrets
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.errors import BrokerError, ConfigurationError
 from broker.storage.engine.connection import parse_url
 from halfmq_cli.bench.databases import for_sqlalchemy, side_by_side, with_tables
+from halfmq_cli.bench.kafka_topics import KafkaTopics
+from halfmq_cli.bench.load import KAFKA_TOPIC, QUEUES, TOPIC, WATCHED
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
-from halfmq_cli.bench.processes import BrokerProcess, Client
+from halfmq_cli.bench.processes import BrokerProcess, Client, checked, running
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serve import fail
+from producer_sdk import Admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BARE, BOTH_ROWS = "bare", "bare, both rows"
 WITHOUT_MESSAGE = {BARE, BOTH_ROWS}
+BINLOG, TO_KAFKA = "binlog", "fence, to kafka"
 WARM_UP = 0.3
+# Orders for the number of statements: one before that is not counted, and twenty.
+COUNTED = 21
+SERVER_IDS = 4_000_001_000
 
 
 def ways(
@@ -26,6 +40,13 @@ def ways(
     size: Size = 1024,
     seconds: Annotated[float, typer.Option(min=0.2, help="How long to measure each way in all.")] = 10.0,
     rounds: Annotated[int, typer.Option(min=1, help="Parts of this time, in turns with the other ways.")] = 5,
+    cdc: Annotated[
+        bool,
+        typer.Option("--cdc", help="Also from the server's binary log, by halfmq cdc, which follows all the time."),
+    ] = False,
+    kafka: Annotated[
+        str | None, typer.Option(help="Also to a Kafka there, host:port, by halfmq bridge; scripts/kafka starts one.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Measure the ways in which an order and its message go together, with the same orders, next to bare orders.
@@ -40,28 +61,73 @@ def ways(
             broker = stack.enter_context(BrokerProcess(url))
             # Of other files a transaction of SQLite has nothing.
             broker_tables = "" if database is None else f"{parse_url(url).database}."
-            options = {"url": for_sqlalchemy(shop_url), "broker_tables": broker_tables, "size": size}
-            shop = stack.enter_context(Client("shop", broker.endpoint, threads=threads, **options))
-            consumer = stack.enter_context(Client("consumer", broker.endpoint))
+            options: dict[str, Any] = {"url": for_sqlalchemy(shop_url), "broker_tables": broker_tables, "size": size}
+            more = [*([BINLOG] if cdc else []), *([TO_KAFKA] if kafka else [])]
+            shop = stack.enter_context(Client("shop", broker.endpoint, threads=threads, more=more, **options))
+            if cdc:
+                stack.enter_context(_subscription(shop_url, broker.endpoint))
+            consumer = _Followed(stack.enter_context(Client("consumer", broker.endpoint)))
             shop.tell("ways")
-            taken = {way: _Taken() for way in shop.hear()}
-            followed = _Followed(consumer)
+            taken = {way: _Taken(None if way in WITHOUT_MESSAGE else consumer) for way in shop.hear()}
+            if kafka:
+                taken[TO_KAFKA].followed = _Followed(stack.enter_context(_bridge(kafka, broker.endpoint)))
             for way, each in taken.items():
                 each.statements = shop.ask({"way": way})["statements"]
-            followed.skip(sum(21 for way in taken if way not in WITHOUT_MESSAGE))
-            for way in taken:
-                warm = shop.ask({"way": way, "seconds": WARM_UP})["orders"]
-                followed.skip(0 if way in WITHOUT_MESSAGE else warm)
+                each.arrived(COUNTED)
+            for way, each in taken.items():
+                each.arrived(shop.ask({"way": way, "seconds": WARM_UP})["orders"])
             for _ in range(rounds):
                 for way, each in taken.items():
                     each.take(shop.ask({"way": way, "seconds": seconds / rounds}), way)
-                    if way not in WITHOUT_MESSAGE:
-                        each.latencies += followed.latencies(each.last)
     except BrokerError as error:
         fail(error)
     figures: dict[str, Any] = {way: each.figures(taken) for way, each in taken.items()}
     figures |= {"threads": threads, "size_bytes": size, "seconds": seconds, "rounds": rounds, "database": shown}
     print_figures("ways", figures, as_json=json_output)
+
+
+@contextmanager
+def _subscription(url: str, endpoint: str) -> Iterator[None]:
+    """`halfmq cdc` of the shop's watched orders."""
+    database = parse_url(url)
+    server_id = SERVER_IDS + secrets.randbelow(1000)
+    lines = [
+        f'name = "{database.database}"',
+        f'broker = {{ endpoint = "{endpoint}" }}',
+        "[database]",
+        f'hosts = ["{database.host}:{database.port or 3306}"]',
+        f"user = {json.dumps(database.username)}",
+        'password_env = "BENCH_PASSWORD"',
+        f"server_id = {server_id}",
+        "[[table]]",
+        f'match = "{database.database}.{WATCHED}"',
+        f'topic = "{TOPIC}"',
+        'order = "none"',
+    ]
+    with Admin(endpoint) as admin:
+        admin.create_topic(TOPIC, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cdc.toml"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        password = {"BENCH_PASSWORD": str(database.password or "")}
+        checked("cdc", "--check", str(file), **password)
+        with running("cdc", str(file), **password):
+            yield
+
+
+@contextmanager
+def _bridge(kafka: str, endpoint: str) -> Iterator[Client]:
+    """`halfmq bridge kafka`, and a consumer of what it carries."""
+    with Admin(endpoint) as admin:
+        admin.create_topic(KAFKA_TOPIC, queues=QUEUES, exist_ok=True)
+    with KafkaTopics(kafka) as topics:
+        target = topics.new()
+        where = ["--endpoint", endpoint, "--bootstrap-servers", kafka]
+        with (
+            running("bridge", "kafka", "--name", target, "--topic", f"{KAFKA_TOPIC}={target}", *where),
+            Client("kafka consumer", endpoint, kafka=kafka, topic=target) as consumer,
+        ):
+            yield consumer
 
 
 class _Followed:
@@ -77,17 +143,13 @@ class _Followed:
         latencies: list[float] = self._consumer.ask(self._seen)["latency_ms"]
         return latencies
 
-    def skip(self, more: int) -> None:
-        """Waits for so many further messages."""
-        if more:
-            self.latencies(more)
-
 
 class _Taken:
     """What one way took in all rounds."""
 
-    def __init__(self) -> None:
-        self.orders = self.last = 0
+    def __init__(self, followed: _Followed | None) -> None:
+        self.followed = followed
+        self.orders = 0
         self.seconds = self.cpu = 0.0
         self.statements = 0.0
         self.latencies: list[float] = []
@@ -100,10 +162,14 @@ class _Taken:
         """
         if answer["failures"]:
             raise ConfigurationError(f"An order failed, {way}: {answer['failures'][0]}", field="ways")
-        self.last = answer["orders"]
+        self.latencies += self.arrived(answer["orders"])
         self.orders += answer["orders"]
         self.seconds += answer["seconds"]
         self.cpu += answer["cpu_s"]
+
+    def arrived(self, orders: int) -> list[float]:
+        """Waits for the messages of further orders, if they have any; the latencies."""
+        return self.followed.latencies(orders) if self.followed else []
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,53 @@
+"""The benchmark of all ways, also by the binary log and to Kafka; how large its figures are is not asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from connect.cdc.sources import Source
+from support.databases import server_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "ways", "--json", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+
+
+def test_each_way_is_measured(kafka: str, tmp_path: Path) -> None:
+    source = Source("mariadb", tmp_path)
+    with source.server:
+        options = ["--cdc", "--kafka", kafka, "--threads", "2", "--seconds", "0.5", "--rounds", "1", "--size", "100"]
+        done = bench("--database", source.server.url, *options)
+        assert done.returncode == 0, done.stderr
+        assert source.ask("SHOW DATABASES LIKE 'halfmq_bench%'") == []
+    figures: dict[str, Any] = json.loads(done.stdout)
+    more = {way: figures[way]["more_statements"] for way in figures if "visible_p50_ms" in str(figures[way])}
+    assert more.keys() == {
+        "sent after the commit",
+        "fence",
+        "outbox",
+        "same server, block",
+        "same server, put",
+        "binlog",
+        "fence, to kafka",
+    }
+    assert (more["sent after the commit"], more["binlog"], more["same server, put"]) == (0, 0, 1)
+    for way in more:
+        assert 0 < figures[way]["visible_p50_ms"] <= figures[way]["visible_p99_ms"]
+        assert figures[way]["to_bare"] == pytest.approx(
+            figures[way]["orders_per_s"] / figures["bare"]["orders_per_s"], rel=0.02
+        )
+
+
+def test_a_server_whose_log_cannot_be_followed_is_named() -> None:
+    done = bench("--database", server_url("mysql"), "--cdc", "--seconds", "0.5")
+    assert done.returncode != 0
+    assert "binlog_row_metadata" in done.stderr
