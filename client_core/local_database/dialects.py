@@ -66,6 +66,16 @@ class Dialect(ABC):
         """The statement that deletes rows by their primary key; the condition names the table's columns."""
         return f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - names that are checked, and numbers
 
+    def delete_ids(self, table: str, column: str, values: list[str]) -> str:
+        """The statement that deletes rows by ids that are the primary key, and locks no other row.
+
+        Args:
+            table: Its name.
+            column: Its primary key, of the kind ID.
+            values: Expressions of the ids.
+        """
+        return f"DELETE FROM {table} WHERE {column} IN ({', '.join(values)})"  # noqa: S608 - names that are checked
+
     @abstractmethod
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """What an exception of a driver means; None: it is no driver's."""
@@ -131,6 +141,14 @@ class MySQL(Dialect):
     def delete(self, table: str, condition: str) -> str:
         """In the form for several tables, the only one that takes a hint on every version."""
         return f"DELETE gone FROM {table} AS gone{self.by_key} WHERE {condition}"
+
+    def delete_ids(self, table: str, column: str, values: list[str]) -> str:
+        """By a join, which looks each of them up: a list may be looked up by a scan, which locks others' rows."""
+        ids = " UNION ALL ".join(f"SELECT CAST({each} AS CHAR(36) CHARACTER SET ascii) AS id" for each in values)
+        return (
+            f"DELETE gone FROM ({ids}) AS wanted STRAIGHT_JOIN {table} AS gone{self.by_key}"
+            f" ON gone.{column} = wanted.id COLLATE ascii_bin"
+        )
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
         """By the server's error number, which every driver has as the first argument."""

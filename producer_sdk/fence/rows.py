@@ -34,6 +34,8 @@ COMMITTED, REFUSED = "committed", "refused"
 IDENTITY = "00000000-0000-0000-0000-000000000000"
 FIRST = IDENTITY
 """Smaller than the id of every transaction."""
+_DELETED_AT_ONCE = 50
+"""Rows in one statement."""
 _ATTEMPTS = 10
 LATEST_BEGIN = 3600.0
 """Seconds after which a transaction id can no longer begin a local transaction. Clean-up keeps refusals far longer."""
@@ -195,8 +197,14 @@ class FenceRows:
         return [(str(row[0]), str(row[1])) for row in local.fetch(self._select_range, after=after, before=before)]
 
     def delete(self, local: LocalTransaction, transaction_ids: Sequence[str]) -> int:
-        """Deletes rows, each by its key: a list of keys may be looked up by a scan, which locks others' rows."""
-        return sum(local.execute(self._delete, id=each) for each in sorted(transaction_ids))
+        """Deletes rows by their keys, some at a time."""
+        count, ordered = 0, sorted(transaction_ids)
+        for begin in range(0, len(ordered), _DELETED_AT_ONCE):
+            part = ordered[begin : begin + _DELETED_AT_ONCE]
+            places = [f":id{number}" for number in range(len(part))]
+            statement = local.dialect.delete_ids(self.table.name, "transaction_id", places)
+            count += local.execute(statement, **{f"id{number}": each for number, each in enumerate(part)})
+        return count
 
 
 def _is_same(local: LocalTransaction) -> bool | None:

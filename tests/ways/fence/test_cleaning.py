@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
 from client_core.ids import new_id
 from client_core.local_database import join
@@ -143,3 +144,17 @@ def test_settings_that_cannot_be(setting: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=setting) as refused:
         FenceSettings(**{setting: value})  # type: ignore[arg-type]
     assert refused.value.field == setting
+
+
+def test_rows_are_deleted_by_few_statements(shop: Shop) -> None:
+    fence = TransactionFence(shop.engine)
+    fence.create_tables()
+    done = [new_id() for _ in range(120)]
+    for each in done:
+        put(shop, fence, each, COMMITTED)
+    deletions: list[str] = []
+    sa.event.listen(shop.engine, "before_cursor_execute", lambda *args: deletions.append(args[2]))
+    with fence._database.transaction() as local:
+        assert fence.rows.delete(local, [*done, new_id()]) == 120
+    assert len([each for each in deletions if each.startswith("DELETE")]) == 3
+    assert shop.fences() == {}
