@@ -1,8 +1,7 @@
-"""Which rows the relay reads and sends next, so that message groups keep their order."""
+"""Which rows may be sent next, so that message groups keep their order."""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,25 +9,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from producer_sdk.outbox.pending import Pending, PendingRows
+    from producer_sdk.outbox.pending import Pending
     from producer_sdk.outbox.settings import RelaySettings
-    from producer_sdk.outbox.working import RunsWork
 
-__all__ = ["SHORTEST_REST", "Batch", "Planner", "Reading", "Seen"]
+__all__ = ["Batch", "Planner", "Seen"]
 
 Order: TypeAlias = "tuple[str, str]"
 """A topic and a message group."""
 
 MOST_WAITING = 100_000
 """Rows that queue in memory behind others of their message groups; those behind so many wait for the next pass."""
-REST = 20.0
-"""A pass over everything that waits is followed by so many times its own length without another one."""
-SHORTEST_REST, LONGEST_REST = 0.02, 5.0
-_SMALL = 8 << 10
-"""Bytes of bodies that are read with their rows: 500 of them are about a batch."""
-_NO_BODIES = -1
 _PART = 500
 """Rows that are counted together."""
 DEADLINE = "the deadline has passed"
@@ -262,120 +254,3 @@ class Planner:
                     self._busy[row.order] = left
                 else:
                     del self._busy[row.order]
-
-
-class Reading:
-    """Finds what is sent next, for as long as one relay has the turn."""
-
-    def __init__(self, run: RunsWork, rows: PendingRows, settings: RelaySettings) -> None:
-        """Starts before the first pass."""
-        self._run = run
-        self._rows = rows
-        self._settings = settings
-        self.planner = Planner(settings)
-        self._ready_next = False
-        self._is_walking = False
-        self._pass_began = self._pass_due = self._groups_due = 0.0
-        self._longest_pass = LONGEST_REST
-        self._small = _SMALL
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there may be something to send at once: the pass has not come to its end, or rows are ready."""
-        return self._is_walking or self.planner.has_ready or self.planner.is_drained
-
-    @property
-    def pass_due(self) -> float | None:
-        """When rows that were passed over are looked at again; None: there are none."""
-        return self._pass_due if self.planner.passed_over else None
-
-    def next(self, leave: Callable[[], bool]) -> Batch:
-        """The next rows to send; none also where the pass was left before its end.
-
-        Args:
-            leave: Asked between two reads: whether something else is to be done first.
-        """
-        # In turns: neither waits for the other's end.
-        self._ready_next = not self._ready_next
-        if self._ready_next:
-            batch = self._ready()
-            return batch if batch.rows or batch.overdue else self._walk(leave)
-        batch = self._walk(leave)
-        return batch if batch.rows or batch.overdue else self._ready()
-
-    def _ready(self) -> Batch:
-        """Rows whose message groups were busy."""
-        ready = self.planner.ready()
-        if not ready:
-            return Batch()
-        numbers = [number for number, _ in ready]
-        found = self._run(lambda local: self._rows.read_ready(local, numbers, _SMALL))
-        if not self._is_known(self.planner.seen.until(numbers[-1])):
-            return Batch()
-        batch = self.planner.plan_ready(ready, found)
-        self.planner.begin(batch)
-        return batch
-
-    def _walk(self, leave: Callable[[], bool]) -> Batch:
-        """The next rows of the pass."""
-        limit, planner = self._settings.batch, self.planner
-        while True:
-            if time.monotonic() >= self._pass_due or (planner.is_drained and not self._is_walking):
-                if self._pass_began:
-                    # The last one did not come to its end in its time: this one gets more.
-                    self._longest_pass *= 2
-                self._begin_pass()
-            behind = planner.seen.until(planner.after)
-            found = self._run(lambda local: self._rows.read(local, planner.after, limit, self._small))
-            if time.monotonic() >= self._groups_due and any(row.order for row in found):
-                # To be known before the rows are read: a message that is retried in between is not among them.
-                self._find_stopped_groups()
-                continue
-            batch = planner.plan(found)
-            if batch.has_groups and not self._is_known(behind):
-                continue
-            planner.begin(batch)
-            # Where most rows queue, their bodies are read when it is their turn.
-            self._small = _SMALL if 2 * len(batch.rows) >= len(found) else _NO_BODIES
-            self._is_walking = len(found) >= limit or (bool(found) and planner.after < found[-1].id)
-            if not self._is_walking and self._pass_began:
-                self._rest()
-            if not self._is_walking or batch.rows or batch.overdue or planner.has_ready or leave():
-                return batch
-
-    def _is_known(self, behind: tuple[int, int, int]) -> bool:
-        """Whether the pass has seen all rows that lie behind; asked after rows that may come behind them were read.
-
-        What was committed before one of those is visible by now, at any isolation level.
-        """
-        last, *seen = behind
-        if last and list(self._run(lambda local: self._rows.count(local, last))) != seen:
-            self._begin_pass()
-            return False
-        return True
-
-    def _begin_pass(self) -> None:
-        self.planner.begin_pass()
-        self._pass_began = time.monotonic()
-        # Under load without end, rows whose numbers became visible late have their turn, too.
-        self._pass_due = self._pass_began + self._longest_pass
-
-    def _rest(self) -> None:
-        """A pass has come to its end; what is new is found behind it, what came late by the next one."""
-        length = time.monotonic() - self._pass_began
-        self._pass_began = 0.0
-        self._longest_pass = max(LONGEST_REST, 2 * length)
-        self._pass_due = time.monotonic() + min(max(REST * length, SHORTEST_REST), LONGEST_REST)
-
-    def _find_stopped_groups(self) -> None:
-        began = time.monotonic()
-        failed: list[tuple[int, tuple[str, str]]] = []
-        after = 0
-        while True:
-            found = self._run(lambda local, after=after: self._rows.stopped_groups(local, after, 1000))  # type: ignore[misc]
-            failed += [(number, (topic, group)) for number, topic, group in found if group is not None]
-            if len(found) < 1000:
-                break
-            after = found[-1][0]
-        self.planner.stop_groups(failed)
-        self._groups_due = time.monotonic() + max(1.0, REST * (time.monotonic() - began))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from producer_sdk.outbox.pending import PendingRows
-from producer_sdk.outbox.planning import SHORTEST_REST, Reading
+from producer_sdk.outbox.reading import SHORTEST_REST, Reading
 from producer_sdk.outbox.states import OutboxState
 from producer_sdk.outbox.target import NotTried
 from producer_sdk.outbox.turn import Turn, TurnLost

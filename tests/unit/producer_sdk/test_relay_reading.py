@@ -10,7 +10,8 @@ import pytest
 
 from producer_sdk.outbox import RelaySettings, planning
 from producer_sdk.outbox.pending import Pending
-from producer_sdk.outbox.planning import Reading, Seen
+from producer_sdk.outbox.planning import Seen
+from producer_sdk.outbox.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ def test_what_queues_in_memory_is_bounded(table: Table, monkeypatch: pytest.Monk
 
 def test_a_pass_that_came_to_its_end_shortens_the_next(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now))
     for number in range(1, 11):
         table.add(number)
     found = reader(table, batch=1)
@@ -138,7 +139,7 @@ def test_rows_that_lie_behind_begin_a_pass_without_making_it_longer(table: Table
         table.add(number, "late")
         table.add(number + 1000, f"other-{number}")
         end(found, table, found.next(lambda: True))
-    assert found._longest_pass == planning.LONGEST_REST
+    assert found._longest_pass == reading.LONGEST_REST
 
 
 @pytest.mark.parametrize("seed", range(40))
