@@ -48,10 +48,16 @@ def check_arrived(arrived: Iterable[int], sent: range) -> int:
     return times.total() - len(times)
 
 
-def numbers_stored(database: Database) -> list[int]:
-    """The numbers of all messages in the log."""
+def numbers_stored(database: Database, topic: str | None = None) -> list[int]:
+    """The numbers of all messages in the log, or of a topic's."""
     session = database.session()
-    found = session.fetch("SELECT SUBSTR(body, 1, ?) FROM message", (MARK,))
+    select = "SELECT SUBSTR(body, 1, ?) FROM message"
+    if topic is None:
+        found = session.fetch(select, (MARK,))
+    else:
+        queues = "SELECT queue_id FROM queue JOIN topic ON topic.topic_id = queue.topic_id WHERE topic.name = ?"
+        found = session.fetch(f"{select} WHERE queue_id IN ({queues})", (MARK, topic))
+    session.rollback()
     database.release(session)
     return [mark_of(mark) for (mark,) in found]
 

@@ -55,7 +55,7 @@ class KafkaTopics:
             for future in self._admin.delete_topics(gone).values():
                 future.result()
         # What a bridge carries stays written down in Kafka, until it is forgotten.
-        forgotten = {f"to-kafka/{name}" for name in self._made}
+        forgotten = {f"{direction}/{name}" for name in self._made for direction in ("to-kafka", "from-kafka")}
         cluster = Cluster(self._client, None)
         known = {key.decode() for key, value in cluster.content(REGISTRY, 0) if value} if REGISTRY in there else set()
         for name in forgotten & known:

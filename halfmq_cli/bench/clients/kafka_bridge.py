@@ -12,16 +12,23 @@ from halfmq_cli.bench.clients.conversation import answer, next_request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfmq_connect.kafka import KafkaBridge, KafkaSource
+
 POLL = 0.005
 
 
 async def work(endpoint: str, kafka: str) -> None:
-    """Answers requests: ``{"do": "carry" | "read" | "write", ...}`` with ``{"records", "seconds", "cpu_s"}``."""
+    """Answers requests, ``{"do": "carry" | "bring" | "read" | "write" | "read_kafka", ...}``.
+
+    The answer is ``{"records", "seconds", "cpu_s"}``.
+    """
     from halfmq_cli.bench.clients import kafka_floors  # noqa: PLC0415 - its library is not always there
 
     doing: dict[str, Callable[..., tuple[int, float]]] = {
         "carry": lambda **options: _carry(endpoint, kafka, **options),
         "read": lambda **options: kafka_floors.read(endpoint, **options),
+        "bring": lambda **options: _bring(endpoint, kafka, **options),
+        "read_kafka": lambda **options: kafka_floors.read_kafka(kafka, **options),
         "write": lambda **options: kafka_floors.write(kafka, **options),
     }
     answer("ready")
@@ -36,6 +43,18 @@ def _carry(endpoint: str, kafka: str, **options: Any) -> tuple[int, float]:
     from halfmq_connect.kafka import KafkaBridge  # noqa: PLC0415
 
     bridge = KafkaBridge(endpoint, kafka, {options["topic"]: options["target"]}, name=options["target"])
+    return _counted(bridge, options["messages"])
+
+
+def _bring(endpoint: str, kafka: str, **options: Any) -> tuple[int, float]:
+    """The way back: a topic of Kafka to one of halfmq."""
+    from halfmq_connect.kafka import KafkaSource  # noqa: PLC0415
+
+    source = KafkaSource(endpoint, kafka, {options["target"]: options["topic"]}, name=options["target"])
+    return _counted(source, options["messages"])
+
+
+def _counted(bridge: KafkaBridge | KafkaSource, messages: int) -> tuple[int, float]:
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -48,8 +67,8 @@ def _carry(endpoint: str, kafka: str, **options: Any) -> tuple[int, float]:
     first, began = 0, time.perf_counter()
     thread.start()
     try:
-        while bridge.carried < options["messages"] and not failed:
-            if not first and 0 < bridge.carried < options["messages"]:
+        while bridge.carried < messages and not failed:
+            if not first and 0 < bridge.carried < messages:
                 first, began = bridge.carried, time.perf_counter()
             time.sleep(POLL)
         ended = time.perf_counter()

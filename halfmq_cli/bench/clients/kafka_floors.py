@@ -1,11 +1,11 @@
-"""The floors of a bridge to Kafka: writing the same records to Kafka, and reading the same messages from halfmq."""
+"""The floors of a bridge: writing and reading the same records in Kafka, and reading the same messages from halfmq."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from client_core.connection import BackgroundRunner, BrokerLink
 from consumer_sdk.reading import queue_offsets
@@ -41,6 +41,19 @@ def write(kafka: str, **options: Any) -> tuple[int, float]:
                     producer.poll(0.1)
         producer.commit_transaction(60)
     return messages, time.perf_counter() - start
+
+
+def read_kafka(kafka: str, **options: Any) -> tuple[int, float]:
+    """Reads what is committed in a topic of Kafka, and drops it."""
+    own = {"group.id": options["target"], "isolation.level": "read_committed", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": kafka, **own})
+    consumer.assign([TopicPartition(options["target"], number, 0) for number in range(options["partitions"])])
+    start, count = time.perf_counter(), 0
+    while count < options["messages"]:
+        count += sum(record.error() is None for record in consumer.consume(1000, 1.0))
+    took = time.perf_counter() - start
+    consumer.close()
+    return count, took
 
 
 def read(endpoint: str, **options: Any) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.errors import BrokerError
-from halfmq_cli.bench.accounting import Unaccounted, check_arrived
+from halfmq_cli.bench.accounting import Unaccounted, check_arrived, numbers_stored
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
 from halfmq_cli.bench.kafka_topics import KafkaTopics
 from halfmq_cli.bench.load import QUEUES, TOPIC
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WARM_UP = "bench-warm-up"
 WARM_UP_MESSAGES = 20_000
+BACK = "bench-back"
+SENDS_SECONDS = 3.0
 
 
 def kafka(
@@ -36,7 +38,7 @@ def kafka(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, with the floors between them.")] = 3,
     json_output: Json = False,
 ) -> None:
-    """Measure how fast a full topic is carried to Kafka, next to a plain producer, and to reading alone.
+    """Measure how fast a full topic is carried to Kafka and back, next to what the parts of that take alone.
 
     Topics of its own are made in Kafka, and deleted. Broker and bridge are processes of their own.
     """
@@ -57,8 +59,10 @@ def kafka(
             written: list[Mapping[str, Any]] = []
             read: list[Mapping[str, Any]] = []
             carried: list[Mapping[str, Any]] = []
-            broker_cpu = 0.0
-            for _ in range(rounds):
+            brought: list[Mapping[str, Any]] = []
+            read_kafka: list[Mapping[str, Any]] = []
+            broker_cpu = back_cpu = 0.0
+            for number in range(rounds):
                 floor = {"do": "write", "target": topics.new(), "messages": messages, "size": size}
                 written.append(client.ask({**floor, "partitions": QUEUES}))
                 read.append(client.ask({"do": "read", "topic": TOPIC, "messages": messages}))
@@ -67,9 +71,22 @@ def kafka(
                 broker_cpu += broker.cpu_seconds() - cpu
                 if check_arrived(topics.numbers(target, messages), range(messages)):
                     raise Unaccounted("Some messages are in Kafka twice.")
+                read_kafka.append(client.ask({**floor, "do": "read_kafka", "target": target, "partitions": QUEUES}))
+                back = f"{BACK}-{number}"
+                with Admin(broker.endpoint) as admin:
+                    admin.create_topic(back, queues=QUEUES)
+                cpu = broker.cpu_seconds()
+                brought.append(client.ask({"do": "bring", "topic": back, "target": target, "messages": messages}))
+                back_cpu += broker.cpu_seconds() - cpu
+                if check_arrived(numbers_stored(opened, back), range(messages)):
+                    raise Unaccounted("Some messages came back twice.")
+            producer = stack.enter_context(Client("producer", broker.endpoint, in_flight=256, size=size))
+            producer.ask(1.0)
+            sends = producer.ask(SENDS_SECONDS)
     except BrokerError as error:
         fail(error)
     rate, write_floor, read_floor = (_rate(each) for each in (carried, written, read))
+    back_rate, back_sends = _rate(brought), round(sends["sent"] / sends["seconds"], 1)
     print_figures(
         "kafka",
         {
@@ -80,6 +97,12 @@ def kafka(
             "read_ratio": round(rate / read_floor, 3),
             "bridge_cpu_us": micros_each(sum(each["cpu_s"] for each in carried), rounds * messages),
             "broker_cpu_us": micros_each(broker_cpu, rounds * messages),
+            "back_records_per_s": back_rate,
+            "back_read_floor_per_s": _rate(read_kafka),
+            "back_sends_per_s": back_sends,
+            "back_ratio": round(back_rate / back_sends, 3),
+            "back_bridge_cpu_us": micros_each(sum(each["cpu_s"] for each in brought), rounds * messages),
+            "back_broker_cpu_us": micros_each(back_cpu, rounds * messages),
             "messages": messages,
             "rounds": rounds,
             "database": shown,

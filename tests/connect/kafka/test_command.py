@@ -149,6 +149,7 @@ def test_the_benchmark_counts_all_records(kafka: str) -> None:
     figures = json.loads(done.stdout)
     assert {"records_per_s", "write_floor_per_s", "ratio", "read_floor_per_s", "read_ratio"} <= figures.keys()
     assert figures["records_per_s"] > 0
+    assert figures["back_ratio"] == pytest.approx(figures["back_records_per_s"] / figures["back_sends_per_s"], rel=0.02)
     assert (figures["messages"], figures["database"]) == (3000, "sqlite")
 
 
