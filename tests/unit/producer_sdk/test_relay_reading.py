@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from producer_sdk.outbox import RelaySettings, planning
+from producer_sdk.outbox import RelaySettings, planning, reading
 from producer_sdk.outbox.pending import Pending
 from producer_sdk.outbox.planning import Seen
 from producer_sdk.outbox.reading import Reading
