@@ -160,25 +160,28 @@ def test_a_row_that_becomes_visible_late_keeps_its_place(shop: Shop, outbox: Out
 
 def test_a_backlog_of_one_group_is_sent_without_waits(shop: Shop) -> None:
     """Neither does each batch wait for the next look, nor what was sent for a walk over all that is behind it."""
+    count = 2000
     outbox = Outbox(shop.engine, settings=replace(QUICK, batch=10, poll=5.0))
     outbox.create_tables()
-    put(shop, outbox, *map(str, range(600)), group="one")
+    put(shop, outbox, *map(str, range(count)), group="one")
     target = FakeTarget()
+    # To read all the rest takes 200; how many there are until the end of a call is noticed depends on the machine.
+    few = 60
     looks: list[int] = []
 
     def note(*args: Any) -> None:
         if "SELECT" in args[2] and target.calls:
             looks.append(len(target.calls))
         elif args[2].startswith("UPDATE halfmq_outbox_relay") and target.calls:
-            assert looks.count(len(target.calls)) <= 6, "what is sent is noted before all the rest is read"
+            assert looks.count(len(target.calls)) < few, "what is sent is noted before all the rest is read"
 
     sa.event.listen(shop.engine, "before_cursor_execute", note)
     began = time.monotonic()
     with relaying(outbox, target):
-        until(lambda: len(target.stored) == 600)
-        assert time.monotonic() - began < 20
-    assert target.texts == [str(number) for number in range(600)]
-    assert looks.count(1) <= 6
+        until(lambda: len(target.stored) == count)
+        assert time.monotonic() - began < 60
+    assert target.texts == [str(number) for number in range(count)]
+    assert looks.count(1) < few
 
 
 def test_one_that_is_under_way_holds_its_group_and_no_other(shop: Shop, outbox: Outbox) -> None:
