@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from client_core.connection import RetryConfig
 from client_core.errors import BrokerFailed, BrokerUnavailable, HalfmqError
 from halfmq_connect.kafka.cluster import QUIET, is_fenced, unavailable
-from halfmq_connect.kafka.errors import BridgeError, MessagesMissing
+from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, RecordRefused
 from halfmq_connect.kafka.feed import Feed
 from halfmq_connect.kafka.positions import Positions, position, positions_topic
 from halfmq_connect.kafka.starting import starting_offsets
@@ -51,6 +51,8 @@ class Shard:
         self._number, self._plan = number, plan
         self._stopping = threading.Event()
         self._ends: dict[QueueAt, int] = {}
+        self._refused: dict[str, RecordRefused] = {}
+        self._singly = False
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"bridge {plan.name} shard {number}", daemon=True)
         self._thread.start()
@@ -81,6 +83,14 @@ class Shard:
                     return
             except (BrokerUnavailable, BrokerFailed) as error:
                 self._plan.halfmq.note(error)
+            except RecordRefused as error:
+                if error.position in self._refused:
+                    self.failure = error
+                    return
+                # The client blames a whole batch: once more in batches of one, and then up to the record that it is.
+                if self._singly:
+                    self._refused[error.position] = error
+                self._singly = True
             except BaseException as error:
                 self.failure = error
                 return
@@ -97,7 +107,7 @@ class Shard:
             producer.init_transactions(30.0)
             places = plan.cluster.content(positions_topic(plan.name), self._number)
             positions = Positions.read(places, plan.settings.shards)
-            writer = Writer(plan, producer, topics, self._stopping)
+            writer = Writer(plan, producer, topics, self._refused, self._stopping)
             look_at = 0.0
             while not self._stopping.is_set():
                 if time.monotonic() >= look_at:
@@ -108,6 +118,9 @@ class Shard:
                     portions += feed.take(plan.settings.linger)
                 if portions:
                     self._transact(writer, portions)
+                    if self._singly:
+                        self._singly = False
+                        return
         except BaseException:
             # A new owner ends it otherwise, or the transaction's time-out.
             with suppress(KafkaException):
@@ -126,6 +139,7 @@ class Shard:
             "batch.size": max(1, min(1_000_000, *limits)),
             "queue.buffering.max.kbytes": max(_SMALLEST_BUFFER, plan.settings.max_bytes) // 1024,
             "delivery.report.only.error": True,
+            **({"batch.num.messages": 1} if self._singly else {}),
         }
         # As Kafka's own producers: a key is in the same partition, whoever sends.
         return Producer({"linger.ms": 5, "partitioner": "murmur2_random", **plan.client, **QUIET, **own})

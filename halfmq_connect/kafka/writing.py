@@ -52,10 +52,16 @@ class Writer:
     """Writes one transaction after the other, by a producer that has been initialised."""
 
     def __init__(
-        self, plan: Plan, producer: Producer, topics: Mapping[str, KafkaTopic], stopping: threading.Event
+        self,
+        plan: Plan,
+        producer: Producer,
+        topics: Mapping[str, KafkaTopic],
+        refused: Mapping[str, RecordRefused],
+        stopping: threading.Event,
     ) -> None:
-        """Takes the topics of Kafka by name, for their limits and partitions."""
+        """Takes the topics of Kafka by name, for their limits and partitions, and records to stop at, by position."""
         self._plan, self._producer, self._topics, self._stopping = plan, producer, topics, stopping
+        self._stop_at = refused
         self._positions = positions_topic(plan.name)
         self._refused: RecordRefused | None = None
 
@@ -76,14 +82,16 @@ class Writer:
         next_offset = portion.start if portion.first_kept <= portion.start else portion.first_kept
         for columns in portion.columns:
             for record in records_of(columns):
+                if self._stop_at and (refused := self._stop_at.get(_place(queue, record.offset))):
+                    return next_offset, count, refused
                 if len(record.value) > maybe_too_large and (trouble := self._too_large(queue, topic, record)):
                     # One that is too large there as well would go round for ever.
                     if self._plan.settings.too_large_to in {None, queue.topic}:
                         return next_offset, count, trouble
                     try:
                         self._divert(record, trouble)
-                    except RequestRefused as refused:
-                        return next_offset, count, refused
+                    except RequestRefused as error:
+                        return next_offset, count, error
                 else:
                     self._produce(queue, topic, record)
                     count += 1
@@ -148,13 +156,13 @@ class Writer:
                 "Change the topic's settings in Kafka; a compacted topic takes no records without a key, and"
                 " message.timestamp.after.max.ms bounds times."
             )
-            self._refused = RecordRefused(f"{queue.topic}/{queue.queue}/{offset}", why, remedy)
+            self._refused = RecordRefused(_place(queue, offset), why, remedy)
 
     def _too_large(self, queue: QueueAt, topic: KafkaTopic, record: Record) -> MessageTooLarge | None:
         size = batch_size(record.key, record.value, record.headers)
         if size <= topic.max_bytes:
             return None
-        place = f"{queue.topic}/{queue.queue}/{record.offset}"
+        place = _place(queue, record.offset)
         return MessageTooLarge(record.message_id, place, topic.name, size, topic.max_bytes)
 
     def _divert(self, record: Record, trouble: MessageTooLarge) -> None:
@@ -184,3 +192,7 @@ class Writer:
             # Its own fill what halfmq allows: the log alone tells where it comes from.
             send(properties=diverted.properties)
         _log.warning("sent to %s as %s: %s", self._plan.settings.too_large_to, own, trouble)
+
+
+def _place(queue: QueueAt, offset: int) -> str:
+    return f"{queue.topic}/{queue.queue}/{offset}"

@@ -158,6 +158,21 @@ def test_a_record_that_kafka_refuses_stops_it(
     assert committed(kafka, target, 0) == []
 
 
+def test_what_comes_before_a_record_that_kafka_refuses_is_carried(
+    kafka: str, name: str, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    target = new_topic(kafka, 1, cleanup_policy="compact")
+    admin.create_topic(name, queues=1)
+    producer.send(name, "before", keys=["k"])
+    producer.send(name, "without a key")
+    producer.send(name, "behind", keys=["k"])
+    with to_kafka({name: target}, create_topics=False) as running:
+        failure = running.failed()
+    assert isinstance(failure, RecordRefused)
+    assert failure.position == f"{name}/0/1"
+    assert bodies(committed(kafka, target, 1)) == [b"before"]
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_messages_that_retention_took(
     kafka: str,
