@@ -378,4 +378,4 @@ async def test_a_refused_check_stream_says_what_to_do(
     assert (caught.value.reason, caught.value.field) == ("NAME_INVALID", "producer_group")
     (record,) = [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
     assert record.levelname == "ERROR"
-    assert "correct the group" in record.message
+    assert "correct the group" in record.getMessage()
