@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from client_core.errors import ConfigurationError
+from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["BusinessRow", "BusinessTable"]
 
 _UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
 _KEYS_AT_ONCE = 200
 
@@ -84,6 +84,7 @@ class BusinessTable:
         Raises:
             ConfigurationError: The time column is none.
         """
+        names = self.column_names
         listed = "".join(f", {each}" for each in self.columns)
         condition = f" AND ({self.where})" if self.where else ""
         head = f"SELECT {self.key}, {self.time}{listed} FROM {self.name} WHERE {self.key} IS NOT NULL{condition}"  # noqa: S608 - the user's own SQL
@@ -103,7 +104,7 @@ class BusinessTable:
             if found:
                 last = found[-1]
                 yield [
-                    BusinessRow(_text(row[0]), self._read(row[1]), dict(zip(self.column_names, row[2:], strict=True)))
+                    BusinessRow(_text(row[0]), self._read(row[1]), dict(zip(names, row[2:], strict=True)))
                     for row in found
                 ]
             if len(found) < _PAGE:
@@ -128,7 +129,7 @@ class BusinessTable:
         """How times are written for the database to compare, as the table's own times are."""
         if self.time_unit is not None:
             unit = _UNITS[self.time_unit]
-            return lambda moment: -(-((moment - _EPOCH) // timedelta(microseconds=1)) // unit)
+            return lambda moment: -(-to_micros(moment) // unit)
         statement = f"SELECT {self.time} FROM {self.name} WHERE {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
         ((sample,),) = local.fetch(statement) or [(datetime(1970, 1, 1),)]  # noqa: DTZ001
         if isinstance(sample, int | float):
@@ -144,7 +145,7 @@ class BusinessTable:
 
     def _read(self, value: Any) -> datetime:
         if self.time_unit is not None:
-            return _EPOCH + timedelta(microseconds=round(value * _UNITS[self.time_unit]))
+            return from_micros(round(value * _UNITS[self.time_unit]))
         read = datetime.fromisoformat(value) if isinstance(value, str) else value
         return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
 

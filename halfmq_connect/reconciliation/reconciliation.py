@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from client_core.admin import Admin
 from client_core.errors import BatchRefused, ConfigurationError, RequestRefused
 from client_core.local_database import local_database
 from client_core.message import Message
+from client_core.times import from_micros
 from consumer_sdk.reconciliation import (
     BUSINESS_TIME,
     REPAIRED_BY,
@@ -224,7 +225,7 @@ class Reconciliation:
     @staticmethod
     def _now(local: Any) -> datetime:
         ((micros,),) = local.fetch(f"SELECT {local.dialect.now}")
-        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(micros))
+        return from_micros(int(micros))
 
     def _repair(self, missing: list[BusinessRow]) -> Iterator[Finding]:
         messages: list[tuple[BusinessRow, Message]] = []

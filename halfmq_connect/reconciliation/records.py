@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from client_core.local_database import Column, Failure, Index, Kind, Table
+from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ class Records:
                 hash=self._hash("" if each.key is None else f"={each.key}"),
                 key=each.key,
                 message=each.message_id,
-                time=_micros(each.time),
+                time=to_micros(each.time),
                 compared=json.dumps(dict(each.values), ensure_ascii=False),
             )
 
@@ -126,8 +127,8 @@ class Records:
             " AND (message_time > :at OR (message_time = :at AND record_id > :after))"
             f" ORDER BY message_time, record_id LIMIT {_PAGE}",
             name=self.name,
-            start=_micros(start),
-            until=_micros(end),
+            start=to_micros(start),
+            until=to_micros(end),
             at=after[0],
             after=after[1],
         )
@@ -146,11 +147,11 @@ class Records:
             f"SELECT judged_until FROM {self.state.name} WHERE reconciliation = :name",  # noqa: S608
             name=self.name,
         )
-        return _EPOCH + timedelta(microseconds=int(rows[0][0])) if rows else None
+        return from_micros(int(rows[0][0])) if rows else None
 
     def judge_until(self, local: LocalTransaction, until: datetime) -> None:
         """Notes where a round ended; rounds of several processes may overlap, and it never goes back."""
-        values = {"name": self.name, "until": _micros(until)}
+        values = {"name": self.name, "until": to_micros(until)}
         if local.execute(self._update_state, **values) == 0 and self.judged_until(local) is None:
             _insert(local, self._insert_state, **values)
 
@@ -177,9 +178,5 @@ def pages(records: Records, local: LocalTransaction, start: datetime, end: datet
 
 def _record(row: tuple[object, ...]) -> Record:
     _, key, message_id, time, compared = row
-    at = _EPOCH + timedelta(microseconds=int(str(time)))
+    at = from_micros(int(str(time)))
     return Record(None if key is None else str(key), str(message_id), at, json.loads(str(compared)))
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
