@@ -71,8 +71,8 @@ class KafkaTopics:
         self._made.append(name)
         return name
 
-    def numbers(self, topic: str, count: int) -> Iterator[int]:
-        """The numbers of all committed records: as many as are expected, and what comes after them."""
+    def numbers(self, topic: str) -> Iterator[int]:
+        """The numbers of all committed records."""
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415
 
         own = {"group.id": topic, "isolation.level": "read_committed", "enable.partition.eof": True}

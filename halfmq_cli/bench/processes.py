@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -65,14 +66,16 @@ class BrokerProcess:
 @contextmanager
 def running(*arguments: str, **settings: str) -> Iterator[None]:
     """A further command of halfmq, with variables of its environment."""
-    process = subprocess.Popen([*_HALFMQ, *arguments], env={**environment(), **settings}, stderr=subprocess.PIPE)
-    try:
-        yield
-    finally:
-        process.terminate()
-        _, told = process.communicate(timeout=START_TIMEOUT)
-    if process.returncode:
-        sys.stderr.write(told.decode())
+    # A file, not a pipe: nobody reads while it runs.
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen([*_HALFMQ, *arguments], env={**environment(), **settings}, stderr=told)
+        try:
+            yield
+        finally:
+            process.terminate()
+            if process.wait(START_TIMEOUT):
+                told.seek(0)
+                sys.stderr.write(told.read().decode())
 
 
 def checked(*arguments: str, **settings: str) -> None:

@@ -20,31 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _ORDERS = sa.MetaData()
-ORDER = sa.Table(
-    "orders",
-    _ORDERS,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    mysql_engine="InnoDB",
-    mariadb_engine="InnoDB",
-)
-MESSAGE_ROW = sa.Table(
-    "message_rows",
-    _ORDERS,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("topic_name", sa.String(127), nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    mysql_engine="InnoDB",
-    mariadb_engine="InnoDB",
-)
-WATCHED_ORDER = sa.Table(
-    WATCHED,
-    _ORDERS,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    mysql_engine="InnoDB",
-    mariadb_engine="InnoDB",
-)
+
+
+def _table(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    return sa.Table(
+        name,
+        _ORDERS,
+        sa.Column("number", number, primary_key=True, autoincrement=True),
+        *columns,
+        sa.Column("body", sa.LargeBinary, nullable=False),
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+ORDER = _table("orders")
+MESSAGE_ROW = _table("message_rows", sa.Column("topic_name", sa.String(127), nullable=False))
+WATCHED_ORDER = _table(WATCHED)
 INSERT = sa.insert(ORDER)
 INSERT_WATCHED_ORDER = sa.insert(WATCHED_ORDER)
 INSERT_MESSAGE_ROW = sa.insert(MESSAGE_ROW)

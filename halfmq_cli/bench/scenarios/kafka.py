@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +19,6 @@ from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.bench.scenarios.consume import fill
 from halfmq_cli.serve import fail
 from producer_sdk import Admin
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 WARM_UP = "bench-warm-up"
 WARM_UP_MESSAGES = 20_000
@@ -56,28 +54,19 @@ def kafka(
             fill(opened, TOPIC, messages, size)
             settle(opened)
             client.ask({"do": "carry", "topic": WARM_UP, "target": topics.new(), "messages": WARM_UP_MESSAGES})
-            written: list[Mapping[str, Any]] = []
-            read: list[Mapping[str, Any]] = []
-            carried: list[Mapping[str, Any]] = []
-            brought: list[Mapping[str, Any]] = []
-            read_kafka: list[Mapping[str, Any]] = []
-            broker_cpu = back_cpu = 0.0
+            run = _Run(client, broker, messages)
             for number in range(rounds):
-                floor = {"do": "write", "target": topics.new(), "messages": messages, "size": size}
-                written.append(client.ask({**floor, "partitions": QUEUES}))
-                read.append(client.ask({"do": "read", "topic": TOPIC, "messages": messages}))
-                cpu, target = broker.cpu_seconds(), topics.new()
-                carried.append(client.ask({"do": "carry", "topic": TOPIC, "target": target, "messages": messages}))
-                broker_cpu += broker.cpu_seconds() - cpu
-                if check_arrived(topics.numbers(target, messages), range(messages)):
+                run.do("write", target=topics.new(), size=size, partitions=QUEUES)
+                run.do("read", topic=TOPIC)
+                target = topics.new()
+                run.do("carry", topic=TOPIC, target=target)
+                if check_arrived(topics.numbers(target), range(messages)):
                     raise Unaccounted("Some messages are in Kafka twice.")
-                read_kafka.append(client.ask({**floor, "do": "read_kafka", "target": target, "partitions": QUEUES}))
+                run.do("read_kafka", target=target, partitions=QUEUES)
                 back = f"{BACK}-{number}"
                 with Admin(broker.endpoint) as admin:
                     admin.create_topic(back, queues=QUEUES)
-                cpu = broker.cpu_seconds()
-                brought.append(client.ask({"do": "bring", "topic": back, "target": target, "messages": messages}))
-                back_cpu += broker.cpu_seconds() - cpu
+                run.do("bring", topic=back, target=target)
                 if check_arrived(numbers_stored(opened, back), range(messages)):
                     raise Unaccounted("Some messages came back twice.")
             producer = stack.enter_context(Client("producer", broker.endpoint, in_flight=256, size=size))
@@ -85,8 +74,8 @@ def kafka(
             sends = producer.ask(SENDS_SECONDS)
     except BrokerError as error:
         fail(error)
-    rate, write_floor, read_floor = (_rate(each) for each in (carried, written, read))
-    back_rate, back_sends = _rate(brought), round(sends["sent"] / sends["seconds"], 1)
+    rate, write_floor, read_floor, back_rate = (run.rate(each) for each in ("carry", "write", "read", "bring"))
+    back_sends = round(sends["sent"] / sends["seconds"], 1)
     print_figures(
         "kafka",
         {
@@ -95,14 +84,14 @@ def kafka(
             "ratio": round(rate / write_floor, 3),
             "read_floor_per_s": read_floor,
             "read_ratio": round(rate / read_floor, 3),
-            "bridge_cpu_us": micros_each(sum(each["cpu_s"] for each in carried), rounds * messages),
-            "broker_cpu_us": micros_each(broker_cpu, rounds * messages),
+            "bridge_cpu_us": run.micros("carry", "cpu_s"),
+            "broker_cpu_us": run.micros("carry", "broker_cpu_s"),
             "back_records_per_s": back_rate,
-            "back_read_floor_per_s": _rate(read_kafka),
+            "back_read_floor_per_s": run.rate("read_kafka"),
             "back_sends_per_s": back_sends,
             "back_ratio": round(back_rate / back_sends, 3),
-            "back_bridge_cpu_us": micros_each(sum(each["cpu_s"] for each in brought), rounds * messages),
-            "back_broker_cpu_us": micros_each(back_cpu, rounds * messages),
+            "back_bridge_cpu_us": run.micros("bring", "cpu_s"),
+            "back_broker_cpu_us": run.micros("bring", "broker_cpu_s"),
             "messages": messages,
             "rounds": rounds,
             "database": shown,
@@ -112,7 +101,26 @@ def kafka(
     )
 
 
-def _rate(answers: Sequence[Mapping[str, Any]]) -> float:
-    records = float(sum(each["records"] for each in answers))
-    seconds = float(sum(each["seconds"] for each in answers))
-    return round(records / seconds, 1)
+class _Run:
+    """What the client process did, and what that took, in all rounds."""
+
+    def __init__(self, client: Client, broker: BrokerProcess, messages: int) -> None:
+        self._client, self._broker, self._messages = client, broker, messages
+        self._done: dict[str, list[dict[str, float]]] = defaultdict(list)
+
+    def do(self, what: str, **options: Any) -> None:
+        """One of its works, with all messages."""
+        cpu = self._broker.cpu_seconds()
+        answer = self._client.ask({"do": what, "messages": self._messages, **options})
+        self._done[what].append({**answer, "broker_cpu_s": self._broker.cpu_seconds() - cpu})
+
+    def _sum(self, what: str, figure: str) -> float:
+        return sum(each[figure] for each in self._done[what])
+
+    def rate(self, what: str) -> float:
+        """Records a second."""
+        return round(self._sum(what, "records") / self._sum(what, "seconds"), 1)
+
+    def micros(self, what: str, processor_time: str) -> float:
+        """Microseconds of processor time for each message."""
+        return micros_each(self._sum(what, processor_time), len(self._done[what]) * self._messages)
