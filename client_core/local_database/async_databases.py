@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["AsyncLocalDatabase", "async_engine_of", "on_async_engine"]
+__all__ = ["AsyncLocalDatabase"]
 
 ResultT = TypeVar("ResultT")
 
@@ -32,12 +32,23 @@ class AsyncLocalDatabase:
         Raises:
             ConfigurationError: It is neither, or all of its users share one connection.
         """
-        self.engine = async_engine_of(given)
+        self.engine = _engine_of(given)
         self._is_own = isinstance(given, str)
 
     async def run(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
         """Runs work on a connection of its own."""
-        return await on_async_engine(self.engine, work)
+        from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
+
+        async with self.engine.connect() as connection:
+
+            def run(sync_connection: sa.Connection) -> ResultT:
+                @contextlib.contextmanager
+                def opened() -> Iterator[LocalTransaction]:
+                    yield SqlalchemyTransaction(sync_connection)
+
+                return work(LocalDatabase(opened))
+
+            return await connection.run_sync(run)
 
     async def close(self) -> None:
         """Closes the connections of an engine that was made here."""
@@ -45,23 +56,7 @@ class AsyncLocalDatabase:
             await self.engine.dispose()
 
 
-async def on_async_engine(engine: AsyncEngine, work: Callable[[LocalDatabase], ResultT]) -> ResultT:
-    """Runs work on a connection of its own."""
-    from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
-
-    async with engine.connect() as connection:
-
-        def run(sync_connection: sa.Connection) -> ResultT:
-            @contextlib.contextmanager
-            def opened() -> Iterator[LocalTransaction]:
-                yield SqlalchemyTransaction(sync_connection)
-
-            return work(LocalDatabase(opened))
-
-        return await connection.run_sync(run)
-
-
-def async_engine_of(given: Any) -> AsyncEngine:
+def _engine_of(given: Any) -> AsyncEngine:
     """The AsyncEngine that is handed in, or one of a URL.
 
     Raises:

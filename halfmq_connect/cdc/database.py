@@ -110,9 +110,8 @@ class Source:
 
     def _failure(self, error: Exception) -> CdcError:
         code, text = (error.args[0], error.args[-1]) if error.args else (0, repr(error))
-        if (
-            isinstance(error, OSError) or not isinstance(code, int) or code < 1000 or 2000 <= code < 2100
-        ):  # The driver's.
+        of_driver = not isinstance(code, int) or code < 1000 or 2000 <= code < 2100
+        if of_driver or isinstance(error, OSError):
             return Interrupted(f"the connection to {self.host} was lost: {text}")
         if code in _DENIED:
             return WrongSetting(f"the user {self.settings.user} lacks a right: {text}", field="user")

@@ -233,8 +233,8 @@ class Transactions:
             events.QUERY_COMPRESSED: "compressed events: set log_bin_compress=OFF",
             **dict.fromkeys(events.COMPRESSED_ROWS, "compressed events: set log_bin_compress=OFF"),
             events.EXECUTE_LOAD: "LOAD DATA as a statement: set binlog_format=ROW for all sessions",
+            events.INCIDENT: "a gap, which the server noted there: look into its error log",
         }
-        reasons[events.INCIDENT] = "a gap, which the server noted there: look into its error log"
         if kind not in reasons and not event.flags & events.IGNORABLE:
             reasons[kind] = f"events that are not known here, of the kind {kind}"
         if kind in reasons:
