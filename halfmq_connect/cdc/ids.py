@@ -15,7 +15,11 @@ __all__ = ["chunk_id", "part_id", "row_group"]
 MOST_PARTS = 1 << 20
 
 
-def part_id(name: str, origin: str, number: int, part: int) -> str:
+_DIVISION = "2"
+"""How large transactions are divided: parts that are divided otherwise have other ids."""
+
+
+def part_id(name: str, origin: str, number: int, part: int, *, whole: bool = True) -> str:
     """The id of a part of a transaction.
 
     Args:
@@ -23,9 +27,11 @@ def part_id(name: str, origin: str, number: int, part: int) -> str:
         origin: What numbers the transaction: a server's UUID, or a domain and a server.
         number: Its number.
         part: The part, from 0: large transactions have several.
+        whole: Whether this part is all of it.
     """
     digest = _digest(name, origin)
-    rest = int.from_bytes(blake2b(f"{name}\0{origin}\0{number}\0{part}".encode(), digest_size=3).digest(), "big")
+    told = f"{name}\0{origin}\0{number}\0{part}" + ("" if whole else f"\0{_DIVISION}")
+    rest = int.from_bytes(blake2b(told.encode(), digest_size=3).digest(), "big")
     low = (number & 0xFFFFF) << 42 | part << 22 | rest & 0x3FFFFF
     value = (digest & 0xFFFFFFFF) << 96 | (number >> 32 & 0xFFFF) << 80 | 8 << 76 | (number >> 20 & 0xFFF) << 64
     text = f"{value | 0b10 << 62 | low:032x}"

@@ -16,6 +16,7 @@ __all__ = ["Piece", "PieceQueue"]
 MOST_MESSAGES = 1000
 """Of one piece, which is one transaction at the broker."""
 MOST_BYTES = 1024 * 1024
+"""Of its messages on the wire, with all that they have; a message that is larger has a piece of its own."""
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Piece:
         number: The piece's number in it, from 0.
         last: Whether it is the last one.
         messages: The messages; empty: none of its tables is published.
-        size: Bytes of their bodies.
+        size: Their bytes on the wire.
         tables: Tables that it changes, as far as they are published.
         discarded: The transaction was rolled back after all: its earlier pieces count for nothing.
     """
@@ -40,19 +41,18 @@ class Piece:
     tables: set[str] = field(default_factory=set)
     discarded: bool = False
 
-    @property
-    def full(self) -> bool:
-        """Whether further messages go into another piece; depends on its content only: ids are the same again."""
-        return len(self.messages) >= MOST_MESSAGES or self.size >= MOST_BYTES
+    def fits(self, size: int) -> bool:
+        """Whether a message of this size goes into this piece; depends on its content only: ids are the same again."""
+        return not self.messages or (len(self.messages) < MOST_MESSAGES and self.size + size <= MOST_BYTES)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message, size: int) -> None:
         """Adds a message."""
         self.messages.append(message)
-        self.size += len(message.body)
+        self.size += size
 
 
 class PieceQueue:
-    """Bounded by bytes and by pieces; an error of the reader comes out after what it put in before."""
+    """Bounded by bytes on the wire and by pieces; an error of the reader comes out after what it put in before."""
 
     def __init__(self, most_bytes: int = 8 * MOST_BYTES, most_pieces: int = 2000) -> None:
         """Takes the bounds."""

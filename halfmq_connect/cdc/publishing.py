@@ -20,6 +20,7 @@ __all__ = ["Progress", "Publisher"]
 
 EPOCH_MESSAGES = 4000
 EPOCH_BYTES = 4 * MOST_BYTES
+"""On the wire. A request may have eight times as much: a message that is larger by itself goes into one, too."""
 IDLE_SECONDS = 5.0
 """How often the position is stored when no table that is published changes."""
 
@@ -67,12 +68,12 @@ class Publisher:
             self._state.tables.setdefault(name, None)
         if piece.number == 0 and piece.last:
             if piece.messages:
+                if self._messages + len(piece.messages) > EPOCH_MESSAGES or self._size + piece.size > EPOCH_BYTES:
+                    self.flush()
                 self._waiting.append((self._id(piece), piece.messages))
                 self._messages += len(piece.messages)
                 self._size += piece.size
             self._passed(piece)
-            if self._messages >= EPOCH_MESSAGES or self._size >= EPOCH_BYTES:
-                self.flush()
             return
         if piece.number == 0:
             self.flush()
@@ -133,4 +134,5 @@ class Publisher:
             msg = f"the transaction {piece.gtid.text} has more than {MOST_PARTS} pieces"
             raise CannotFollow(msg)
         origin = piece.gtid.text.rpartition(":" if ":" in piece.gtid.text else "-")[0]
-        return part_id(self._name, origin, piece.gtid.number, piece.number)
+        whole = piece.number == 0 and piece.last
+        return part_id(self._name, origin, piece.gtid.number, piece.number, whole=whole)

@@ -104,10 +104,11 @@ class LogReader:
 
     def _add(self, piece: Piece, messages: Iterable[Message]) -> Piece:
         for message in messages:
-            if piece.full:
+            size = message.ByteSize()
+            if not piece.fits(size):
                 self.pieces.put(piece)
                 piece = Piece(piece.gtid, piece.number + 1)
-            piece.add(message)
+            piece.add(message, size)
         return piece
 
     def _end(self, piece: Piece, ended: Ended) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.converters import conversions
+from pymysql.cursors import SSCursor
 
 from client_core.portions import portions
 from halfmq_connect.cdc.binlog.table_map import Column, TableMap
@@ -21,7 +22,7 @@ from halfmq_connect.cdc.snapshot.values import KeyOrder, expression, from_query,
 from halfmq_connect.cdc.state import TableCopy, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from halfmq.v1.message_pb2 import Message
     from halfmq_connect.cdc.binlog.transactions import Changed
@@ -38,6 +39,10 @@ __all__ = ["Copies", "copy_tables"]
 
 _log = logging.getLogger("halfmq.cdc")
 LOCK_SECONDS = 5
+_CHUNK_BYTES = 4 * MOST_BYTES
+"""Of the messages of a commit, and one more message."""
+_FIRST_ROWS = 10
+"""Of the first chunk; the next one has twice as many as that had, up to the messages of a transaction."""
 _UNCONVERTED = {kind: convert for kind, convert in conversions.items() if not isinstance(kind, int)}
 """Values are converted for statements only: what comes back is text or bytes, as the server wrote it."""
 
@@ -120,19 +125,30 @@ class _Copy:
             if self._how is not None:
                 plan = RowPlan(self._table.database, self._table.table, self._columns, self._table.key, self._how)
             source = self._told(at)
+            limit = _FIRST_ROWS
             while not copy.done and not stopping():
-                rows = self._rows(connection, copy.last_key())
-                messages = [
-                    message for index, row in enumerate(rows) if (message := self._message(plan, row, source, index))
-                ]
-                copy.done = len(rows) < MOST_MESSAGES
-                copy.views[-1].to = None if copy.done else [rows[-1][index] for index in self._table.key]
+                messages: list[Message] = []
+                count = size = 0
+                row: list[Any] = []
+                # Rows are taken one by one: so many large ones would not fit into memory, or a request.
+                with closing(self._rows(connection, copy.last_key(), limit)) as rows:
+                    for row in rows:
+                        message = self._message(plan, row, source, count)
+                        count += 1
+                        if message is not None:
+                            messages.append(message)
+                            size += message.ByteSize()
+                        if size >= _CHUNK_BYTES:
+                            break
+                copy.done = count < limit and size < _CHUNK_BYTES
+                copy.views[-1].to = None if copy.done else [row[index] for index in self._table.key]
                 self._publish(messages, str(at), copy)
+                limit = min(MOST_MESSAGES, 2 * count)
 
     def _publish(self, messages: list[Message], at: str, copy: TableCopy) -> None:
         transactions: list[tuple[str, list[Message]]] = []
         first = copy.chunks
-        for some in portions(messages, lambda each: len(each.body), most_bytes=MOST_BYTES, most=MOST_MESSAGES):
+        for some in portions(messages, lambda each: each.ByteSize(), most_bytes=MOST_BYTES, most=MOST_MESSAGES):
             transactions.append((chunk_id(self._settings.name, self._table.name, at, copy.chunks), some))
             copy.chunks += 1
         if first == copy.chunks:
@@ -140,7 +156,7 @@ class _Copy:
         self._sink.commit(transactions, self._state.encode(self._source.kind))
         self._progress.published(len(transactions), len(messages))
 
-    def _rows(self, connection: pymysql.Connection, after: list[Any] | None) -> list[list[Any]]:
+    def _rows(self, connection: pymysql.Connection, after: list[Any] | None, limit: int) -> Generator[list[Any]]:
         # The driver takes a percent sign in a name for a mark.
         columns = ", ".join(expression(column) for column in self._table.columns).replace("%", "%%")
         keys = [quoted(column.name).replace("%", "%%") for column in self._table.key_columns()]
@@ -152,17 +168,17 @@ class _Copy:
             for index in range(len(keys)):
                 values += given[: index + 1]
         table = quoted(self._table.database, self._table.table).replace("%", "%%")
-        statement = f"SELECT {columns} FROM {table}{where} ORDER BY {', '.join(keys)} LIMIT {MOST_MESSAGES}"
+        statement = f"SELECT {columns} FROM {table}{where} ORDER BY {', '.join(keys)} LIMIT {limit}"
         try:
-            with connection.cursor() as cursor:
+            with connection.cursor(SSCursor) as cursor:
                 cursor.execute(statement, values)
-                found = cursor.fetchall()
+                while (row := cursor.fetchone()) is not None:
+                    yield [
+                        None if value is None else convert(value)
+                        for convert, value in zip(self._convert, row, strict=True)
+                    ]
         except pymysql.err.MySQLError as error:
             raise Interrupted(f"the copy of {self._table.name} was cut off: {error.args[-1]}") from error
-        return [
-            [None if value is None else convert(value) for convert, value in zip(self._convert, row, strict=True)]
-            for row in found
-        ]
 
     def _told(self, at: Position) -> str:
         told = {

@@ -51,6 +51,25 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
     assert text.transaction_id == full.transaction_id
 
 
+def test_properties_count_as_much_as_bodies(source: Source, endpoint: str) -> None:
+    """96 MiB of them that wait, in transactions of 1.6 MiB; their bodies of a byte once made them one epoch."""
+    make(source)
+    insert = "INSERT INTO shop.halfmq_outbox (topic, body, properties) VALUES "
+    rows = ", ".join(["('other', 'b', JSON_OBJECT('p', REPEAT('x', 16000)))"] * 100)
+    Capture(settings(endpoint, source.host, **OUTBOX)).stop()
+    source.run(*[insert + rows] * 60)
+    with Capture(settings(endpoint, source.host, **OUTBOX)), closing(Topic(endpoint, "other")) as other:
+        assert len(other.until(lambda found: len(found) >= 6000)) == 6000
+
+
+def test_a_snapshot_of_large_rows_goes_in_requests_that_fit(source: Source, endpoint: str) -> None:
+    make(source)
+    insert = "INSERT INTO shop.halfmq_outbox (topic, body) VALUES "
+    source.run(*[insert + ", ".join(["('other', REPEAT('x', 1000000))"] * 10)] * 4)
+    with Capture(settings(endpoint, source.host, **OUTBOX)), closing(Topic(endpoint, "other")) as other:
+        assert len(other.until(lambda found: len(found) >= 40)) == 40
+
+
 def test_a_row_that_is_no_message_stops_it_with_nothing_skipped(source: Source, endpoint: str, topic: Topic) -> None:
     make(source)
     running = Capture(settings(endpoint, source.host, **OUTBOX))
