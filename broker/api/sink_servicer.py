@@ -44,6 +44,7 @@ class SinkServicer(sink_pb2_grpc.SinkServiceServicer):
         self, request: sink_pb2.CommitEpochRequest, context: _Context
     ) -> sink_pb2.CommitEpochResponse:
         """Releases an epoch."""
+        self._epochs.check_counts(len(request.attempts), [len(each.messages) for each in request.transactions])
         attempts: dict[bytes, int] = {}
         for index, each in enumerate(request.attempts):
             attempt_id = parse_id(each.attempt_id, f"attempts[{index}].attempt_id")

@@ -18,7 +18,7 @@ from acceptance.client import (
     refused_field,
     unique,
 )
-from halfmq.v1 import admin_pb2, message_pb2, producer_pb2
+from halfmq.v1 import admin_pb2, message_pb2, producer_pb2, sink_pb2, sink_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,3 +320,25 @@ async def test_reason_of_an_operator(client: Client) -> None:
     for reason in ("r" * 501, "", " "):
         await refused_field(resolve(ids[2], reason), "reason")
     assert (await client.transaction(ids[2])).state == PREPARED
+
+
+async def test_messages_of_a_commit_of_an_epoch(broker: BrokerProcess, client: Client) -> None:
+    topic = await client.make_topic()
+
+    def commit(number: int, *counts: int) -> sink_pb2.CommitEpochRequest:
+        transactions = [
+            sink_pb2.EpochTransaction(transaction_id=new_id(), messages=[message(topic)] * count) for count in counts
+        ]
+        epoch = sink_pb2.Epoch(sink=unique("sink"), query_id="q", number=number)
+        return sink_pb2.CommitEpochRequest(epoch=epoch, transactions=transactions)
+
+    async with grpc.aio.insecure_channel(broker.endpoint) as channel:
+        sinks = sink_pb2_grpc.SinkServiceStub(channel)
+        for counts in ([1000] * 4 + [97], [1] * 4097, [0] * 4097):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await sinks.CommitEpoch(commit(0, *counts))
+            assert refused.value.code() is INVALID
+            assert "transactions: 4097" in str(refused.value.details())
+            assert "several epochs" in str(refused.value.details())
+        assert await client.bodies(topic) == []
+        assert (await sinks.CommitEpoch(commit(1, 1000, 1000, 1000, 1000, 96))).messages == 4096

@@ -42,6 +42,27 @@ class EpochService:
         """Limits of messages and requests."""
         return self._validator.limits
 
+    def check_counts(self, attempts: int, messages: Sequence[int]) -> None:
+        """Refuses a commit that has too much in it, before anything is made of it.
+
+        Args:
+            attempts: number of attempts.
+            messages: for each transaction that comes along, the number of its messages.
+
+        Raises:
+            InvalidArgument: names the field and what to do.
+        """
+        if attempts > MAX_ATTEMPTS:
+            raise InvalidArgument(f"{attempts} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
+        most = self.limits.max_items
+        for count, what in ((len(messages), "transactions"), (sum(messages), "messages in the transactions")):
+            if count > most:
+                raise InvalidArgument(
+                    f"{count} {what} of one commit; {most} are allowed. Commit them in several epochs, or store them"
+                    " before with PrepareEpoch and name their attempt: an attempt may have any number.",
+                    field="transactions",
+                )
+
     async def prepare(
         self, epoch: Epoch, attempt_id: bytes, transaction_id: bytes, messages: Sequence[Message]
     ) -> bool:
@@ -92,8 +113,7 @@ class EpochService:
         _check(epoch)
         if after is not None and not NO_EPOCH <= after < epoch.number:
             raise InvalidArgument(f"An epoch comes after an earlier one, or after {NO_EPOCH}.", field="after")
-        if len(attempts) > MAX_ATTEMPTS:
-            raise InvalidArgument(f"{len(attempts)} attempts; {MAX_ATTEMPTS} are allowed.", field="attempts")
+        self.check_counts(len(attempts), [len(each.messages) for each in transactions])
         if position is not None and len(position) > MAX_POSITION_BYTES:
             raise InvalidArgument(
                 f"The position has {len(position)} bytes; {MAX_POSITION_BYTES} are allowed.", field="position"

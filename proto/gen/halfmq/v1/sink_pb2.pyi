@@ -149,7 +149,8 @@ class CommitEpochRequest(_message.Message):
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochTransaction]:
         """Transactions that are written here, in their order, after what the attempts wrote. One whose id was committed before
-        is left out.
+        is left out. 4096 messages in all of them together at most; more are committed in several epochs, or stored by
+        PrepareEpoch before.
         """
 
     def __init__(

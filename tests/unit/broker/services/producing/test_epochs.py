@@ -117,6 +117,15 @@ async def test_too_many_attempts_are_refused() -> None:
     assert refused.value.field == "attempts"
 
 
+@pytest.mark.parametrize("messages", [[1000, 1000, 1000, 1000, 97], [1] * 4097, [0] * 4097])
+async def test_a_commit_with_too_many_messages_is_refused(messages: list[int]) -> None:
+    sinks = service(Store())
+    sinks.check_counts(0, [1000, 1000, 1000, 1000, 96])
+    with pytest.raises(InvalidArgument, match=r"4097 .* in several epochs, or store them before") as refused:
+        sinks.check_counts(0, messages)
+    assert refused.value.field == "transactions"
+
+
 async def test_an_epoch_is_aborted_without_the_name_of_its_query() -> None:
     assert not await service(Store()).abort(Epoch("target", "", 3))
     assert await service(Store()).abort(Epoch("target", "", 2))
