@@ -3,13 +3,14 @@
 CdcError
 ├── WrongSetting       the file, the server's settings or the user's rights do not allow it; nothing was begun
 ├── CannotFollow       the log has something that cannot be published, or lacks what is needed; nothing was skipped
+│   └── MessageRefused the broker refuses a message
 ├── TakenOver          another process subscribed under the same name
 └── Interrupted        a server or the broker is away: tried again from the recorded position
 """
 
 from __future__ import annotations
 
-__all__ = ["CannotFollow", "CdcError", "Interrupted", "TakenOver", "WrongSetting"]
+__all__ = ["CannotFollow", "CdcError", "Interrupted", "MessageRefused", "TakenOver", "WrongSetting"]
 
 
 class CdcError(Exception):
@@ -31,6 +32,19 @@ class WrongSetting(CdcError):
 
 class CannotFollow(CdcError):
     """The log cannot be followed any further without losing something."""
+
+
+class MessageRefused(CannotFollow):
+    """The broker refuses a message.
+
+    Attributes:
+        transaction: Index of its transaction among those of the request.
+    """
+
+    def __init__(self, message: str, transaction: int) -> None:
+        """Takes the text and the transaction's index."""
+        super().__init__(message)
+        self.transaction = transaction
 
 
 class TakenOver(CdcError):

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfmq_connect.cdc.errors import CannotFollow
+from halfmq_connect.cdc.errors import CannotFollow, MessageRefused
 from halfmq_connect.cdc.ids import MOST_PARTS, part_id
 from halfmq_connect.cdc.pieces import MOST_BYTES
 
@@ -51,6 +51,7 @@ class Publisher:
         self._kind = kind
         self._progress = progress
         self._waiting: list[tuple[str, list[Message]]] = []
+        self._gtids: list[str] = []
         self._messages = self._size = 0
         self._moved = False
         self._stored_at = time.monotonic()
@@ -71,6 +72,7 @@ class Publisher:
                 if self._messages + len(piece.messages) > EPOCH_MESSAGES or self._size + piece.size > EPOCH_BYTES:
                     self.flush()
                 self._waiting.append((self._id(piece), piece.messages))
+                self._gtids.append(piece.gtid.text)
                 self._messages += len(piece.messages)
                 self._size += piece.size
             self._passed(piece)
@@ -79,7 +81,10 @@ class Publisher:
             self.flush()
             self._attempt, self._written = self._id(piece), 0
         if piece.messages:
-            self._sink.prepare(self._attempt, self._id(piece), piece.messages)
+            try:
+                self._sink.prepare(self._attempt, self._id(piece), piece.messages)
+            except MessageRefused as error:
+                raise _of_transaction(error, piece.gtid.text) from error
             self._written += len(piece.messages)
         if piece.last:
             self._passed(piece)
@@ -94,9 +99,12 @@ class Publisher:
     def flush(self) -> None:
         """Publishes what waits."""
         if self._waiting:
-            waiting, messages = self._waiting, self._messages
-            self._waiting, self._messages, self._size = [], 0, 0
-            self._commit(waiting, None, len(waiting), messages)
+            waiting, gtids, messages = self._waiting, self._gtids, self._messages
+            self._waiting, self._gtids, self._messages, self._size = [], [], 0, 0
+            try:
+                self._commit(waiting, None, len(waiting), messages)
+            except MessageRefused as error:
+                raise _of_transaction(error, gtids[error.transaction]) from error
 
     def idle(self) -> None:
         """Stores the position from time to time, also when there is nothing to publish."""
@@ -136,3 +144,7 @@ class Publisher:
         origin = piece.gtid.text.rpartition(":" if ":" in piece.gtid.text else "-")[0]
         whole = piece.number == 0 and piece.last
         return part_id(self._name, origin, piece.gtid.number, piece.number, whole=whole)
+
+
+def _of_transaction(error: MessageRefused, gtid: str) -> CannotFollow:
+    return CannotFollow(f"the transaction {gtid} of the log cannot be published: {error}")

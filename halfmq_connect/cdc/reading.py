@@ -10,7 +10,8 @@ from halfmq_connect.cdc.binlog.transactions import Began, Changed, Ended, Transa
 from halfmq_connect.cdc.errors import CannotFollow
 from halfmq_connect.cdc.messages import Converter
 from halfmq_connect.cdc.outbox import outbox_message
-from halfmq_connect.cdc.pieces import Piece, PieceQueue
+from halfmq_connect.cdc.pieces import MOST_BYTES, Piece, PieceQueue
+from halfmq_connect.cdc.sizes import check_size, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,6 +58,7 @@ class LogReader:
         self._choice = choice
         self._position = position
         self._copied = copied
+        self._file = ""
         self._converter = Converter(settings, source.kind, choice)
         self._transactions = Transactions(source.charsets(), choice, mariadb=source.mariadb)
         self._mariadb = source.mariadb
@@ -82,14 +84,14 @@ class LogReader:
         for happened in self._transactions.read(self._dump):
             if isinstance(happened, Changed):
                 if piece is not None and not known:
-                    piece = self._add(piece, self._messages(piece.gtid, happened))
+                    piece = self._add(piece, self._messages(piece.gtid, happened), happened)
                     piece.tables.add(happened.table.name)
             elif isinstance(happened, Began):
                 # A server may send a transaction again that was read before.
                 known = happened.gtid in self._position
                 if known and self._mariadb:
                     raise CannotFollow(_DISORDER.format(happened.gtid.text, self._position))
-                piece = Piece(happened.gtid)
+                piece, self._file = Piece(happened.gtid), happened.file
                 self._converter.begin(happened)
             elif isinstance(happened, Truncated):
                 if piece is not None and not known:
@@ -102,9 +104,12 @@ class LogReader:
             if piece is None and self.pieces._closed:
                 return
 
-    def _add(self, piece: Piece, messages: Iterable[Message]) -> Piece:
+    def _add(self, piece: Piece, messages: Iterable[Message], changed: Changed | None = None) -> Piece:
         for message in messages:
             size = message.ByteSize()
+            if size > MOST_BYTES and changed is not None:
+                place = f"{piece.gtid.text}, {self._file}:{changed.place}"
+                check_size(size, changed.table.name, _key_of(changed), place)
             if not piece.fits(size):
                 self.pieces.put(piece)
                 piece = Piece(piece.gtid, piece.number + 1)
@@ -128,3 +133,10 @@ class LogReader:
             return [] if message is None else [message]
         found = self._converter.changed(table, changed.change, changed.place)
         return found if copied is None else [message for message in found if not copied(message.tag)]
+
+
+def _key_of(changed: Changed) -> str:
+    """The primary key of a changed row, as errors name it."""
+    table, (_, before, after) = changed.table, changed.change
+    row = before if after is None else after
+    return key_of([table.columns[index].name for index in table.key], [(row or [])[index] for index in table.key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from client_core.connection import BackgroundRunner, BrokerLink
 from client_core.connection.statuses import is_retryable
 from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
 from halfmq.v1 import sink_pb2
-from halfmq_connect.cdc.errors import CannotFollow, Interrupted, TakenOver, WrongSetting
+from halfmq_connect.cdc.errors import CannotFollow, Interrupted, MessageRefused, TakenOver, WrongSetting
+from halfmq_connect.cdc.sizes import REMEDY, described
 from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = ["Sink"]
 LOOK_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 """How long a call is waited for once the process is to end."""
+_MESSAGE = re.compile(r"(?:transactions\[(\d+)\]\.)?messages\[(\d+)\]")
 _AGAIN = {"EPOCH_INCOMPLETE", "TRANSACTION_NOT_FOUND"}
 
 
@@ -140,8 +143,7 @@ class Sink:
                 raise Interrupted(f"the broker has not all that was written: {error}") from error
             if error.reason == "TOPIC_NOT_FOUND":
                 raise WrongSetting(f"{error}; create the topic at the broker", field="topic") from None
-            msg = f"the broker refuses this ({error.reason}, {error.field or 'request'}): {error}. Nothing was skipped"
-            raise CannotFollow(msg) from error
+            raise _refusal(error, request) from error
         except (BrokerUnavailable, BrokerFailed) as error:
             raise Interrupted(f"the broker does not take this now: {error}") from error
 
@@ -175,6 +177,17 @@ class Sink:
                 if until is not None and time.monotonic() > until:
                     call.cancel()
                     raise Interrupted("stopped while the broker did not answer; the next start goes on") from None
+
+
+def _refusal(error: RequestRefused, request: Any) -> CannotFollow:
+    """What the broker refuses, and which row that is."""
+    told = f"({error.reason}, {error.field or 'request'}): {error}"
+    found = _MESSAGE.match(error.field)
+    if found is None:
+        return CannotFollow(f"the broker refuses this {told}. Nothing was skipped")
+    transaction, number = int(found[1] or 0), int(found[2])
+    messages = request.messages if found[1] is None else request.transactions[transaction].messages
+    return MessageRefused(f"the broker refuses {described(messages[number])} {told}. {REMEDY}", transaction)
 
 
 class _Gone(Exception):

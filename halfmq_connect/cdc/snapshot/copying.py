@@ -18,6 +18,7 @@ from halfmq_connect.cdc.ids import chunk_id
 from halfmq_connect.cdc.messages import RowPlan, encode
 from halfmq_connect.cdc.outbox import outbox_message
 from halfmq_connect.cdc.pieces import MOST_BYTES, MOST_MESSAGES
+from halfmq_connect.cdc.sizes import check_size, key_of
 from halfmq_connect.cdc.snapshot.values import KeyOrder, expression, from_query, to_query
 from halfmq_connect.cdc.state import TableCopy, View
 
@@ -137,7 +138,10 @@ class _Copy:
                         count += 1
                         if message is not None:
                             messages.append(message)
-                            size += message.ByteSize()
+                            own = message.ByteSize()
+                            if own > MOST_BYTES:
+                                check_size(own, self._table.name, self._key_of(row), f"the snapshot at {at}")
+                            size += own
                         if size >= _CHUNK_BYTES:
                             break
                 copy.done = count < limit and size < _CHUNK_BYTES
@@ -179,6 +183,10 @@ class _Copy:
                     ]
         except pymysql.err.MySQLError as error:
             raise Interrupted(f"the copy of {self._table.name} was cut off: {error.args[-1]}") from error
+
+    def _key_of(self, row: list[Any]) -> str:
+        table = self._table
+        return key_of([column.name for column in table.key_columns()], [row[index] for index in table.key])
 
     def _told(self, at: Position) -> str:
         told = {

@@ -8,6 +8,7 @@ import pytest
 
 from connect.cdc.sources import Capture, CaptureProcess, Source, Topic, file_of, settings
 from halfmq_connect.cdc.errors import CannotFollow, WrongSetting
+from halfmq_connect.cdc.outbox import CREATE_OUTBOX
 from halfmq_connect.cdc.run import check
 
 if TYPE_CHECKING:
@@ -217,14 +218,55 @@ def test_partial_documents(source: Source, endpoint: str, topic: Topic) -> None:
         assert "PARTIAL_JSON" in str(running.failure())
 
 
-def test_a_topic_that_is_missing_and_a_row_that_is_too_large(source: Source, endpoint: str, topic: Topic) -> None:
-    source.run("CREATE TABLE shop.files (id INT PRIMARY KEY, content LONGTEXT)")
-    running = Capture(settings(endpoint, source.host))
-    source.run("INSERT INTO shop.files VALUES (1, 'small'), (2, REPEAT('x', 5000000))")
-    error = running.failure()
-    assert isinstance(error, CannotFollow)
-    assert "BODY_TOO_LARGE" in str(error)
-    assert topic.read() == []
+def named(source: Source, endpoint: str, statement: str, *words: str, **changes: Any) -> None:
+    """What stops it when this is run names these."""
+    running = Capture(settings(endpoint, source.host, **changes))
+    source.run(statement)
+    variable = "gtid_executed" if source.kind == "mysql" else "gtid_binlog_pos"
+    position = source.ask(f"SELECT @@GLOBAL.{variable}")[0][0].replace("\n", "")
+    gtid = position if source.kind == "mariadb" else position.rpartition("-")[2]
+    text = str(running.failure())
+    assert isinstance(running.error, CannotFollow)
+    for word in (*words, gtid, "Nothing was skipped", "exclude_columns"):
+        assert word in text
+
+
+def test_a_row_that_is_too_large_is_named(source: Source, endpoint: str, topic: Topic) -> None:
+    """One beyond the broker's own limit, and one that no request can hold."""
+    ((usual,),) = source.ask("SELECT @@GLOBAL.max_allowed_packet")
+    source.run(
+        "CREATE TABLE shop.files (id INT, name VARCHAR(9), content LONGTEXT, PRIMARY KEY (id, name))",
+        "SET GLOBAL max_allowed_packet = 134217728",
+    )
+    without = [{"match": "shop.*", "topic": "rows", "exclude_columns": ["content"]}]
+    try:
+        insert = "INSERT INTO shop.files VALUES ({0}, 'small', 'x'), ({0}, 'big', REPEAT('x', {1}))"
+        words = ('{"id":1,"name":"big"} of shop.files', "BODY_TOO_LARGE")
+        named(source, endpoint, insert.format(1, 5_000_000), *words)
+        assert topic.read() == []
+        with Capture(settings(endpoint, source.host, table=without)):
+            assert [row["after"] for row in topic.rows(2)][1] == {"id": 1, "name": "big"}
+        ((log,),) = [row[:1] for row in source.ask("SHOW BINARY LOGS")[-1:]]
+        words = ('{"id":2,"name":"big"} of shop.files', "60000", "max_body_bytes", f"{log}:")
+        named(source, endpoint, insert.format(2, 60_000_000), *words)
+        topic.rows(2)
+        for words in ("files, at the snapshot at ", "files is too large, at the snapshot at "):
+            again = Capture(settings(endpoint, source.host, name="copy"), wait=False)
+            assert f'"name":"big"}} of shop.{words}' in str(again.failure())
+            source.run("DELETE FROM shop.files WHERE id = 1")
+    finally:
+        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files")
+
+
+def test_a_message_of_an_outbox_that_is_refused_is_named(source: Source, endpoint: str) -> None:
+    with source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("USE shop")
+        cursor.execute(CREATE_OUTBOX)
+    insert = (
+        "INSERT INTO shop.halfmq_outbox (topic, body, message_keys) VALUES ('rows', REPEAT('x', 5000000), '[\"k1\"]')"
+    )
+    outbox = {"table": [], "outbox": {"table": "shop.halfmq_outbox"}}
+    named(source, endpoint, insert, "message for 'rows' of 5000000 bytes, keys 'k1'", "BODY_TOO_LARGE", **outbox)
 
 
 def test_the_command_says_it_in_one_line(source: Source, tmp_path: Path) -> None:
