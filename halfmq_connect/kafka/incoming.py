@@ -13,13 +13,19 @@ from halfmq.v1 import message_pb2
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["message_of"]
+__all__ = ["LARGEST_BODY", "LARGEST_MESSAGE", "is_over", "message_of", "record_size"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_GROUP = 64
 """Bytes of a message group in halfmq."""
 _ABSENT = b"\0"
 """Stands for a value that a message of halfmq cannot have: it has at least one byte."""
+LARGEST_BODY = 15 * 1024 * 1024
+"""Bytes that no broker's limit is above (max_body_bytes)."""
+LARGEST_MESSAGE = LARGEST_BODY + 1024 * 1024
+"""With all that it has besides."""
+_LARGEST_HEADERS = 16 * 1024
+"""Bytes of names and values; see docs/configuration.md."""
 _OF_HALFMQ = "halfmq."
 _RESTORED = {"halfmq.tag", "halfmq.message_group", "halfmq.key"}
 
@@ -39,6 +45,20 @@ def message_of(record: Message, topic: str, key_as: str) -> message_pb2.Message:
     if key and not restored:
         _set_key(message, key, key_as)
     return message
+
+
+def record_size(record: Message) -> int:
+    """Bytes of a record: its key, its headers and its value."""
+    return len(record.key() or b"") + len(record.value() or b"") + _headers_size(record)
+
+
+def is_over(record: Message) -> bool:
+    """Whether a record is over halfmq's limits, about; the broker decides."""
+    return len(record.value() or b"") > LARGEST_BODY or _headers_size(record) > _LARGEST_HEADERS
+
+
+def _headers_size(record: Message) -> int:
+    return sum(len(name) + len(value) for name, value in _headers(record))
 
 
 def _headers(record: Message) -> list[tuple[str, bytes]]:

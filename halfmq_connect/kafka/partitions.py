@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from halfmq_connect.kafka.cluster import unavailable
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
+from halfmq_connect.kafka.incoming import is_over, record_size
 from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
 
 if TYPE_CHECKING:
@@ -33,8 +34,22 @@ Place = tuple[str, int]
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _READ = 0.2
 _AT_A_TIME = 16
-"""Records that are taken before their bytes are counted."""
+"""Small records that are taken before their bytes are counted; one that is larger is taken alone."""
+_SMALL = 64 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
+"""Of the records of a batch, and one more record."""
+
+
+_FETCHES = {
+    # Of an answer of Kafka, and of a partition's part of it: compressed, and many times as much when they are not.
+    "fetch.max.bytes": 4 * 1024 * 1024,
+    "fetch.message.max.bytes": 128 * 1024,
+    # Of what waits in the client, whose bytes it counts without headers.
+    "queued.max.messages.kbytes": 16 * 1024,
+    "queued.min.messages": 2000,
+    "fetch.queue.backoff.ms": 10,
+}
+"""How far Kafka's client reads ahead."""
 
 
 class Partitions:
@@ -62,9 +77,8 @@ class Partitions:
             **group_settings(f"halfmq-source.{name}", settings.instance, settings.session_timeout),
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
-            "queued.max.messages.kbytes": 16 * 1024,
         }
-        self._consumer = Consumer({**client, **own})
+        self._consumer = Consumer({**_FETCHES, **client, **own})
         self._consumer.subscribe(
             sorted(identities), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
@@ -92,14 +106,17 @@ class Partitions:
 
     def _some(self) -> list[Message]:
         """Records that are there, bounded in number and bytes; waits a little for the first."""
-        records = self._consumer.consume(min(_AT_A_TIME, self._settings.max_records), _READ)
-        size = sum(map(len, records))
-        while records and len(records) < self._settings.max_records and size < _MOST_BYTES:
-            more = self._consumer.consume(min(_AT_A_TIME, self._settings.max_records - len(records)), 0)
-            if not more:
-                break
+        records: list[Message] = []
+        most, timeout, size = 1, _READ, 0
+        while more := self._consumer.consume(most, timeout):
             records += more
-            size += sum(map(len, more))
+            sizes = [record_size(record) for record in more]
+            size += sum(sizes)
+            # What comes behind one that halfmq refuses is not carried: it is not read either.
+            if size >= _MOST_BYTES or len(records) >= self._settings.max_records or any(map(is_over, more)):
+                break
+            most = min(_AT_A_TIME if sizes[-1] <= _SMALL else 1, self._settings.max_records - len(records))
+            timeout = 0
         return records
 
     def publish(self, place: Place, messages: Sequence[message_pb2.Message], position: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from client_core.admin import Admin
 from client_core.connection import BackgroundRunner, BrokerLink
@@ -15,7 +15,7 @@ from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.doors import hurried, patiently
 from halfmq_connect.kafka.epochs import Superseded
 from halfmq_connect.kafka.errors import RecordRefused
-from halfmq_connect.kafka.incoming import message_of
+from halfmq_connect.kafka.incoming import LARGEST_BODY, LARGEST_MESSAGE, message_of
 from halfmq_connect.kafka.partitions import Partitions
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from client_core.connection import Endpoint, TlsConfig
+    from halfmq.v1 import message_pb2
 
 __all__ = ["KafkaSource"]
 
@@ -139,10 +140,7 @@ class KafkaSource:
         messages = [message_of(record, target, self._settings.key_as) for record in kept]
         upto = int(records[-1].offset() or 0) + 1
         try:
-            try:
-                partitions.publish(place, messages, upto)
-            except RequestRefused as error:
-                self._stop_before_refused(partitions, place, kept, messages, error)
+            self._publish(partitions, place, kept, messages, upto)
         except Superseded:
             _log.info("another replica has carried %s/%d further", *place)
             partitions.go_back(place)
@@ -152,30 +150,53 @@ class KafkaSource:
         else:
             self._kafka.over()
             self._halfmq.over()
-            self.carried += len(messages)
 
-    def _stop_before_refused(
+    def _publish(
         self,
         partitions: Partitions,
         place: tuple[str, int],
         records: Sequence[Message],
-        messages: Sequence[Any],
-        error: RequestRefused,
-    ) -> NoReturn:
-        """Publishes what comes before the record that is refused, and raises."""
-        found = _NUMBER.match(error.field)
-        if found is None:
-            raise error
-        number = int(found[1])
-        refused = records[number]
-        if number:
-            partitions.publish(place, messages[:number], int(refused.offset() or 0))
-            self.carried += number
-        remedy = (
-            "Raise the broker's limit (such as max_body_bytes), or leave the record out: skip_records"
-            f" (--skip-record {_position(refused)})."
-        )
-        raise RecordRefused(_position(refused), str(error), remedy) from error
+        messages: Sequence[message_pb2.Message],
+        upto: int,
+    ) -> None:
+        """Publishes messages; if one is refused, those before it.
+
+        Raises:
+            RecordRefused: It names the first that is refused.
+        """
+        # One that no request can hold is not sent.
+        number = next((n for n, each in enumerate(messages) if each.ByteSize() > LARGEST_MESSAGE), None)
+        why = f"it has more than the {LARGEST_BODY} bytes that a body of halfmq has at most."
+        try:
+            self._publish_some(partitions, place, records, messages, number, upto)
+        except RequestRefused as error:
+            found = _NUMBER.match(error.field)
+            if found is None:
+                raise
+            number, why = int(found[1]), str(error)
+            self._publish_some(partitions, place, records, messages, number, upto)
+        if number is not None:
+            remedy = (
+                "Raise the broker's limit (such as max_body_bytes), or leave the record out: skip_records"
+                f" (--skip-record {_position(records[number])})."
+            )
+            raise RecordRefused(_position(records[number]), why, remedy)
+
+    def _publish_some(
+        self,
+        partitions: Partitions,
+        place: tuple[str, int],
+        records: Sequence[Message],
+        messages: Sequence[message_pb2.Message],
+        number: int | None,
+        upto: int,
+    ) -> None:
+        """Publishes so many messages; None: all of them."""
+        if number is None:
+            partitions.publish(place, messages, upto)
+        elif number:
+            partitions.publish(place, messages[:number], int(records[number].offset() or 0))
+        self.carried += len(messages[:number])
 
 
 def _position(record: Message) -> str:

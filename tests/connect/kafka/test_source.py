@@ -169,6 +169,73 @@ def test_a_record_that_halfmq_refuses(
         assert [message.text for message in stored.await_count(2)] == ["before", "behind"]
 
 
+def test_a_record_that_no_request_can_hold(
+    kafka: str, topic: str, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 1, max_message_bytes=50_000_000)
+    large = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 50_000_000})
+    for value in (b"before", b"x" * 40_000_000, b"behind"):
+        large.produce(source, value, b"k")
+    large.flush(60)
+    with from_kafka({source: topic}) as running:
+        failure = running.failed()
+    assert isinstance(failure, RecordRefused)
+    assert f"--skip-record {source}/0/1" in str(failure)
+    with from_kafka({source: topic}, skip_records=frozenset({f"{source}/0/1"})):
+        assert [message.text for message in stored.await_count(2)] == ["before", "behind"]
+
+
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[message_pb2.Message]]:
+    """What is published at once, each time."""
+    batches: list[Sequence[message_pb2.Message]] = []
+    publish = PartitionSink.publish
+
+    def noted(self: PartitionSink, messages: Sequence[message_pb2.Message], position: int) -> None:
+        batches.append(messages)
+        publish(self, messages, position)
+
+    monkeypatch.setattr(PartitionSink, "publish", noted)
+    return batches
+
+
+def test_headers_and_keys_count_as_well_as_values(
+    kafka: str,
+    topic: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = new_topic(kafka, 1)
+    for number in range(4000):
+        records.produce(source, b"v", f"{number}" * 50, headers=[("p", b"x" * 15_000)])
+        records.poll(0)
+    records.flush(60)
+    batches = published(monkeypatch)
+    with from_kafka({source: topic}):
+        stored.await_count(4000)
+    assert 1 < max(len(batch) for batch in batches) < 1200
+
+
+def test_what_comes_behind_a_record_that_is_refused_is_not_read(
+    kafka: str,
+    topic: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = new_topic(kafka, 1)
+    for number in range(200):
+        records.produce(source, f"{number}", b"k", headers=[("p", b"x" * (17_000 if number else 1))])
+    records.flush(60)
+    batches = published(monkeypatch)
+    with from_kafka({source: topic}) as running:
+        assert running.failed().position == f"{source}/0/1"
+    assert max(len(batch) for batch in batches) < 40
+    assert [message.text for message in stored.await_count(1)] == ["0"]
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_records_that_kafka_deleted(
     kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any], allowed: bool
