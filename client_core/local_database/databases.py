@@ -42,27 +42,11 @@ class LocalDatabase:
     @contextlib.contextmanager
     def kept(self) -> Iterator[LocalDatabase]:
         """The same database for one thread: with one connection, which stays open until a transaction fails."""
-        opened = contextlib.ExitStack()
-        current: list[LocalTransaction] = []
-
-        @contextlib.contextmanager
-        def again() -> Iterator[LocalTransaction]:
-            if not current:
-                current.append(opened.enter_context(self._opened()))
-            try:
-                yield current[0]
-            except BaseException:
-                # Perhaps it is lost, perhaps not as it was before.
-                current.clear()
-                with contextlib.suppress(Exception):
-                    opened.close()
-                raise
-
+        database = _Kept(self._opened)
         try:
-            yield LocalDatabase(again)
+            yield database
         finally:
-            with contextlib.suppress(Exception):
-                opened.close()
+            database.drop()
 
     @contextlib.contextmanager
     def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
@@ -79,6 +63,54 @@ class LocalDatabase:
         """A connection on which a user's function runs; the caller begins and ends its transaction."""
         with self._for_work() as local:
             yield local
+
+
+class _Kept(LocalDatabase):
+    """One connection, whose limit of waits for locks is set once, not for each transaction."""
+
+    def __init__(self, opened: Callable[[], AbstractContextManager[LocalTransaction]]) -> None:
+        super().__init__(opened)
+        self._used = contextlib.ExitStack()
+        self._current: LocalTransaction | None = None
+        self._wait: float | None = None
+
+    @contextlib.contextmanager
+    def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
+        try:
+            if self._current is None:
+                self._current = self._used.enter_context(self._opened())
+            local = self._current
+            if wait is not None and wait != self._wait:
+                with on(local):
+                    reset = _limit_session(local, wait)
+                self._wait = wait
+                self._used.callback(_reset, local, reset)
+            with on(local):
+                yield local
+        except BaseException:
+            # Perhaps it is lost, perhaps not as it was before.
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Gives the connection back as it was; the next transaction takes another one."""
+        self._current = self._wait = None
+        with contextlib.suppress(Exception):
+            self._used.close()
+
+
+def _limit_session(local: LocalTransaction, seconds: float) -> Callable[[], object]:
+    """As Dialect.limit_wait, for all transactions of the connection; returns what sets it back."""
+    if local.dialect.name != "postgresql":
+        return local.dialect.limit_wait(local.fetch, seconds)
+    ((before,),) = local.fetch("SELECT current_setting('lock_timeout')")
+    local.fetch(f"SELECT set_config('lock_timeout', '{round(seconds * 1000)}ms', false)")
+    return lambda: local.fetch(f"SELECT set_config('lock_timeout', '{before}', false)")
+
+
+def _reset(local: LocalTransaction, reset: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception), on(local):
+        reset()
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from client_core.local_database import Failure
 from client_core.message import Message
 from client_core.states import LocalTransactionState
 from producer_sdk.outbox.content import content_of
 from producer_sdk.outbox.pending import PendingRows
 from producer_sdk.outbox.states import OutboxState
+from producer_sdk.outbox.working import LOCK_WAIT, is_locked, text_of
 
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
@@ -38,7 +38,6 @@ Decide: TypeAlias = Callable[[Message], "LocalTransactionState | Message"]
 
 _AT_ONCE = 100
 _REST = 20.0
-_LOCK_WAIT = 1.0
 _NEXT = {
     LocalTransactionState.COMMIT: OutboxState.LOCAL_COMMIT,
     LocalTransactionState.ROLLBACK: OutboxState.LOCAL_ROLLBACK,
@@ -84,7 +83,7 @@ class Decider:
                 if self.decide_due():
                     decided()
             except Exception as error:
-                _log.warning("messages in UNKNOWN cannot be decided now: %s; trying again", error)
+                _log.warning("messages in UNKNOWN cannot be decided now: %s; trying again", text_of(error))
                 self._stopping.wait(1.0)
             self._stopping.wait(min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0))
 
@@ -117,10 +116,10 @@ class Decider:
                     else f"still UNKNOWN after {row.retries} decisions"
                 )
                 return self._store(row, OutboxState.MESSAGE_ERROR, cause, None)
-            row.body = self._run(claim, _LOCK_WAIT)
+            row.body = self._run(claim, LOCK_WAIT)
             return row.body is not None and self._ask(row)
         except Exception as error:
-            if _is_locked(error):
+            if is_locked(error):
                 return False  # It is being confirmed just now.
             raise
 
@@ -130,7 +129,7 @@ class Decider:
         except Exception as error:
             _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, error)
             cause = f"{type(error).__name__}: {error}"
-            self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), _LOCK_WAIT)
+            self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), LOCK_WAIT)
             return False
         if state is OutboxState.UNKNOWN:
             return False
@@ -148,13 +147,4 @@ class Decider:
         return _NEXT[answer], None
 
     def _store(self, row: Pending, state: OutboxState, cause: str | None, columns: dict[str, object] | None) -> bool:
-        return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns), _LOCK_WAIT)
-
-
-def _is_locked(error: Exception) -> bool:
-    from client_core.local_database import dialect_of  # noqa: PLC0415
-
-    return any(
-        dialect_of(name).failure_of(error) in {Failure.LOCKED, Failure.CONFLICT}
-        for name in ("mysql", "postgresql", "sqlite")
-    )
+        return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns), LOCK_WAIT)

@@ -130,16 +130,43 @@ class PendingRows:
         what = f"state = '{_ERROR}', failed_in = '{_LOCAL_COMMIT}', retries = retries + 1, cause = :cause"
         self._change(local, ids, what, cause=brief(cause))
 
-    def note_tried(self, local: LocalTransaction, first: int, last: int, since: int) -> None:
-        """Notes on the rows between two numbers that they may have been stored since a time."""
+    def note_tried(self, local: LocalTransaction, first: int, last: int, ago: int) -> list[Pending]:
+        """Notes on the rows between two numbers that they may have been stored so long ago.
+
+        Returns:
+            Those that another transaction holds, on which it is not noted.
+        """
         # Read first: an UPDATE of a range would wait for rows of transactions that are still open.
         rows = local.fetch(
             f"SELECT id FROM {self._table}{local.dialect.by_index(self._index)} WHERE state = '{_LOCAL_COMMIT}'"  # noqa: S608
             f" AND id >= {first} AND id <= {last}"
         )
         ids = [int(row[0]) for row in rows]
+        held: list[Pending] = []
         for begin in range(0, len(ids), 1000):
-            self._change(local, ids[begin : begin + 1000], f"tried_at = COALESCE(tried_at, {since})")
+            part = ids[begin : begin + 1000]
+            if passed_over := self.held(local, part):
+                held += self.read_ready(local, sorted(passed_over), -1)
+                part = [number for number in part if number not in passed_over]
+            if part:
+                self.tried(local, part, ago / 1_000_000)
+        return held
+
+    def tried(self, local: LocalTransaction, ids: Sequence[int], ago: float) -> None:
+        """Notes that rows may have been stored so many seconds ago, where nothing earlier is noted."""
+        self._change(local, ids, f"tried_at = COALESCE(tried_at, {local.dialect.now} - {micros(ago)})")
+
+    def held(self, local: LocalTransaction, ids: Sequence[int]) -> set[int]:
+        """Which of these messages to be sent other transactions hold; locks the others."""
+        if not local.dialect.skip_locked:
+            return set()
+        condition = f"WHERE id IN ({_list(ids)}) AND state = '{_LOCAL_COMMIT}'"
+        query = f"SELECT id FROM {self._table}{local.dialect.by_key} {condition}"  # noqa: S608
+        free = {int(row[0]) for row in local.fetch(query + local.dialect.skip_locked)}
+        if len(free) == len(ids):
+            return set()
+        # Or they are not there any more.
+        return {int(row[0]) for row in local.fetch(query)} - free
 
     def stopped_groups(self, local: LocalTransaction, after: int, limit: int) -> list[tuple[int, str, str | None]]:
         """Messages that failed: number, topic and message group."""
@@ -170,9 +197,14 @@ class PendingRows:
             old = [int(row[0]) for row in rows if int(row[1]) >= micros(seconds)]
             if old:
                 condition = f"id IN ({_list(old)}) AND state = '{state.value}'"
+                if local.dialect.skip_locked:
+                    query = f"SELECT id FROM {self._table}{local.dialect.by_key} WHERE {condition}"  # noqa: S608
+                    old = [int(row[0]) for row in local.fetch(query + local.dialect.skip_locked)]
+            if old:
+                condition = f"id IN ({_list(old)}) AND state = '{state.value}'"
                 local.execute(local.dialect.delete(self._table, condition))
             if rows and len(old) == len(rows):
-                after[state] = old[-1]
+                after[state] = max(old)
             count += len(old)
         return count
 

@@ -189,8 +189,8 @@ class Planner:
         return batch
 
     def begin(self, batch: Batch) -> None:
-        """The rows of a batch are sent: they are under way until they have ended."""
-        for row in batch.rows:
+        """The rows of a batch are sent, or noted as overdue: they are under way until they have ended."""
+        for row in (*batch.rows, *(row for row, _ in batch.overdue)):
             self._under_way.add(row.id)
             if row.order is not None:
                 self._busy[row.order] = self._busy.get(row.order, 0) + 1

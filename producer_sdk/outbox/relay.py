@@ -14,15 +14,17 @@ import random
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from producer_sdk.outbox.pending import PendingRows
+from producer_sdk.outbox.planning import Batch
 from producer_sdk.outbox.reading import SHORTEST_REST, Reading
+from producer_sdk.outbox.settling import Becomes, Ended, Settling
 from producer_sdk.outbox.states import OutboxState
 from producer_sdk.outbox.target import NotTried
 from producer_sdk.outbox.turn import Turn, TurnLost
+from producer_sdk.outbox.working import LOCK_WAIT, is_locked, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,14 +48,6 @@ _LAST = 2.0
 """Seconds that a stop waits for what was written before it."""
 _END = 3.0
 """Seconds that a stop waits for calls of the target."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A call of the target that is over."""
-
-    rows: list[Pending]
-    outcomes: Sequence[Exception | None]
 
 
 class Relay:
@@ -85,15 +79,14 @@ class Relay:
         self.turn = Turn(schema, settings.lease)
         self.has_turn = False
         self._reading: Reading
+        self._settling: Settling
         self._signal = threading.Event()
         self._stopping = threading.Event()
         self._idle = threading.Event()
         self._wakes = 0
         self._thread: threading.Thread | None = None
         self._calls: ThreadPoolExecutor | None = None
-        self._under_way: dict[Future[Sequence[Exception | None]], list[Pending]] = {}
-        self._over: list[_Sent] = []
-        self._overdue: list[tuple[Pending, str]] = []
+        self._under_way: dict[Future[Sequence[Exception | None]], tuple[list[Pending], float]] = {}
         self._next: list[Pending] = []
         self._cleaned: dict[OutboxState, int] = {}
         self._failures = 0
@@ -149,8 +142,9 @@ class Relay:
                     wait = self._settings.poll
                 except Exception as error:
                     failures += 1
-                    self._say(f"the outbox cannot be relayed now: {error}; trying again")
-                    wait = self._backoff(failures)
+                    self._say(f"the outbox cannot be relayed now: {text_of(error)}; trying again")
+                    # Who has waited for a lock has waited already.
+                    wait = self._settings.poll if is_locked(error) else self._backoff(failures)
                 if wait > 0:
                     self._signal.wait(wait)
                 self._signal.clear()
@@ -169,7 +163,7 @@ class Relay:
         # What was planned already, if an error came in between.
         self._next = self._next or self._next_rows()
         now = time.monotonic()
-        if self._next or self._over or self._overdue or now >= self._renewed_at + self._settings.lease / 3:
+        if self._next or self._settling.has_new or self._is_renewal_due() or now >= (self._settling.due or now + 1):
             self._settle()
         if self._next:
             self._send(self._next)
@@ -187,12 +181,16 @@ class Relay:
 
     def _take_turn(self) -> float:
         began = time.monotonic()
-        mine, wait = self._run(lambda local: self.turn.take(local, self._rows.note_tried))
+        mine, seconds, held = self._run(lambda local: self.turn.take(local, self._rows.note_tried), LOCK_WAIT)
         if not mine:
             # Also by a relay that gave its turn back, which others hear of by looking.
-            return min(wait, self._settings.lease / 4)
+            return min(seconds, self._settings.lease / 4)
         self._renewed_at, self.has_turn = began, True
         self._reading = Reading(self._run, self._rows, self._settings)
+        self._settling = Settling(self._run, self._rows, self.turn, keep=self._settings.keep > 0, backoff=self._backoff)
+        # What the last relay may have sent is not sent before that is noted.
+        self._reading.planner.begin(Batch(held))
+        self._settling.add(Ended(row, Becomes.TRIED, "", began - seconds) for row in held)
         _log.info("relaying the outbox as %s", self.turn.owner)
         return 0.0
 
@@ -200,19 +198,27 @@ class Relay:
         if not self._may_send():
             return []
         batch = self._reading.next(self._has_other_work)
-        self._overdue += batch.overdue
+        now = time.monotonic()
+        self._settling.add(Ended(row, Becomes.ERROR, reason, now) for row, reason in batch.overdue)
         return batch.rows
 
     def _may_send(self) -> bool:
-        return len(self._under_way) < self._settings.in_flight and time.monotonic() >= self._pause_until
+        return (
+            len(self._under_way) < self._settings.in_flight
+            and time.monotonic() >= self._pause_until
+            and not self._settling.is_full
+        )
 
     def _has_other_work(self) -> bool:
         return (
             self._stopping.is_set()
-            or bool(self._over)
+            or self._settling.has_new
             or any(call.done() for call in self._under_way)
-            or time.monotonic() >= self._renewed_at + self._settings.lease / 3
+            or self._is_renewal_due()
         )
+
+    def _is_renewal_due(self) -> bool:
+        return time.monotonic() >= self._renewed_at + self._settings.lease / 3
 
     # What is sent
 
@@ -231,7 +237,7 @@ class Relay:
         assert self._calls is not None  # noqa: S101 - run() made it
         self._next = []
         call = self._calls.submit(self._call_target, rows, self._renewed_at)
-        self._under_way[call] = rows
+        self._under_way[call] = rows, self._renewed_at
         call.add_done_callback(lambda _: self._signal.set())
 
     def _call_target(self, rows: list[Pending], renewed_at: float) -> Sequence[Exception | None]:
@@ -253,9 +259,9 @@ class Relay:
 
     def _collect(self) -> None:
         for call in [each for each in self._under_way if each.done()]:
-            rows = self._under_way.pop(call)
+            rows, since = self._under_way.pop(call)
             outcomes = call.result()
-            self._over.append(_Sent(rows, outcomes))
+            self._settling.add(Ended.of(row, each, since) for row, each in zip(rows, outcomes, strict=True))
             if all(outcome is not None and not isinstance(outcome, RequestRefused) for outcome in outcomes):
                 self._failures += 1
                 self._pause_until = time.monotonic() + self._backoff(self._failures)
@@ -268,51 +274,30 @@ class Relay:
     def _settle(self) -> None:
         """Renews the turn, notes what is about to be sent, and what became of what was."""
         began = time.monotonic()
-        over, overdue = self._over, self._overdue
-        self._run(lambda local: self._write(local, over, overdue))
+        sending = [*self._under_way.values(), (self._next, began)]
+        written = self._settling.write(sending)
         self._renewed_at = began
-        self._over, self._overdue = [], []
         planner = self._reading.planner
-        for row, _ in overdue:
-            planner.seen.discard(row.id)
-        for each in over:
-            # Only now: until it is written what became of them, they would be found as if they were new.
-            not_sent = [row for row, outcome in zip(each.rows, each.outcomes, strict=True) if outcome is not None]
-            planner.ended(each.rows, not_sent)
-            for row, outcome in zip(each.rows, each.outcomes, strict=True):
-                if outcome is None or isinstance(outcome, RequestRefused):
-                    planner.seen.discard(row.id)
-
-    def _write(self, local: LocalTransaction, over: list[_Sent], overdue: list[tuple[Pending, str]]) -> None:
-        self.turn.renew(local, self._sending())
-        sent: list[int] = []
         errors: dict[str, list[Pending]] = {}
-        failed: dict[tuple[str, int], list[int]] = {}
-        for each in over:
-            for row, outcome in zip(each.rows, each.outcomes, strict=True):
-                if outcome is None:
-                    sent.append(row.id)
-                elif isinstance(outcome, RequestRefused):
-                    errors.setdefault(_cause(outcome), []).append(row)
-                elif not isinstance(outcome, NotTried):
-                    failed.setdefault((_cause(outcome), row.retries), []).append(row.id)
-        for row, reason in overdue:
-            errors.setdefault(reason, []).append(row)
-        if sent:
-            self._rows.sent(local, sorted(sent), keep=self._settings.keep > 0)
-        for (cause, retries), ids in failed.items():
-            self._rows.failed(local, sorted(ids), cause, self._backoff(retries + 1))
+        for each in written:
+            if each.becomes in {Becomes.SENT, Becomes.ERROR}:
+                planner.seen.discard(each.row.id)
+            if each.becomes is Becomes.ERROR:
+                errors.setdefault(each.cause, []).append(each.row)
+        # Only now: until it is written what became of them, they would be found as if they were new.
+        planner.ended(
+            [each.row for each in written], [each.row for each in written if each.becomes is not Becomes.SENT]
+        )
         for cause, rows in errors.items():
-            self._rows.error(local, sorted(row.id for row in rows), cause)
             self._say(f"{len(rows)} messages are MESSAGE_ERROR, the first one {rows[0].message_id}: {cause}")
             for row in rows:
                 if row.order is not None:
-                    self._reading.planner.stop_group(row.id, row.order)
-
-    def _sending(self) -> tuple[int, int] | None:
-        """The first and the last number of the rows that are being sent, or are about to be."""
-        batches = [*self._under_way.values(), *([self._next] if self._next else [])]
-        return (min(rows[0].id for rows in batches), max(rows[-1].id for rows in batches)) if batches else None
+                    planner.stop_group(row.id, row.order)
+        if first := self._settling.first_held:
+            self._say(
+                f"{self._settling.held} rows are locked by other transactions, the first one message"
+                f" {first.row.message_id}: they and their message groups wait"
+            )
 
     def _clean(self) -> None:
         keep = {OutboxState.LOCAL_ROLLBACK: self._settings.keep_rolled_back}
@@ -324,7 +309,12 @@ class Relay:
         def work(local: LocalTransaction) -> int:
             return self._rows.delete_old(local, keep, self._cleaned, _CLEAN_AT_ONCE)
 
-        count = self._run(work)
+        try:
+            count = self._run(work, LOCK_WAIT)
+        except Exception as error:
+            if not is_locked(error):
+                raise
+            count = 0
         self._clean_due = time.monotonic() + (0.0 if count >= _CLEAN_AT_ONCE else _CLEAN_EVERY)
 
     # Waiting
@@ -336,6 +326,8 @@ class Relay:
             until = min(until, max(due, now + SHORTEST_REST))
         if self._pause_until > now:
             until = min(until, self._pause_until)
+        if (due := self._settling.due) is not None:
+            until = min(until, due)
         return max(until - now, 0.001)
 
     def _backoff(self, failures: int) -> float:
@@ -346,7 +338,7 @@ class Relay:
     def _forget(self) -> None:
         """Another relay has the turn: what is under way goes on, and changes nothing here."""
         self.has_turn = False
-        self._under_way, self._over, self._overdue, self._next = {}, [], [], []
+        self._under_way, self._next = {}, []
         self._failures, self._pause_until = 0, 0.0
 
     def _end(self) -> None:
@@ -363,9 +355,9 @@ class Relay:
                 self._collect()
                 self._next = []
                 self._settle()
-                self._run(self.turn.release)
+                self._run(self.turn.release, LOCK_WAIT)
         except Exception as error:
-            _log.warning("the turn could not be given back; it ends in %g s: %s", self._settings.lease, error)
+            _log.warning("the turn could not be given back; it ends in %g s: %s", self._settings.lease, text_of(error))
         finally:
             self.has_turn = False
             if self._calls is not None:
@@ -397,7 +389,3 @@ def _messages_of(rows: list[Pending]) -> tuple[list[Exception | None], list[Mess
             outcomes.append(RequestRefused(f"the row cannot be read: {error!r}"))
         row.body = b""
     return outcomes, messages
-
-
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

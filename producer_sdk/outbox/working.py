@@ -6,12 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
+from client_core.local_database import Failure, dialect_of
+
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
 
-__all__ = ["OpensDatabase", "RunsWork"]
+__all__ = ["LOCK_WAIT", "OpensDatabase", "RunsWork", "is_locked", "text_of"]
 
 ResultT = TypeVar("ResultT")
+
+LOCK_WAIT = 1.0
+"""Seconds that a change of the relay's own waits for a lock."""
 
 
 class RunsWork(Protocol):
@@ -24,3 +29,16 @@ class RunsWork(Protocol):
 
 OpensDatabase: TypeAlias = Callable[[], AbstractContextManager[RunsWork]]
 """Opens the database for one thread."""
+
+
+def is_locked(error: Exception) -> bool:
+    """Whether another transaction held a lock for too long, or the two would have waited for one another."""
+    return any(
+        dialect_of(name).failure_of(error) in {Failure.LOCKED, Failure.CONFLICT}
+        for name in ("mysql", "postgresql", "sqlite")
+    )
+
+
+def text_of(error: Exception) -> str:
+    """What the database says, without the statement that a library adds."""
+    return str(getattr(error, "orig", None) or error).strip()
