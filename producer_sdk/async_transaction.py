@@ -66,6 +66,8 @@ class AsyncTransaction:
         self._interrupted = False
         self._over = False
         self._closed_for_sends = False
+        self.on_send: Callable[[], None] | None = None
+        """Called when messages are about to be stored."""
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -237,6 +239,8 @@ class AsyncTransaction:
             self._refuse_if_over()
             if self._doubt is not None:
                 raise self._doubt
+            if self.on_send is not None:
+                self.on_send()
             if self._own_check is not None:
                 self._messages += encoded
             try:

@@ -25,6 +25,7 @@ __all__ = [
     "FencingListener",
     "MessageStore",
     "ended_inside",
+    "lost_messages",
     "refuse_half_a_fence",
 ]
 
@@ -134,6 +135,16 @@ def ended_inside(transaction_id: str) -> LocalTransactionEnded:
         f"the local transaction of {transaction_id} was committed or rolled back inside of its block; leave both to "
         "the end of the block, or use tx.rollback(). What it had changed until then is as its own end made it, and the "
         "messages go with that; what followed was rolled back"
+    )
+    return LocalTransactionEnded(msg, transaction_id=transaction_id)
+
+
+def lost_messages(transaction_id: str) -> LocalTransactionEnded:
+    """The error of a block whose own code rolled a savepoint back after it sent a message in it."""
+    msg = (
+        f"a savepoint of the local transaction of {transaction_id} (begin_nested(), an inner atomic()) was rolled back "
+        "after a message was sent inside of it, which a fence cannot take back; all of it was rolled back, messages "
+        "too: send after the savepoint, or use an Outbox, whose messages are part of the savepoint"
     )
     return LocalTransactionEnded(msg, transaction_id=transaction_id)
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.dialects import dialect_of
+from client_core.local_database.dialects import Failure, dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["AUTOCOMMITS", "DRIVERS", "DbapiTransaction", "driver_of", "in_transaction", "refuse_autocommit"]
+__all__ = [
+    "AUTOCOMMITS",
+    "DRIVERS",
+    "DbapiTransaction",
+    "driver_of",
+    "in_transaction",
+    "is_aborted",
+    "refuse_autocommit",
+]
 
 DRIVERS = {
     "pymysql": "mysql",
@@ -35,6 +44,8 @@ _IN_TRANSACTION = 1
 """MySQL's SERVER_STATUS_IN_TRANS."""
 _IDLE = 0
 """PQTRANS_IDLE of PostgreSQL's client library."""
+_ABORTED = 3
+"""PQTRANS_INERROR."""
 
 
 class DbapiTransaction(LocalTransaction):
@@ -46,6 +57,7 @@ class DbapiTransaction(LocalTransaction):
         self.dialect = dialect_of(DRIVERS[driver])
         self._driver = driver
         self._begun_here = False
+        self._mark = ""
 
     def begin(self) -> None:
         """Joins the open transaction, or begins one.
@@ -88,13 +100,25 @@ class DbapiTransaction(LocalTransaction):
         """A driver tells whether a transaction is open, not which."""
         return
 
-    def mark(self) -> None:
-        """By a savepoint: drivers do not tell one transaction from the next."""
-        self.set_mark()
+    def watch(self) -> None:
+        """By a savepoint, which ends with the transaction: drivers do not tell one from the next."""
+        if self.dialect.name == "sqlite" and not self._in_transaction():
+            # The driver begins with the first change, and a savepoint outside of a transaction would be one.
+            self.execute("BEGIN")
+        self._mark = f"halfmq_{uuid.uuid4().hex}"
+        self.execute(f"SAVEPOINT {self._mark}")
 
-    def is_marked(self) -> bool:
+    def is_whole(self) -> bool:
         """By releasing the savepoint."""
-        return self.has_mark()
+        if not self.is_unbroken():
+            return False
+        try:
+            self.execute(f"RELEASE SAVEPOINT {self._mark}")
+        except Exception as error:
+            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
+                return False
+            raise
+        return True
 
     def commit(self) -> Ending:
         """Commits."""
@@ -160,6 +184,12 @@ def in_transaction(connection: Any) -> bool | None:
     if hasattr(connection, "is_in_transaction"):  # asyncpg
         return bool(connection.is_in_transaction())
     return None
+
+
+def is_aborted(connection: Any) -> bool:
+    """Whether PostgreSQL has aborted the transaction of a connection, as far as the driver tells."""
+    info = getattr(connection, "info", None)
+    return int(getattr(info, "transaction_status", _IDLE)) == _ABORTED
 
 
 def refuse_autocommit(connection: Any) -> None:

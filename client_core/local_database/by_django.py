@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
@@ -12,6 +13,7 @@ from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import _PLACE
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
+from client_core.local_database.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,7 @@ class DjangoTransaction(LocalTransaction):
         self._alias = alias
         self._outer = False
         self._atomic: Any = None
+        self._watch: Watch | None = None
 
     def begin(self) -> None:
         """Enters the atomic block.
@@ -79,6 +82,51 @@ class DjangoTransaction(LocalTransaction):
         """By Django's own account."""
         return bool(self.given.in_atomic_block)
 
+    def is_unbroken(self) -> bool:
+        """By what was seen of its statements."""
+        return self.is_same() and self.in_transaction() and not (self._watch is not None and self._watch.has_ended())
+
+    def watch(self) -> None:
+        """By a wrapper around each statement."""
+        self._watch = Watch(self.dialect, self._run_beside, lambda: self.given.connection)
+        self.given.execute_wrappers.append(self._look)
+
+    def is_whole(self) -> bool | None:
+        """By what was seen."""
+        watch = self._stop_watching()
+        return self.is_unbroken() and (watch is None or watch.is_whole(self.execute))
+
+    def sent(self) -> None:
+        """Counted, as savepoints are."""
+        if self._watch is not None:
+            self._watch.sent()
+
+    def has_lost_messages(self) -> bool:
+        """By what was seen."""
+        return self._watch is not None and self._watch.has_lost_messages
+
+    def _look(self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
+        watch = self._watch
+        if watch is None:
+            return execute(sql, params, many, context)
+        watch.before(sql)
+        try:
+            result = execute(sql, params, many, context)
+        except Exception as error:
+            watch.failed(error)
+            raise
+        watch.after()
+        return result
+
+    def _run_beside(self, sql: str) -> None:
+        with contextlib.closing(self.given.connection.cursor()) as cursor:
+            cursor.execute(sql)
+
+    def _stop_watching(self) -> Watch | None:
+        if self._look in self.given.execute_wrappers:
+            self.given.execute_wrappers.remove(self._look)
+        return self._watch
+
     def is_same(self) -> bool:
         """Django itself refuses to end a transaction inside of an atomic block."""
         return self._atomic is not None
@@ -89,6 +137,7 @@ class DjangoTransaction(LocalTransaction):
 
     def commit(self) -> Ending:
         """Leaves the atomic block; marked for rollback (set_rollback), it is rolled back by Django."""
+        self._stop_watching()
         atomic, self._atomic = self._atomic, None
         doomed = self.given.needs_rollback
         atomic.__exit__(None, None, None)
@@ -98,6 +147,8 @@ class DjangoTransaction(LocalTransaction):
 
     def rollback(self) -> None:
         """Leaves the atomic block as an exception would."""
+        self._stop_watching()
+        self._watch = None
         atomic, self._atomic = self._atomic, None
         if atomic is not None:
             transaction.set_rollback(True, using=self._alias)
@@ -140,6 +191,14 @@ class DjangoOwnTransaction(LocalTransaction):
     def is_same(self) -> None:
         """Nobody else has the connection."""
         return
+
+    def watch(self) -> None:
+        """Nobody else has the connection."""
+        return
+
+    def is_whole(self) -> bool:
+        """Nobody else has the connection."""
+        return True
 
     def commit(self) -> Ending:
         """Commits."""

@@ -13,6 +13,7 @@ from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import in_transaction, refuse_autocommit
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
+from client_core.local_database.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -38,6 +39,8 @@ class SqlalchemyTransaction(LocalTransaction):
         self._connection = given if isinstance(given, sa.Connection) else None
         self._session = given if isinstance(given, Session) else None
         self._root: Any = None
+        self._watch: Watch | None = None
+        self._listened: tuple[sa.Connection, dict[str, Callable[..., None]]] | None = None
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
     def begin(self) -> None:
@@ -52,7 +55,8 @@ class SqlalchemyTransaction(LocalTransaction):
             if self._session.in_nested_transaction():
                 raise ConfigurationError(_NESTED, field="database")
             _refuse_outer_transactions(self._session)
-            if not self._session.in_transaction():
+            is_new = not self._session.in_transaction()
+            if is_new:
                 self._session.begin()
             connection = self._session.connection()
             self._root = self._session.get_transaction()
@@ -61,10 +65,17 @@ class SqlalchemyTransaction(LocalTransaction):
             connection = self._connection
             if connection.in_nested_transaction():
                 raise ConfigurationError(_NESTED, field="database")
-            if not connection.in_transaction():
+            is_new = not connection.in_transaction()
+            if is_new:
                 connection.begin()
             self._root = connection.get_transaction()
         self.dialect = dialect_of(connection.dialect.name)
+        try:
+            _refuse_autocommit(connection)
+        except ConfigurationError:
+            if is_new:
+                self.rollback()
+            raise
 
     def join(self) -> None:
         """Takes what is open, a savepoint too, or what SQLAlchemy opens with the next statement.
@@ -81,7 +92,7 @@ class SqlalchemyTransaction(LocalTransaction):
         else:
             connection = self._on()
         self.dialect = dialect_of(connection.dialect.name)
-        refuse_autocommit(connection.connection.driver_connection)
+        _refuse_autocommit(connection)
 
     def on_commit(self, call: Callable[[], None]) -> bool:
         """By an event of the Session; a Connection has none that comes after its commit."""
@@ -115,6 +126,59 @@ class SqlalchemyTransaction(LocalTransaction):
         connection = self._session.connection() if self._session is not None else self._on()
         return in_transaction(connection.connection.driver_connection)
 
+    def is_unbroken(self) -> bool:
+        """By the identity of SQLAlchemy's transaction, and by what was seen of its statements."""
+        if self._watch is None:
+            return super().is_unbroken()
+        return self.is_same() and not self._watch.has_ended()
+
+    def watch(self) -> None:
+        """By SQLAlchemy's events."""
+        connection = self._session.connection() if self._session is not None else self._on()
+        if self.dialect.name == "sqlite" and in_transaction(connection.connection.driver_connection) is False:
+            # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
+            self._run("BEGIN", {})
+        watch = self._watch = Watch(
+            self.dialect, functools.partial(_run_beside, connection), lambda: connection.connection.driver_connection
+        )
+
+        def before(_: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: Any) -> None:
+            watch.before(statement)
+
+        def after(_: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: Any) -> None:
+            watch.after()
+
+        listeners = {"before_cursor_execute": before, "after_cursor_execute": after}
+        self._listened = connection, listeners
+        for name, listener in listeners.items():
+            sa.event.listen(connection, name, listener)
+        if in_transaction(connection.connection.driver_connection) is None:
+            _tell_of_failures(connection, watch)
+
+    def is_whole(self) -> bool | None:
+        """By what was seen."""
+        if not self.is_same():
+            return False
+        watch = self._stop_watching()
+        return watch is None or watch.is_whole(lambda sql: self._run(sql, {}))
+
+    def sent(self) -> None:
+        """Counted, as savepoints are."""
+        if self._watch is not None:
+            self._watch.sent()
+
+    def has_lost_messages(self) -> bool:
+        """By what was seen."""
+        return self._watch is not None and self._watch.has_lost_messages
+
+    def _stop_watching(self) -> Watch | None:
+        if self._listened is not None:
+            connection, listeners = self._listened
+            self._listened = None
+            for name, listener in listeners.items():
+                sa.event.remove(connection, name, listener)
+        return self._watch
+
     def is_same(self) -> bool:
         """By the identity of SQLAlchemy's transaction."""
         root = self._session.get_transaction() if self._session is not None else self._on().get_transaction()
@@ -122,6 +186,7 @@ class SqlalchemyTransaction(LocalTransaction):
 
     def commit(self) -> Ending:
         """Flushes and commits."""
+        self._stop_watching()
         if self._session is not None:
             self._session.commit()
         else:
@@ -130,6 +195,8 @@ class SqlalchemyTransaction(LocalTransaction):
 
     def rollback(self) -> None:
         """Rolls back; a connection that cannot is not used again."""
+        self._stop_watching()
+        self._watch = None
         if self._session is not None:
             self._session.rollback()
         else:
@@ -155,6 +222,38 @@ class SqlalchemyTransaction(LocalTransaction):
             # As it stands: one that has its keys inside comes once, and is not worth parsing.
             return connection.exec_driver_sql(sql)
         return connection.execute(_text(sql), values)
+
+
+def _refuse_autocommit(connection: sa.Connection) -> None:
+    refuse_autocommit(connection.connection.driver_connection)
+    # What adapts drivers of asyncio has it of its own; theirs do not know.
+    refuse_autocommit(connection.connection.dbapi_connection)
+
+
+def _run_beside(connection: sa.Connection, sql: str) -> None:
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(sql)
+    finally:
+        cursor.close()
+
+
+_watched: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
+"""Connections of drivers that do not tell whether a transaction is open."""
+_telling: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+
+
+def _tell_of_failures(connection: sa.Connection, watch: Watch) -> None:
+    _watched[connection] = watch
+    if connection.engine not in _telling:
+        sa.event.listen(connection.engine, "handle_error", _told_of_failure)
+        _telling.add(connection.engine)
+
+
+def _told_of_failure(context: sa.engine.ExceptionContext) -> None:
+    watch = _watched.get(context.connection) if context.connection is not None else None
+    if watch is not None:
+        watch.failed(context.original_exception)
 
 
 @functools.lru_cache(maxsize=256)

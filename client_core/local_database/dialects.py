@@ -88,6 +88,10 @@ class Dialect(ABC):
                 return failure
         return Failure.OTHER
 
+    def may_roll_back(self, error: BaseException) -> bool:
+        """Whether a server that fails with this error may have rolled back the whole transaction."""
+        return True
+
     @abstractmethod
     def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
         """Limits how long statements of the transaction wait for locks.
@@ -133,6 +137,7 @@ class MySQL(Dialect):
         1143: Failure.NO_TABLE,
         1146: Failure.NO_TABLE,
     }
+    _ROLL_BACK = frozenset({1020, 1180, 1181, 1205, 1206, 1213, 2006, 2013, 4031})
 
     def by_index(self, name: str) -> str:
         """By a hint."""
@@ -154,6 +159,14 @@ class MySQL(Dialect):
         """By the server's error number, which every driver has as the first argument."""
         code = error.args[0] if error.args else None
         return self._CODES.get(code) if isinstance(code, int) else None
+
+    def may_roll_back(self, error: BaseException) -> bool:
+        """By the server's error number: deadlock, locks that ran out, a row changed behind a snapshot, a lost server.
+
+        With innodb_rollback_on_timeout a lock wait that took too long as well.
+        """
+        codes = {each.args[0] for each in _chain(error) if each.args and isinstance(each.args[0], int)}
+        return not codes or not codes.isdisjoint(self._ROLL_BACK)
 
     def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
         """By a variable of the session: whole seconds, at least one."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from client_core.local_database.dialects import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -36,7 +33,6 @@ class LocalTransaction(ABC):
     dialect: Dialect
     given: Any
     """What the user handed in, or the connection that was opened for them."""
-    _mark = ""
 
     @abstractmethod
     def begin(self) -> None:
@@ -84,46 +80,35 @@ class LocalTransaction(ABC):
         """Whether the transaction that ``begin`` joined was not ended since; None: this library cannot tell."""
 
     def is_unbroken(self) -> bool:
-        """Whether the transaction that ``begin`` joined is still open, as far as library and driver can tell."""
+        """Whether the transaction that ``begin`` joined is still open, as far as can be told without the server."""
         return self.is_same() is not False and self.in_transaction() is not False
 
     def is_doomed(self) -> bool:
         """Whether commit() will roll back, and no statement runs any more."""
         return False
 
-    def mark(self) -> None:
-        """Marks the transaction on the server, where the library cannot tell one from the next."""
+    @abstractmethod
+    def watch(self) -> None:
+        """Begins to look whether the transaction that ``begin`` joined is ended, until ``commit`` or ``rollback``."""
+
+    @abstractmethod
+    def is_whole(self) -> bool | None:
+        """Whether what is about to be committed is the transaction as it was watched; asked once.
+
+        Returns:
+            None: that cannot be told, and is to be read from what the transaction has written.
+
+        Raises:
+            Exception: The transaction cannot go on, so that it is rolled back.
+        """
+
+    def sent(self) -> None:
+        """A message is sent outside of the transaction."""
         return
 
-    def is_marked(self) -> bool:
-        """Whether the open transaction is the one that was marked; asked once.
-
-        Raises:
-            Exception: The transaction cannot go on.
-        """
-        return True
-
-    def set_mark(self) -> None:
-        """Marks the transaction by a savepoint, which ends with it; also with one that the server ends by itself."""
-        if self.dialect.name == "sqlite" and self.in_transaction() is False:
-            # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
-            self.execute("BEGIN")
-        self._mark = f"halfmq_{uuid.uuid4().hex}"
-        self.execute(f"SAVEPOINT {self._mark}")
-
-    def has_mark(self) -> bool:
-        """Whether the open transaction is the one that was marked; asked once.
-
-        Raises:
-            Exception: The transaction cannot go on.
-        """
-        try:
-            self.execute(f"RELEASE SAVEPOINT {self._mark}")
-        except Exception as error:
-            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
-                return False
-            raise
-        return True
+    def has_lost_messages(self) -> bool:
+        """Whether a savepoint was rolled back after a message was sent in it, as far as savepoints are seen."""
+        return False
 
     @abstractmethod
     def commit(self) -> Ending:

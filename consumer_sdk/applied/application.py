@@ -48,7 +48,7 @@ class Application:
             own = {key for message, key in in_order if self._marks.put(local, message, key)}
             if own and local.in_transaction() is False:
                 self._refuse_autocommit(local)
-            local.mark()
+            local.watch()
         except BaseException:
             # Its own error tells less than what went wrong before.
             with contextlib.suppress(Exception):
@@ -84,10 +84,13 @@ class Application:
             raise self._ended_inside()
 
     def _is_whole(self, local: LocalTransaction) -> bool:
-        if not local.is_unbroken() or not local.is_marked():
-            return False
-        # A server that undid the transaction by itself, after a deadlock for example, undid the marks as well.
-        return local.is_doomed() or all(self._marks.has(local, message, key) for message, key in self._own)
+        if local.is_doomed():
+            return True  # Its commit() rolls back, and says so.
+        known = local.is_whole()
+        if known is None:
+            # A server that undid the transaction by itself, after a deadlock for example, undid the marks as well.
+            return all(self._marks.has(local, message, key) for message, key in self._own)
+        return known
 
     def _ended_inside(self) -> LocalTransactionEnded:
         named = ", ".join(message.message_id for message, _ in self._own[:3])

@@ -10,7 +10,7 @@ from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState
 from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
-from producer_sdk.fencing import ended_inside
+from producer_sdk.fencing import ended_inside, lost_messages
 
 if TYPE_CHECKING:
     from client_core.local_database import AsyncLocalTransaction, LocalTransaction
@@ -53,7 +53,10 @@ class AsyncFencedTransaction(AsyncTransaction):
         self._fence = fence
         self._joined = joined
         self._rolled_back = False
-        self._identity = ""
+        self.on_send = self._sent
+
+    def _sent(self) -> None:
+        self._joined.local.sent()
 
     @property
     def connection(self) -> Any:
@@ -95,7 +98,7 @@ class AsyncFencedTransaction(AsyncTransaction):
             self._fence.put(local, self.transaction_id)
 
         try:
-            self._identity = await self._fence.identity()
+            await self._fence.identity()
             await self._joined.run(begin)
         except BaseException:
             if begun:
@@ -126,8 +129,10 @@ class AsyncFencedTransaction(AsyncTransaction):
         try:
             await self._end_sends()
             self.refuse_if_in_doubt()
-            if not await self._joined.run(lambda local: rows.is_whole(local, transaction_id, self._identity)):
+            if not await self._joined.run(lambda local: rows.is_whole(local, transaction_id)):
                 raise ended_inside(transaction_id)
+            if self._joined.local.has_lost_messages():
+                raise lost_messages(transaction_id)
         except BaseException as error:
             await self._roll_back_local(error)
             raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import AsyncLocalDatabase, VerifiedDatabases, join_async
+from client_core.local_database import AsyncLocalDatabase, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
@@ -62,7 +62,6 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         self._database = AsyncLocalDatabase(database)
         self._checks = asyncio.Semaphore(_CHECKS_AT_A_TIME)
         self._identity: str | None = None
-        self._verified = VerifiedDatabases()
         self._cleaner = AsyncFenceCleaner(self._database.run, self.rows, self.settings)
 
     async def create_tables(self) -> None:
@@ -91,7 +90,8 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
                 "or use the block producer.transaction(session)"
             )
             raise ConfigurationError(msg, field="arg")
-        rows, transaction_id, identity = self.rows, messages.transaction_id, await self.identity()
+        rows, transaction_id = self.rows, messages.transaction_id
+        await self.identity()
         async with self._database.engine.connect() as connection:
             joined = join_async(connection)
 
@@ -102,7 +102,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             # An exception, or a cancellation, has the connection rolled back when it is given back.
             await joined.run(begin)
             await arg(connection)
-            if not await joined.run(lambda local: rows.is_whole(local, transaction_id, identity)):
+            if not await joined.run(lambda local: rows.is_whole(local, transaction_id)):
                 raise ended_inside(transaction_id)
             await joined.run(lambda local: local.commit())
         return LocalTransactionState.COMMIT
@@ -131,11 +131,11 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             ConfigurationError: It is on another database than the fence.
             LocalTransactionRefused: A check was answered before.
         """
-        # Written first: on SQLite, one that reads before may find its view too old to write.
-        self.rows.put(local, transaction_id)
-        if self._identity is not None and not self._verified.has(local):
-            self.rows.verify(local, self._identity)
-            self._verified.add(local)
+        if self._identity is None:
+            msg = "identity() was not asked"
+            raise RuntimeError(msg)
+        self.rows.put(local, transaction_id, self._identity)
+        local.watch()
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""

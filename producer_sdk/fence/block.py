@@ -9,7 +9,7 @@ from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.local_database import Ending
 from client_core.states import LocalTransactionState
-from producer_sdk.fencing import ended_inside
+from producer_sdk.fencing import ended_inside, lost_messages
 from producer_sdk.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class FencedTransaction(Transaction):
         self._fence = fence
         self._local = local
         self._rolled_back = False
-        self._identity = ""
+        self._core.on_send = local.sent
 
     @property
     def connection(self) -> Any:
@@ -91,7 +91,8 @@ class FencedTransaction(Transaction):
         """
         begun = False
         try:
-            self._identity = self._fence.identity()
+            # Before the block has a connection: the first one takes another for it.
+            self._fence.identity()
             self._local.begin()
             begun = True
             self._fence.put(self._local, self.transaction_id)
@@ -125,8 +126,10 @@ class FencedTransaction(Transaction):
         try:
             self._end_sends()
             self._core.refuse_if_in_doubt()
-            if not self._fence.rows.is_whole(self._local, self.transaction_id, self._identity):
+            if not self._fence.rows.is_whole(self._local, self.transaction_id):
                 raise ended_inside(self.transaction_id)
+            if self._local.has_lost_messages():
+                raise lost_messages(self.transaction_id)
         except BaseException as error:
             self._roll_back(error)
             raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import Ending, VerifiedDatabases, join, local_database
+from client_core.local_database import Ending, join, local_database
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.block import FencedTransaction
 from producer_sdk.fence.cleaning import FenceCleaner
@@ -72,7 +72,6 @@ class TransactionFence(FenceSchema, FencingListener):
         self._checks = threading.Semaphore(_CHECKS_AT_A_TIME)
         self._lock = threading.Lock()
         self._identity: str | None = None
-        self._verified = VerifiedDatabases()
         self._cleaner = FenceCleaner(self._database, self.rows, self.settings)
 
     def create_tables(self) -> None:
@@ -102,12 +101,13 @@ class TransactionFence(FenceSchema, FencingListener):
         return LocalTransactionState.COMMIT
 
     def _run(self, local: LocalTransaction, transaction_id: str, work: Callable[[Any], Any]) -> None:
-        identity = self.identity()
+        # Before the transaction has a connection: the first one takes another for it.
+        self.identity()
         local.begin()
         try:
             self.put(local, transaction_id)
             work(local.given)
-            if not self.rows.is_whole(local, transaction_id, identity):
+            if not self.rows.is_whole(local, transaction_id):
                 raise ended_inside(transaction_id)
             ending = local.commit()
         except BaseException:
@@ -141,12 +141,8 @@ class TransactionFence(FenceSchema, FencingListener):
             ConfigurationError: It is on another database than the fence.
             LocalTransactionRefused: A check was answered before.
         """
-        # Written first: on SQLite, one that reads before may find its view too old to write.
-        self.rows.put(local, transaction_id)
-        if not self._verified.has(local):
-            self.rows.verify(local, self.identity())
-            self._verified.add(local)
-        local.mark()
+        self.rows.put(local, transaction_id, self.identity())
+        local.watch()
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""

@@ -7,8 +7,8 @@
 
 So the key decides between the two, and the answer to a check is never a guess.
 
-One further row tells which table this is (IDENTITY): a local transaction on another database than the one that checks
-look at is refused, before a check looks for its row in the wrong place.
+One further row tells which table this is (IDENTITY). The insert reads it: a local transaction on another database than
+the one that checks look at is refused, before a check looks for its row in the wrong place.
 """
 
 from __future__ import annotations
@@ -52,22 +52,29 @@ class FenceRows:
         """
         self.table = Table(table, (Column("transaction_id", Kind.ID), Column("state", Kind.WORD)))
         self._insert = f"INSERT INTO {table} (transaction_id, state) VALUES (:id, :state)"  # noqa: S608 - a checked name
+        self._insert_here = (
+            f"INSERT INTO {table} (transaction_id, state) SELECT {{id}}, '{COMMITTED}' FROM {table}"  # noqa: S608
+            " WHERE transaction_id = :first AND state = :identity"
+        )
         self._select = f"SELECT state FROM {table} WHERE transaction_id = :id"  # noqa: S608
         self._select_range = (
             f"SELECT transaction_id, state FROM {table} WHERE transaction_id > :after AND transaction_id < :before"  # noqa: S608
             " ORDER BY transaction_id LIMIT 500"
         )
-        self._select_both = f"SELECT transaction_id, state FROM {table} WHERE transaction_id IN (:id, :first)"  # noqa: S608
         self._delete = f"DELETE FROM {table} WHERE transaction_id = :id"  # noqa: S608
 
-    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+    def put(self, local: LocalTransaction, transaction_id: str, identity: str) -> None:
         """Notes in a local transaction that it is this one.
 
         Raises:
+            ConfigurationError: It is on another table than the one that checks look at, or there is none.
             LocalTransactionRefused: A check was answered with ROLLBACK before, or the id is too old to begin.
         """
+        expression = "CAST(:id AS VARCHAR(36))" if local.dialect.name == "postgresql" else ":id"
         try:
-            local.execute(self._insert, id=transaction_id, state=COMMITTED)
+            inserted = local.execute(
+                self._insert_here.format(id=expression), id=transaction_id, first=IDENTITY, identity=identity
+            )
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise
@@ -76,6 +83,8 @@ class FenceRows:
                 " happen; roll back and run it again as a new transaction"
             )
             raise LocalTransactionRefused(msg, transaction_id=transaction_id) from error
+        if not inserted:
+            raise self._another_table()
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened.
             local.execute(self._delete, id=transaction_id)
@@ -143,31 +152,17 @@ class FenceRows:
             lambda local, name: local.execute(self._insert, id=IDENTITY, state=name),
         )
 
-    def verify(self, local: LocalTransaction, identity: str) -> None:
-        """Refuses a local transaction on another table than the one that checks look at.
+    def is_whole(self, local: LocalTransaction, transaction_id: str) -> bool:
+        """Whether what is about to be committed has the row.
 
         Raises:
-            ConfigurationError: It is another one, or there is none.
-        """
-        if self.state(local, IDENTITY) != identity:
-            raise self._another_table()
-
-    def is_whole(self, local: LocalTransaction, transaction_id: str, identity: str) -> bool:
-        """Whether what is about to be committed has the row, in the table that checks look at.
-
-        Raises:
-            ConfigurationError: It is another table by now.
             Exception: The transaction cannot go on, so that it is rolled back.
         """
-        if not local.is_unbroken() or not local.is_marked():
-            return False
         if local.is_doomed():
             return True  # Its commit() rolls back, and says so.
-        rows = dict(local.fetch(self._select_both, id=transaction_id, first=IDENTITY))
-        if rows.get(IDENTITY) != identity:
-            raise self._another_table()
+        known = local.is_whole()
         # A server that undid the transaction by itself, after a deadlock for example, undid the row as well.
-        return rows.get(transaction_id) == COMMITTED
+        return self.state(local, transaction_id) == COMMITTED if known is None else known
 
     def outcome(self, local: LocalTransaction, transaction_id: str) -> LocalTransactionState | None:
         """Rolls a block back, and finds out what became of the transaction that had its row; None: unknown."""

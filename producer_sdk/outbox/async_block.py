@@ -164,7 +164,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
             nonlocal begun
             local.begin()
             begun = True
-            local.set_mark()
+            local.watch()
 
         try:
             self._identity = await self._outbox.identity()

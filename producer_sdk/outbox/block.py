@@ -179,8 +179,7 @@ class OutboxTransaction(Transaction):
             self._identity = self._outbox.identity()
             self._local.begin()
             begun = True
-            # It tells at the end whether this is still the same transaction, on any library and server.
-            self._local.set_mark()
+            self._local.watch()
         except BaseException:
             if begun:
                 self._undo()
@@ -261,10 +260,8 @@ def is_whole(local: LocalTransaction) -> bool:
     Raises:
         Exception: The transaction cannot go on, so that it is rolled back.
     """
-    if not local.is_unbroken():
-        return False
     # One that is doomed runs no statement any more; its commit() rolls back, and says so.
-    return local.is_doomed() or local.has_mark()
+    return local.is_doomed() or local.is_whole() is True
 
 
 def over(transaction_id: str) -> TransactionRefused:

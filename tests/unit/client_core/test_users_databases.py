@@ -108,7 +108,7 @@ class Broken:
     def execute(self, sql: str, **values: Any) -> int:
         raise KeyError(sql)
 
-    def is_unbroken(self) -> bool:
+    def is_doomed(self) -> bool:
         raise ZeroDivisionError
 
     def rollback(self) -> None:

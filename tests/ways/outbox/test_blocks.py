@@ -123,7 +123,8 @@ def test_a_statement_that_commits_by_itself(
         session.execute(ORDER, {"content": "lamp"})
         tx.send(topic, "lamp")
         session.execute(sa.text("CREATE TABLE further (number INT)"))
-    agree(shop, outbox, broker, topic, ["lamp"])
+    # On MySQL and MariaDB the statement is refused, and nothing has happened.
+    agree(shop, outbox, broker, topic, [] if commits else ["lamp"])
 
 
 def test_a_transaction_that_the_server_undid(

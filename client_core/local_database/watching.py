@@ -1,0 +1,205 @@
+"""Looks at each statement of a block: whether the local transaction is still the one that the block began.
+
+What a library knows of its transaction is not enough: statements commit by themselves (DDL on MySQL and MariaDB, COMMIT
+as a text, procedures), and servers roll back by themselves (a deadlock whose error is caught). So
+
+* what always ends a transaction is refused before it runs;
+* what may end it has a savepoint set before it, which is gone afterwards if it did;
+* after a statement that failed, the server is asked whether the transaction is still open.
+
+The usual block has none of them, and costs no statement. What runs on the driver's connection beside the library is
+seen only by the state that the driver keeps.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from client_core.errors import LocalTransactionEnded
+from client_core.local_database.by_dbapi import in_transaction, is_aborted
+from client_core.local_database.dialects import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from client_core.local_database.dialects import Dialect
+
+__all__ = ["Watch"]
+
+_BEFORE = r"(?>\s+|\(|--[^\n]*\n|\#[^\n]*\n|/\*(?![!M]).*?\*/)*+"
+"""Comments and brackets before the first word; MySQL runs those that begin with ! or M!."""
+_FLAGS = re.IGNORECASE | re.DOTALL
+_HARMLESS = re.compile(
+    _BEFORE + r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|MERGE|WITH|VALUES|TABLE|EXPLAIN|SHOW|DESCRIBE)\b", _FLAGS
+)
+_SAVEPOINT = re.compile(_BEFORE + r"SAVEPOINT\s+(\S+)", _FLAGS)
+_RELEASE = re.compile(_BEFORE + r"RELEASE\s+(?:SAVEPOINT\s+)?(\S+)", _FLAGS)
+_ROLLBACK_TO = re.compile(_BEFORE + r"ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?(\S+)", _FLAGS)
+_ENDS = re.compile(_BEFORE + r"(?:COMMIT|ROLLBACK|ABORT|END)\b", _FLAGS)
+_ENDS_ON_MYSQL = re.compile(
+    _BEFORE
+    + r"(?:(?:BEGIN|START\s+TRANSACTION|ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
+    + r"|CREATE\s+(?!(?:OR\s+REPLACE\s+)?TEMPORARY\b)|DROP\s+(?!TEMPORARY\b|PREPARE\b))",
+    _FLAGS,
+)
+
+
+class Watch:
+    """Looks at the statements of one block."""
+
+    def __init__(self, dialect: Dialect, run: Callable[[str], object], driver_connection: Callable[[], Any]) -> None:
+        """Begins to look.
+
+        Args:
+            dialect: The database.
+            run: Runs a statement that is not looked at.
+            driver_connection: The connection of the driver.
+        """
+        self._dialect = dialect
+        self._run = run
+        self._driver_connection = driver_connection
+        self._was_open = False
+        self._has_ended = False
+        self._is_doubtful = False
+        self._has_failed = False
+        """The last statement did, or it is running."""
+        self._failures = 0
+        self._error: BaseException | None = None
+        self._mark = ""
+        """The savepoint before the last statement."""
+        self._sent = 0
+        self._savepoints: dict[str, int] = {}
+        """How many messages were sent before each."""
+        self.has_lost_messages = False
+        """Whether a savepoint was rolled back after a message was sent in it."""
+
+    def before(self, statement: object) -> None:
+        """A statement is to run.
+
+        Raises:
+            LocalTransactionEnded: It would end the transaction, or one before it did; it must not run.
+        """
+        self.look_back()
+        if self._has_ended:
+            msg = (
+                "the local transaction was ended inside of its block, by a commit, a rollback, a statement that commits "
+                "by itself, or the server: leave its end to the block, and what commits by itself out of it"
+            )
+            raise LocalTransactionEnded(msg)
+        text = statement if isinstance(statement, str) else ""
+        self._has_failed = True  # Until it is told otherwise.
+        self._error = None
+        if _HARMLESS.match(text) and ";" not in text.rstrip("; \n\t"):
+            return
+        if found := _SAVEPOINT.match(text):
+            self._savepoints[_name(found)] = self._sent
+        elif found := _ROLLBACK_TO.match(text):
+            before = self._savepoints.get(_name(found))
+            if before is None:
+                raise _would_end("ROLLBACK TO a savepoint that was set before the block")
+            self.has_lost_messages |= self._sent > before
+        elif not _RELEASE.match(text):
+            self._refuse(text)
+            self._set_mark()
+
+    def after(self) -> None:
+        """The statement has run."""
+        self._has_failed = False
+
+    def failed(self, error: BaseException) -> None:
+        """The statement has failed; told where the driver does not know of its transaction."""
+        self._error = error
+
+    def sent(self) -> None:
+        """A message is sent, outside of the transaction."""
+        self._sent += 1
+
+    def look_back(self) -> None:
+        """Finds out what the last statement did."""
+        mark, has_failed = self._mark, self._has_failed
+        self._mark, self._has_failed = "", False
+        if mark:
+            self._look_for(mark)
+        elif has_failed:
+            self._look_at_failure()
+        is_open = self._is_open()
+        if is_open:
+            self._was_open = True
+        elif is_open is False and self._was_open:
+            self._has_ended = True
+
+    def has_ended(self) -> bool:
+        """Whether the transaction is known to have been ended; asks no server."""
+        return self._has_ended or (self._was_open and self._is_open() is False)
+
+    def is_whole(self, run: Callable[[str], object]) -> bool | None:
+        """Whether what is open is the transaction that the block began, all of it; None: that cannot be told.
+
+        Args:
+            run: Runs a statement whose error is to be raised.
+
+        Raises:
+            Exception: The transaction cannot go on, so that it is rolled back.
+        """
+        self.look_back()
+        if self._dialect.name == "postgresql" and (self._failures or is_aborted(self._driver_connection())):
+            # One that is aborted refuses any statement, but not a COMMIT, which rolls back.
+            run("SELECT 1")
+        if self._has_ended:
+            return False
+        return None if self._is_doubtful else True
+
+    def _is_open(self) -> bool | None:
+        return in_transaction(self._driver_connection())
+
+    def _refuse(self, text: str) -> None:
+        if _ENDS.match(text) or (self._dialect.name == "mysql" and _ENDS_ON_MYSQL.match(text)):
+            self._has_failed = False
+            raise _would_end(" ".join(text.split(maxsplit=3)[:2])[:60])
+
+    def _set_mark(self) -> None:
+        name = f"halfmq_{uuid.uuid4().hex}"
+        try:
+            self._run(f"SAVEPOINT {name}")
+        except Exception:
+            self._is_doubtful = True
+            self._failures += 1
+        else:
+            self._mark = name
+
+    def _look_for(self, mark: str) -> None:
+        try:
+            self._run(f"RELEASE SAVEPOINT {mark}")
+        except Exception as error:
+            if self._dialect.failure_of(error) is Failure.NO_SAVEPOINT:
+                self._has_ended = True
+            else:
+                self._is_doubtful = self._dialect.name != "postgresql"
+                self._failures += 1
+
+    def _look_at_failure(self) -> None:
+        self._failures += 1
+        if self._dialect.name != "mysql":
+            return  # PostgreSQL keeps the transaction, aborted; the driver of SQLite tells.
+        if self._is_open() is None:
+            self._is_doubtful |= self._error is None or self._dialect.may_roll_back(self._error)
+            return
+        try:
+            # The answer to a statement that failed does not tell whether the transaction is still open.
+            self._run("DO 0")
+        except Exception:
+            self._is_doubtful = True
+
+
+def _name(found: re.Match[str]) -> str:
+    return found[1].rstrip(";").strip('`"[]').lower()
+
+
+def _would_end(what: str) -> LocalTransactionEnded:
+    msg = (
+        f"{what} would end the local transaction inside of its block, and was not run: run it before or after the "
+        "block, and leave commit and rollback to the end of the block"
+    )
+    return LocalTransactionEnded(msg)
