@@ -1,9 +1,16 @@
-"""Reading queues of halfmq ahead, by offset and by columns, with one request under way for each queue."""
+"""Reading queues of halfmq ahead, by offset and by columns, with one request under way for each queue.
+
+All queues share one budget of bytes. A queue that is known to have messages waits for its part of it, in turns: its
+request takes what it may bring, and what it brought is given back when it is taken from here. A queue that was read to
+its end asks for a little, and waits at the broker without any part. If nothing is held, the next one goes in any case:
+so there is always one that goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +20,7 @@ from client_core.errors import BrokerFailed, BrokerUnavailable
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
@@ -24,6 +32,8 @@ __all__ = ["Feed", "Portion", "QueueAt"]
 WAIT = 5.0
 """Seconds that the broker waits for the first message."""
 _SMALLEST_READ = 256 * 1024
+_LARGE = 16 * 1024
+"""Bytes of a message of a queue that was not read yet, as it is taken to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class Portion:
         first_kept: First offset that exists; above `start`, messages were deleted.
         next_offset: Offset to continue from.
         columns: The messages.
+        size: Bytes of them on the wire, with all that they have.
+        behind: There is more in the queue.
     """
 
     queue: QueueAt
@@ -52,11 +64,38 @@ class Portion:
     first_kept: int
     next_offset: int
     columns: list[LogColumns] = field(default_factory=list)
+    size: int = 0
+    behind: bool = False
 
     @property
     def count(self) -> int:
         """Number of messages."""
         return sum(each.count for each in self.columns)
+
+
+class _Queue:
+    """A queue, and how it is read on.
+
+    Attributes:
+        at: The queue.
+        offset: Where its next request begins.
+        behind: It is known to have more.
+        message_size: Bytes of a message, as the last ones were.
+        held: Bytes of the budget that its request has.
+    """
+
+    def __init__(self, at: QueueAt, offset: int) -> None:
+        self.at = at
+        self.offset = offset
+        self.behind = True
+        self.message_size = _LARGE
+        self.held = 0
+
+    def note(self, portion: Portion) -> None:
+        """Takes in what was read last."""
+        self.offset, self.behind = portion.next_offset, portion.behind
+        if portion.count:
+            self.message_size = max(1, portion.size // portion.count)
 
 
 class Feed:
@@ -65,40 +104,51 @@ class Feed:
     def __init__(
         self, link: BrokerLink, runner: BackgroundRunner, outage: Outage, max_records: int, max_bytes: int
     ) -> None:
-        """Reads nothing yet."""
+        """Reads nothing yet; at most about so many bytes are read ahead, and as many taken at once."""
         self._link, self._runner, self._outage = link, runner, outage
         self._max_records, self._max_bytes = max_records, max_bytes
-        self._reads: dict[Future[Portion], QueueAt] = {}
+        self._reads: dict[Future[Portion], _Queue] = {}
+        self._due: deque[_Queue] = deque()
         self._queues: set[QueueAt] = set()
 
     def add(self, queue: QueueAt, offset: int) -> None:
         """Reads a queue from an offset on; nothing if it is read already."""
         if queue not in self._queues:
             self._queues.add(queue)
-            self._submit(queue, offset)
+            self._due.append(_Queue(queue, offset))
+            self._submit_due()
 
-    def take(self, timeout: float) -> list[Portion]:
+    def take(self, timeout: float, before: Sequence[Portion] = ()) -> list[Portion]:
         """Messages that were read, at most about as many as a transaction holds; waits for the first.
+
+        Args:
+            timeout: Seconds to wait.
+            before: What the transaction has already.
 
         Raises:
             RequestRefused: The broker refused: a topic was deleted, or another one has its name.
         """
+        count, size = sum(each.count for each in before), sum(each.size for each in before)
+        if count >= self._max_records or size >= self._max_bytes:
+            return []
         if not self._reads:
             time.sleep(timeout)
             return []
         wait(self._reads, timeout, FIRST_COMPLETED)
         portions: list[Portion] = []
-        count = 0
         # Reads that were begun first come first: each queue has its turn.
         for future in [each for each in self._reads if each.done()]:
-            if count >= self._max_records:
+            if count >= self._max_records or size >= self._max_bytes:
                 break
-            queue = self._reads.pop(future)
             portion = future.result()
-            self._submit(queue, portion.next_offset)
+            queue = self._reads.pop(future)
+            queue.note(portion)
+            self._due.append(queue)
             if portion.columns or portion.first_kept > portion.start:
                 count += portion.count
+                size += portion.size
                 portions.append(portion)
+        self._submit_due()
         return portions
 
     def close(self) -> None:
@@ -106,16 +156,42 @@ class Feed:
         for future in self._reads:
             future.cancel()
         self._reads.clear()
+        self._due.clear()
 
-    def _submit(self, queue: QueueAt, offset: int) -> None:
-        most = max(_SMALLEST_READ, self._max_bytes // max(1, len(self._queues)))
-        self._reads[self._runner.submit(self._read(queue, offset, most))] = queue
+    def _submit_due(self) -> None:
+        """Begins what there is room for; queues without messages need none, and pass those that wait for it."""
+        held = self._held()
+        waiting: deque[_Queue] = deque()
+        share = self._max_bytes // max(1, len(self._queues))
+        for queue in self._due:
+            if not queue.behind:
+                self._submit(queue, min(_SMALLEST_READ, share), 0)
+                continue
+            wanted = max(_SMALLEST_READ, share)
+            if waiting or (held and held + wanted > self._max_bytes):
+                waiting.append(queue)
+                continue
+            held += wanted
+            self._submit(queue, wanted, wanted)
+        self._due = waiting
 
-    async def _read(self, queue: QueueAt, offset: int, max_bytes: int) -> Portion:
+    def _held(self) -> int:
+        """Bytes that were read and not taken, or that requests under way may bring."""
+        return sum(
+            future.result().size if future.done() and not future.exception() else queue.held
+            for future, queue in self._reads.items()
+        )
+
+    def _submit(self, queue: _Queue, most: int, held: int) -> None:
+        queue.held = held
+        count = max(1, min(self._max_records, most // queue.message_size))
+        self._reads[self._runner.submit(self._read(queue.at, queue.offset, count, most))] = queue
+
+    async def _read(self, queue: QueueAt, offset: int, count: int, max_bytes: int) -> Portion:
         failures = 0
         while True:
             try:
-                portion = await self._read_once(queue, offset, max_bytes)
+                portion = await self._read_once(queue, offset, count, max_bytes)
             except (BrokerUnavailable, BrokerFailed) as error:
                 failures += 1
                 self._outage.note(error)
@@ -124,19 +200,19 @@ class Feed:
                 self._outage.over()
                 return portion
 
-    async def _read_once(self, queue: QueueAt, offset: int, max_bytes: int) -> Portion:
+    async def _read_once(self, queue: QueueAt, offset: int, count: int, max_bytes: int) -> Portion:
         request = consumer_pb2.ReadQueueRequest(
             topic=queue.topic,
             queue=queue.queue,
             offset=offset,
-            max_messages=self._max_records,
+            max_messages=count,
             columns=True,
             topic_id=queue.topic_id,
         )
         request.wait.FromNanoseconds(round(WAIT * 1e9))
 
         async def read(broker: Broker, timeout: float) -> Portion:  # noqa: ASYNC109 - gRPC's own
-            portion, size = Portion(queue, offset, 0, offset), 0
+            portion = Portion(queue, offset, 0, offset)
             call = broker.consumer.ReadQueue(request, timeout=timeout)
             async for response in call:
                 if response.min_offset > portion.next_offset:
@@ -146,8 +222,9 @@ class Feed:
                 if response.columns.count:
                     portion.columns.append(response.columns)
                 portion.next_offset = max(portion.next_offset, response.next_offset)
-                size += len(response.columns.bodies)
-                if size >= max_bytes:
+                portion.behind = portion.next_offset < response.max_offset
+                portion.size += response.columns.ByteSize()
+                if portion.size >= max_bytes:
                     break
             call.cancel()
             return portion

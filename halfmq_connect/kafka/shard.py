@@ -114,8 +114,8 @@ class Shard:
                     self._begin(positions, writer, feed)
                     look_at = time.monotonic() + _NEW_QUEUES
                 portions = feed.take(_IDLE)
-                if portions and sum(each.count for each in portions) < plan.settings.max_records:
-                    portions += feed.take(plan.settings.linger)
+                if portions:
+                    portions += feed.take(plan.settings.linger, portions)
                 if portions:
                     self._transact(writer, portions)
                     if self._singly:
