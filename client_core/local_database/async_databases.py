@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.databases import LocalDatabase, refuse_engine
+from client_core.local_database.databases import ANSWER_WITHIN, LocalDatabase, limits_of, refuse_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from client_core.local_database.transactions import LocalTransaction
 
@@ -39,7 +40,7 @@ class AsyncLocalDatabase:
         """Runs work on a connection of its own."""
         from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415 - of an extra
 
-        async with self.engine.connect() as connection:
+        async with self.engine.connect() as connection, self._bounded(connection):
 
             def run(sync_connection: sa.Connection) -> ResultT:
                 @contextlib.contextmanager
@@ -49,6 +50,26 @@ class AsyncLocalDatabase:
                 return work(LocalDatabase(opened))
 
             return await connection.run_sync(run)
+
+    @contextlib.asynccontextmanager
+    async def _bounded(self, connection: AsyncConnection) -> AsyncIterator[None]:
+        """Ends a connection of an engine that was made here where no answer comes: these drivers would wait for ever.
+
+        To cancel what waits would not do: it would wait again, for the end of its transaction.
+        """
+        if not self._is_own:
+            yield
+            return
+        raw = (await connection.get_raw_connection()).driver_connection
+        end = getattr(raw, "terminate", None) or getattr(raw, "close", None)
+        if end is None or asyncio.iscoroutinefunction(end):
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         """Closes the connections of an engine that was made here."""
@@ -69,7 +90,7 @@ def _engine_of(given: Any) -> AsyncEngine:
         msg = "a database on asyncio needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
         raise ConfigurationError(msg, field="database") from error
     try:
-        engine = create_async_engine(given) if isinstance(given, str) else given
+        engine = create_async_engine(given, connect_args=limits_of(given)) if isinstance(given, str) else given
     except (ArgumentError, ModuleNotFoundError, ValueError) as error:
         msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
         raise ConfigurationError(msg, field="database") from error

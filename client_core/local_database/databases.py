@@ -17,7 +17,28 @@ if TYPE_CHECKING:
 
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["LocalDatabase", "identity_of", "local_database", "on"]
+__all__ = ["ANSWER_WITHIN", "LocalDatabase", "identity_of", "limits_of", "local_database", "on"]
+
+CONNECT_WITHIN = 10
+ANSWER_WITHIN = 60
+"""Seconds that a connection of an engine made here waits for an answer: longer than MySQL waits for a lock."""
+_MYSQL = {"connect_timeout": CONNECT_WITHIN, "read_timeout": ANSWER_WITHIN, "write_timeout": ANSWER_WITHIN}
+_LIBPQ = {
+    # Only the kernel can tell here: what it sent is not acknowledged, nor is a probe.
+    "connect_timeout": CONNECT_WITHIN,
+    "tcp_user_timeout": ANSWER_WITHIN * 1000,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 4,
+}
+_LIMITS: dict[str, dict[str, Any]] = {
+    "pymysql": _MYSQL,
+    "mysqldb": _MYSQL,
+    "aiomysql": {"connect_timeout": CONNECT_WITHIN},
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "asyncpg": {"timeout": CONNECT_WITHIN},
+}
 
 
 class LocalDatabase:
@@ -195,10 +216,21 @@ def _engine_of(url: str) -> Any:
         msg = "a database URL needs SQLAlchemy: pip install 'halfmq[sqlalchemy]', or give a function that connects"
         raise ConfigurationError(msg, field="database") from error
     try:
-        return sa.create_engine(url)
+        return sa.create_engine(url, connect_args=limits_of(url))
     except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
         msg = f"database is no URL that SQLAlchemy can open: {error}"
         raise ConfigurationError(msg, field="database") from error
+
+
+def limits_of(url: str) -> dict[str, Any]:
+    """What has connections of a URL end where the server, or the network before it, goes silent.
+
+    What the URL names itself (``?read_timeout=300``) stays as it is.
+    """
+    from sqlalchemy.engine import make_url  # noqa: PLC0415 - of an extra
+
+    made = make_url(url)
+    return {name: value for name, value in _LIMITS.get(made.get_driver_name(), {}).items() if name not in made.query}
 
 
 def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabase:

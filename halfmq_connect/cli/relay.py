@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 _SETTINGS = RelaySettings()
 _AT_ONCE = 1000
+_ANSWER_WITHIN = 20
+"""Seconds that the relay waits for an answer of its database, where the driver can tell."""
+_LOOK_EVERY = 0.5
+_END_WITHIN = 15.0
+"""Seconds after SIGTERM: what is under way is waited for, then it ends without."""
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 """The drivers of URLs that name none: those that `halfmq serve` and these pages use."""
 
@@ -135,15 +141,42 @@ def _level(name: str) -> str:
 def _run(outbox: Outbox, target: RelayTarget) -> None:
     outbox.identity()
     made = outbox.relay(target)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            made.run()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            target.close()
+            outbox.close()
+
+    # Not in this thread, where signals are handled: a driver may wait for its server without looking at them.
+    thread = threading.Thread(target=work, name="halfmq-relay", daemon=True)
+    asked: list[int] = []
+
+    def end(number: int, _: Any) -> None:
+        asked.append(number)
+        made.request_stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: made.request_stop())
+        signal.signal(number, end)
     sys.stdout.write(f"relaying as {made.turn.owner}\n")
     sys.stdout.flush()
-    try:
-        made.run()
-    finally:
-        target.close()
-        outbox.close()
+    thread.start()
+    while thread.is_alive() and not asked:
+        thread.join(_LOOK_EVERY)
+    thread.join(_END_WITHIN)
+    if thread.is_alive():
+        sys.stderr.write(
+            f"halfmq: the relay did not end within {_END_WITHIN:g} s, because its database or its target does not "
+            "answer; the next relay goes on with what was under way\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+    if failures:
+        raise failures[0]
 
 
 def _operate(outbox: Outbox, retry: str | None, skip: str | None, *, possibly_twice: bool) -> None:
@@ -184,7 +217,16 @@ def _url(database: str | None, file: Path | None) -> str:
         msg = "is missing: --database, --database-file or HALFMQ_RELAY_DATABASE names the database of the outbox"
         raise ConfigurationError(msg, field="database")
     scheme, colon, rest = database.partition("://")
-    return f"{_DRIVERS.get(scheme, scheme)}{colon}{rest}"
+    return _bounded(f"{_DRIVERS.get(scheme, scheme)}{colon}{rest}")
+
+
+def _bounded(url: str) -> str:
+    """With shorter limits than those of applications: a relay's statements are all short."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in {"mysql+pymysql", "mysql+mysqldb", "mariadb+pymysql", "mariadb+mysqldb"}:
+        return url
+    wanted = [f"{name}={_ANSWER_WITHIN}" for name in ("read_timeout", "write_timeout") if f"{name}=" not in rest]
+    return url + ("&" if "?" in rest else "?") + "&".join(wanted) if wanted else url
 
 
 def _target(

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
 
 
 class LossyLink:
-    """`lose_answers()`, wait until the broker has done its work, `cut()`: the client cannot know that it was done."""
+    """`lose_answers()`, wait until the broker has done its work, `cut()`: the client cannot know that it was done.
+
+    `forget()` is a network that has lost its way: what is connected hears nothing any more, not even of an end.
+    """
 
     def __init__(self, broker: str) -> None:
         self._host, _, self._port = broker.rpartition(":")
         self._lost = False
+        self._forgotten: set[asyncio.StreamWriter] = set()
         self._connections: set[asyncio.StreamWriter] = set()
         self._pipes: set[asyncio.Task[None]] = set()
         self.endpoint = ""
@@ -34,6 +38,10 @@ class LossyLink:
     def lose_answers(self) -> None:
         """From now on nothing comes back from the broker."""
         self._lost = True
+
+    def forget(self) -> None:
+        """Connections of now carry nothing more, in neither direction, and do not end; those that come after do."""
+        self._forgotten |= self._connections
 
     def cut(self) -> None:
         """Ends all connections; those that come after are whole."""
@@ -55,7 +63,7 @@ class LossyLink:
     async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, answers: bool) -> None:
         try:
             while data := await source.read(1 << 16):
-                if not (answers and self._lost):
+                if not (answers and self._lost) and sink not in self._forgotten:
                     sink.write(data)
                     await sink.drain()
         except OSError:

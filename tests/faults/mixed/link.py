@@ -23,6 +23,10 @@ class ClientLink:
         """From now on nothing comes back from the broker."""
         self._loop.call_soon_threadsafe(self._link.lose_answers)
 
+    def forget(self) -> None:
+        """Connections of now carry nothing more, and do not end; those that come after do."""
+        self._loop.call_soon_threadsafe(self._link.forget)
+
     def cut(self) -> None:
         """Ends all connections; those that come after are whole."""
         self._loop.call_soon_threadsafe(self._link.cut)
