@@ -15,6 +15,7 @@ from halfmq_connect.kafka.positions import create_positions, positions_topic
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import BridgeSettings, bridge_name, kafka_client, kafka_topic_name, routes
 from halfmq_connect.kafka.shard import Shard
+from halfmq_connect.kafka.watching import Watch
 from producer_sdk import Producer
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ class KafkaBridge:
         return True
 
     def _work(self, plan: Plan) -> None:
+        watch = Watch(plan.cluster, plan.kafka)
         membership = Membership(
-            self._client,
+            watch.watching(self._client),
             positions_topic(self._name),
             positions_topic(self._name),
             instance=self._settings.instance,
@@ -129,6 +131,7 @@ class KafkaBridge:
         try:
             while not self._stopping.is_set():
                 membership.poll(0.2)
+                watch.look()
                 plan.progress.tell()
                 for shard in self._shards.values():
                     if shard.failure is not None:

@@ -107,6 +107,7 @@ class Shard:
             producer.init_transactions(30.0)
             places = plan.cluster.content(positions_topic(plan.name), self._number)
             positions = Positions.read(places, plan.settings.shards)
+            plan.kafka.over()
             writer = Writer(plan, producer, topics, self._refused, self._stopping)
             look_at = 0.0
             while not self._stopping.is_set():
@@ -151,10 +152,10 @@ class Shard:
             writer.begin()
             writer.note(self._number, entries)
             writer.commit()
+            self._plan.kafka.over()
             for queue, offset in starts.items():
                 positions.queues[queue.topic, queue.queue] = queue.topic_id, offset
                 positions.topics[queue.topic] = queue.topic_id
-        self._plan.kafka.over()
         for queue, offset in starts.items():
             feed.add(queue, offset)
             self._ends.setdefault(queue, offset)

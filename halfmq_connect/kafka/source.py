@@ -19,6 +19,7 @@ from halfmq_connect.kafka.incoming import LARGEST_BODY, LARGEST_MESSAGE, message
 from halfmq_connect.kafka.partitions import Partitions
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import SourceSettings, bridge_name, kafka_client, kafka_topic_name, routes
+from halfmq_connect.kafka.watching import Watch
 from halfmq_connect.outages import Outage
 
 if TYPE_CHECKING:
@@ -122,13 +123,16 @@ class KafkaSource:
     def _work(
         self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, identities: Mapping[str, str]
     ) -> None:
+        watch = Watch(cluster, self._kafka)
+        client = watch.watching(self._client)
         partitions = Partitions(
-            self._name, self._client, self._settings, cluster, identities, link, runner, self._kafka, self._halfmq
+            self._name, client, self._settings, cluster, identities, link, runner, self._kafka, self._halfmq
         )
         try:
             while not self._stopping.is_set():
                 for records in partitions.read():
                     self._carry(partitions, records)
+                watch.look()
         finally:
             partitions.close()
 

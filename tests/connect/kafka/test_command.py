@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from halfmq_connect.kafka import BridgeSettings
 from halfmq_connect.kafka.cluster import Cluster
@@ -125,6 +127,39 @@ def test_kafka_and_halfmq_that_are_away_are_waited_for(tmp_path: Path, topic: st
             assert bridge.log.count("does not answer") == 1, bridge.log
         # It stops while Kafka is away, as well.
         assert bridge.stop() == 0, bridge.log
+
+
+@pytest.mark.parametrize("way", ["kafka", "from-kafka"])
+def test_an_outage_of_kafka_is_told_while_nothing_is_carried(
+    tmp_path: Path, topic: str, broker: BrokerProcess, way: str
+) -> None:
+    kafka = PrivateKafka(tmp_path / "kafka")
+    with kafka:
+        new_topic(kafka.url, 1, topic)
+        arguments = ["--topic", topic, "--name", topic, "--endpoint", broker.endpoint, "--bootstrap-servers", kafka.url]
+        arguments += ["--shards", "1"] if way == "kafka" else []
+        with BridgeProcess(tmp_path, way, *arguments) as bridge, Producer(broker.endpoint) as producer:
+            if way == "kafka":
+                producer.send(topic, "x")
+                committed(kafka.url, topic, 1)
+            else:
+                client = AdminClient({"bootstrap.servers": kafka.url})
+                wait_until(lambda: _members(client, f"halfmq-source.{topic}"))
+            kafka.kill()
+            bridge.await_log("Kafka does not answer")
+            kafka.start()
+            bridge.await_log("Kafka answers again")
+            assert bridge.stop() == 0, bridge.log
+        assert bridge.log.count("does not answer") == bridge.log.count("answers again") == 1, bridge.log
+
+
+def _members(client: AdminClient, group: str) -> int:
+    """Members of a group that have their partitions."""
+    try:
+        found = client.describe_consumer_groups([group])[group].result()
+    except KafkaException:
+        return 0
+    return sum(bool(member.assignment.topic_partitions) for member in found.members)
 
 
 def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, name: str) -> None:
