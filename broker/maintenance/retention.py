@@ -1,4 +1,4 @@
-"""Deletes expired data: heads of queues, deleted topics, op records, dedup keys, and delivery events."""
+"""Deletes expired data: heads of queues, deleted topics, op records, dedup keys, delivery events, and so on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from broker.ports.upkeep import RetentionStore
 
 INTERVAL = 30.0
+KEEP_REFUSED = 30 * 24 * 3600 * 1_000_000
+"""Microseconds that submissions which were refused stay for an operator."""
 SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000
@@ -55,6 +57,7 @@ class RetentionSweeper(Loop):
         await self._all_of("dedup keys", store.trim_dedup_keys)
         await self._all_of("records of deliveries", lambda: store.trim_events(self._keep_events))
         await self._all_of("half messages of sinks", lambda: store.drop_sink_leftovers(self._keep_leftovers))
+        await self._all_of("refused submissions", lambda: store.trim_refused_submissions(KEEP_REFUSED))
         # Present members record it every hour.
         unseen = max(self._keep_ops, 2 * SEEN_EVERY)
         await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.domain.message import Message
     from broker.domain.place import Queue
     from broker.errors import BrokerError
     from broker.ports.log import SendWork
 
-__all__ = ["ReleasedSubmissions", "Submission", "SubmissionStore", "SubmissionWork"]
+__all__ = ["PassedOver", "ReleasedSubmissions", "Submission", "SubmissionStore", "SubmissionWork"]
 
 
 @dataclass(slots=True)
@@ -32,6 +32,19 @@ class Submission:
 
 
 @dataclass(slots=True)
+class PassedOver:
+    """Submissions that are known to wait for the verdict on a half message, and are not read.
+
+    Attributes:
+        keys: topics and deduplication keys; of those without a message group.
+        groups: topics and message groups.
+    """
+
+    keys: Collection[tuple[str, str]] = ()
+    groups: Collection[tuple[str, str]] = ()
+
+
+@dataclass(slots=True)
 class SubmissionWork:
     """What is to become of a submission: it is sent, or it is refused for ever."""
 
@@ -46,6 +59,8 @@ class ReleasedSubmissions:
     Attributes:
         count: submissions that became messages, or were dropped as duplicates.
         deferred: submissions that wait for a later round.
+        pending: those of them whose deduplication key is that of a half message without a verdict, with topic id and
+            hash of the key.
         refused: submissions that cannot become messages, with the cause.
         gone: names of topics that were deleted meanwhile; their submissions are still there.
         end_offsets: the new ends of queues.
@@ -55,6 +70,7 @@ class ReleasedSubmissions:
 
     count: int = 0
     deferred: set[int] = field(default_factory=set)
+    pending: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     end_offsets: dict[Queue, int] = field(default_factory=dict)
@@ -65,8 +81,12 @@ class ReleasedSubmissions:
 class SubmissionStore(Protocol):
     """The port of submissions."""
 
-    async def submissions(self, after: int | None = None) -> list[Submission]:
+    async def submissions(self, after: int | None = None, passed_over: PassedOver | None = None) -> list[Submission]:
         """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
+        ...
+
+    async def pending_keys(self, keys: Collection[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
+        """Those of the deduplication keys (topic ids and hashes) whose half message has no verdict yet."""
         ...
 
     async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:

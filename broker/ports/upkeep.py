@@ -80,6 +80,10 @@ class RetentionStore(Protocol):
         """Deletes some delivery events older than `kept` microseconds; returns how many."""
         ...
 
+    async def trim_refused_submissions(self, kept: int) -> int:
+        """Deletes some submissions that were refused more than `kept` microseconds ago; returns how many."""
+        ...
+
     async def forget_members(self, unseen: int, limit: int) -> int:
         """Deletes some members of broadcasting groups not seen for `unseen` microseconds; returns how many."""
         ...

@@ -411,3 +411,104 @@ async def test_none_overtakes_one_of_its_message_group_that_waits(
     while await service.release():
         pass
     assert [each for each in await texts(store, topic) if each != "another group"] == ["first", "waits", "behind"]
+
+
+def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many submissions each query gives from now on."""
+    counts: list[int] = []
+    read = store.submissions
+
+    async def counted(*arguments: Any) -> Any:
+        found = await read(*arguments)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(store, "submissions", counted)
+    return counts
+
+
+async def test_what_waits_for_a_verdict_is_not_read_again(
+    world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await store.producer_group_id("shop")
+    half = new_id()
+    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
+    committed(world, *["x"] * 2500, deduplication_key="7")
+    committed(world, "in a group", message_group="g", deduplication_key="7")
+    committed(world, *["behind"] * 300, message_group="g")
+    counts = reads(store, monkeypatch)
+    assert await service.release() == 0
+    # The first page, then what has a message group, of which one is tried.
+    assert sum(counts) <= 1000 + 301
+    counts.clear()
+    committed(world, "free")
+    assert await service.release() == 1
+    assert await service.release() == 0
+    assert counts == [1, 0]
+    assert await texts(store, topic) == ["free"]
+    ok(await store.decide([rollback(half)]))
+    while await service.release():
+        pass
+    found = await texts(store, topic)
+    # The first one has the key, and the window of the topic drops the others.
+    assert found == ["free", "x", *["behind"] * 300]
+    assert world.count("submission") == 0
+
+
+async def test_a_broker_that_begins_finds_what_waits(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    group = await store.producer_group_id("shop")
+    half = new_id()
+    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
+    committed(world, "first", deduplication_key="7")
+    committed(world, "in a group", message_group="g", deduplication_key="8")
+    assert await service.release() == 1
+    another = service_on(world.broker("b"))
+    assert await another.release() == 0
+    ok(await store.decide([rollback(half)]))
+    assert await another.release() == 1
+    assert await service.release() == 0
+    assert sorted(await texts(store, topic)) == ["first", "in a group"]
+
+
+async def test_more_keys_wait_than_a_query_passes_over(
+    world: World,
+    store: Store,
+    service: SubmissionService,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.services.producing.submissions.MOST_PASSED_OVER", 2)
+    group = await store.producer_group_id("shop")
+    halves = [new_id() for _ in range(5)]
+    for number, half in enumerate(halves):
+        prepared = Half(topic.topic_id, None, text("half", dedup_key=str(number)))
+        ok(await store.prepare([PrepareWork(half, group, [prepared])]))
+        committed(world, f"waits {number}", deduplication_key=str(number), message_group=f"g{number % 3}")
+    committed(world, "free")
+    assert await service.release() == 1
+    assert await service.release() == 0
+    for half in halves:
+        ok(await store.decide([rollback(half)]))
+    while await service.release():
+        pass
+    found = await texts(store, topic)
+    assert sorted(found) == ["free", *(f"waits {number}" for number in range(5))]
+    assert found.index("waits 0") < found.index("waits 3")
+    assert found.index("waits 1") < found.index("waits 4")
+
+
+async def test_what_was_refused_long_ago_is_deleted(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    committed(world, "old", topic="nowhere")
+    await service.release()
+    world.clock.pass_time(20 * 24 * HOUR)
+    committed(world, "new", topic="nowhere")
+    await service.release()
+    kept = 30 * 24 * HOUR
+    assert await store.trim_refused_submissions(kept) == 0
+    world.clock.pass_time(11 * 24 * HOUR)
+    assert await store.trim_refused_submissions(kept) == 1
+    assert [body for body, _ in refused(world)] == ["new"]

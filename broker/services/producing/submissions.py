@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, InvalidArgument, NotFound, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
-from broker.ports.submissions import SubmissionWork
+from broker.ports.submissions import PassedOver, SubmissionWork
 from broker.services.ids import new_id
 from broker.services.producing.sending import order_of
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("halfmq.submissions")
 
+MOST_PASSED_OVER = 1000
+"""Keys, and message groups, that are passed over in a query; what waits for others is read each time."""
+
 
 class SubmissionService:
     """Turns committed submissions into messages."""
@@ -29,15 +32,19 @@ class SubmissionService:
         self._store = store
         self._validator = validator
         self._wakeups = wakeups
+        self._pending: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._behind: dict[tuple[str, str], tuple[str, str]] = {}
 
     async def release(self) -> int | None:
         """Releases some; how many were dealt with. None: another broker is at it.
 
-        Those that have to wait hold up nothing but later ones of their message groups.
+        Those that have to wait hold up nothing but later ones of their message groups. Those that wait for a verdict
+        are not read again before it is there.
         """
+        await self._forget_decided()
         waiting: set[tuple[str, str]] = set()
         after: int | None = None
-        while found := await self._store.submissions(after):
+        while found := await self._store.submissions(after, PassedOver(self._pending, self._behind)):
             ended = 0
             for part in _parts(found):
                 done = await self._release(part, waiting)
@@ -63,8 +70,27 @@ class SubmissionService:
                 return self._released(await self._refuse(work[0], error))
             logger.warning("submissions cannot be released together, and are one by one: %s", error)
             return await self._release_each(work)
+        self._remember(found, done)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         return self._released(done)
+
+    def _remember(self, found: Sequence[Submission], done: ReleasedSubmissions) -> None:
+        """Keys that wait for a verdict, and the message groups that wait behind them."""
+        for each in found:
+            if each.number not in done.pending or isinstance(each.message, BrokerError):
+                continue
+            key = each.message.topic, each.message.dedup_key or ""
+            if len(self._pending) < MOST_PASSED_OVER:
+                self._pending[key] = done.pending[each.number]
+            order = _order(each)
+            if order is not None and key in self._pending and len(self._behind) < MOST_PASSED_OVER:
+                self._behind[order] = key
+
+    async def _forget_decided(self) -> None:
+        if self._pending:
+            still = await self._store.pending_keys(self._pending.values())
+            self._pending = {key: own for key, own in self._pending.items() if own in still}
+            self._behind = {order: key for order, key in self._behind.items() if key in self._pending}
 
     async def _release_each(self, work: list[SubmissionWork]) -> int | None:
         """Releases them singly, so that one that the database cannot store holds up no other."""

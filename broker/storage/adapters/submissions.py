@@ -5,25 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access
-from broker.storage.log import submissions
+from broker.storage.log import deduplication, submissions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from broker.ports.submissions import ReleasedSubmissions, Submission, SubmissionWork
+    from broker.ports.submissions import PassedOver, ReleasedSubmissions, Submission, SubmissionWork
     from broker.storage.engine.session import Session
 
 
 class Submissions(Access):
     """Implements SubmissionStore."""
 
-    async def submissions(self, after: int | None = None) -> list[Submission]:
+    async def submissions(self, after: int | None = None, passed_over: PassedOver | None = None) -> list[Submission]:
         """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
 
         def read(session: Session) -> list[Submission]:
-            return submissions.waiting(session) if after is None else submissions.waiting(session, after)
+            if after is None:
+                return submissions.waiting(session, passed_over=passed_over)
+            return submissions.waiting(session, after, passed_over=passed_over)
 
         return await self._submitting.run(read, write=False)
+
+    async def pending_keys(self, keys: Collection[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
+        """Those of the deduplication keys (topic ids and hashes) whose half message has no verdict yet."""
+        now = self.clock.now()
+        return await self._submitting.run(lambda session: deduplication.still_pending(session, keys, now), write=False)
 
     async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:
         """Sends and removes submissions in one database transaction; those that are gone already are left out."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.groups import groups
+from broker.storage.log import submissions
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
 from broker.storage.transactions import sinks
@@ -61,6 +62,11 @@ class Upkeep(Access):
         """Deletes some delivery events older than `kept` microseconds; returns how many."""
         before = self.clock.now() - kept
         return await self._clean(lambda session: delivery_events.trim_events(session, before))
+
+    async def trim_refused_submissions(self, kept: int) -> int:
+        """Deletes some submissions that were refused more than `kept` microseconds ago; returns how many."""
+        before = self.clock.now() - kept
+        return await self._clean(lambda session: submissions.trim_refused(session, before))
 
     async def forget_members(self, unseen: int, limit: int) -> int:
         """Deletes some members of broadcasting groups not seen for `unseen` microseconds; returns how many.

@@ -163,6 +163,17 @@ def reserve_for_send(
     return answers, later, own_before
 
 
+def still_pending(session: Session, keys: Iterable[Key], now: int) -> set[Key]:
+    """Those of the keys that belong to a transaction without a verdict."""
+    owners = {
+        key: owner
+        for key, owner in _owners(session, [Reservation(*key, b"", 0, 0) for key in keys]).items()
+        if owner.expires_at > now
+    }
+    outcomes = recorded_outcomes(session, {owner.transaction_id for owner in owners.values()}) if owners else {}
+    return {key for key, owner in owners.items() if outcomes.get(owner.transaction_id, UNKNOWN).undecided}
+
+
 def _duplicate(owner: _Owner, standing: RecordedOutcome | None) -> Duplicate | BrokerError:
     standing = standing or UNKNOWN
     if standing.undecided:

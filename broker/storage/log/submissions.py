@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.keys import dedup_hash
 from broker.domain.message import Message
 from broker.domain.place import InLog, Scheduled
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound
 from broker.ports.log import Duplicate
-from broker.ports.submissions import ReleasedSubmissions, Submission
+from broker.ports.submissions import PassedOver, ReleasedSubmissions, Submission
 from broker.storage.catalog.free_queues import FreeQueues
-from broker.storage.engine.statements import Statement
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.log import log
 from broker.storage.log.turns import take_turn
 
@@ -47,7 +48,11 @@ _LONGEST_CAUSE = 500
 
 
 def waiting(
-    session: Session, after: int = -(1 << 63), at_once: int = AT_ONCE, bytes_at_once: int = BYTES_AT_ONCE
+    session: Session,
+    after: int = -(1 << 63),
+    at_once: int = AT_ONCE,
+    bytes_at_once: int = BYTES_AT_ONCE,
+    passed_over: PassedOver | None = None,
 ) -> list[Submission]:
     """Committed submissions behind a number; in the order of the primary key.
 
@@ -56,8 +61,9 @@ def waiting(
         after: the number.
         at_once: maximum number.
         bytes_at_once: maximum bytes, if it is more than one.
+        passed_over: those that are left out.
     """
-    numbers = _numbers(session, after, at_once, bytes_at_once)
+    numbers = _numbers(session, after, at_once, bytes_at_once, *_left_out(passed_over or PassedOver()))
     if not numbers:
         return []
     found = session.fetch_in(
@@ -66,7 +72,28 @@ def waiting(
     return [Submission(row[0], row[1], _message(row)) for row in sorted(found, key=lambda row: row[0])]
 
 
-def _numbers(session: Session, after: int, at_once: int, bytes_at_once: int) -> list[int]:
+def _left_out(passed_over: PassedOver) -> tuple[str, list[str]]:
+    """The condition that leaves out what is known to wait, and its values; one by one it would be read each time."""
+    condition, values = "", []
+    for names, mine in (
+        (
+            passed_over.keys,
+            "deduplication_key IS NULL OR message_group IS NOT NULL OR {} deduplication_key NOT IN ({})",
+        ),
+        (passed_over.groups, "message_group IS NULL OR {} message_group NOT IN ({})"),
+    ):
+        by_topic: dict[str, list[str]] = {}
+        for topic, name in sorted(names):
+            by_topic.setdefault(topic, []).append(name)
+        for topic, own in by_topic.items():
+            condition += f" AND ({mine.format('topic_name <> ? OR', marks(own))})"
+            values += [topic, *own]
+    return condition, values
+
+
+def _numbers(
+    session: Session, after: int, at_once: int, bytes_at_once: int, condition: str, values: Sequence[str]
+) -> list[int]:
     """Those behind a number, up to bounds.
 
     To learn its size the server reads a body, so they are not asked for far beyond the bound: at most as many as were
@@ -76,8 +103,9 @@ def _numbers(session: Session, after: int, at_once: int, bytes_at_once: int) -> 
     size, wanted = 0, min(FIRST_PAGE, at_once)
     while wanted > 0:
         page = session.fetch(
-            f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ? ORDER BY submission_id LIMIT ?",
-            (numbers[-1] if numbers else after, wanted),
+            f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ?{condition}"
+            " ORDER BY submission_id LIMIT ?",
+            (numbers[-1] if numbers else after, *values, wanted),
         )
         for number, length in page:
             size += length
@@ -142,6 +170,8 @@ def release(
         elif not isinstance(outcome, Duplicate | tuple):
             # For now: its queue is held, or another message with its dedup_key has no verdict yet.
             done.deferred.add(number)
+            if isinstance(outcome, AlreadyExists) and sent.message.dedup_key:
+                done.pending[number] = sent.topic_id, dedup_hash(sent.message.dedup_key)
             continue
         ended.append(number)
     done.count = len(ended)
@@ -154,6 +184,21 @@ def release(
         ]
     )
     return done
+
+
+def trim_refused(session: Session, before: int) -> int:
+    """Deletes some that were refused before a time; returns how many.
+
+    By primary key: they were refused about in its order, and one that was refused later holds up others for as long.
+    """
+    page = session.fetch(
+        "SELECT submission_id, refused_at FROM refused_submission ORDER BY submission_id LIMIT ?", (AT_ONCE,)
+    )
+    old = [number for number, refused_at in page if refused_at < before]
+    # By the time again: it may have been submitted, and refused, anew.
+    query = "DELETE FROM refused_submission WHERE submission_id = ? AND refused_at < ?"
+    session.execute_all([Statement(query, (number, before)) for number in old])
+    return len(old)
 
 
 def _cause(error: BrokerError) -> str:
