@@ -19,9 +19,10 @@ from halfmq_connect.kafka.watching import Watch
 from producer_sdk import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from client_core.connection import Endpoint, TlsConfig
+    from halfmq_connect.kafka.registry import Edge
 
 __all__ = ["KafkaBridge"]
 
@@ -105,17 +106,20 @@ class KafkaBridge:
 
     def _prepare(self, plan: Plan) -> bool:
         existing_topics(plan)
-        register(
-            plan.cluster,
-            self._client,
-            f"to-kafka/{self._name}",
-            [
-                (f"halfmq:{plan.queue_offsets(start)[0].topic_id}", f"kafka:{end}")
-                for start, end in self._routes.items()
-            ],
-        )
+        register(plan.cluster, self._client, f"to-kafka/{self._name}", self._edges(plan))
         create_positions(plan.cluster, self._name, self._settings.shards)
         return True
+
+    def _edges(self, plan: Plan) -> Iterator[Edge]:
+        """What goes where, also what is diverted because it is too large."""
+        nodes = {topic: f"halfmq:{plan.queue_offsets(topic)[0].topic_id}" for topic in self._routes}
+        for topic, target in self._routes.items():
+            yield nodes[topic], f"kafka:{target}"
+        diverted = self._settings.too_large_to
+        if diverted is not None:
+            end = f"halfmq:{plan.queue_offsets(diverted)[0].topic_id}"
+            # A message of that topic itself that is too large stops it.
+            yield from ((node, end) for node in nodes.values() if node != end)
 
     def _work(self, plan: Plan) -> None:
         watch = Watch(plan.cluster, plan.kafka)

@@ -266,6 +266,44 @@ def test_a_loop_is_refused_also_over_several_topics(
         assert "a loop" in str(running.failed())
 
 
+def test_a_loop_through_what_is_too_large_is_refused(
+    kafka: str, topic: str, admin: Admin, to_kafka: Callable[..., Any], from_kafka: Callable[..., Any]
+) -> None:
+    diverted, small, larger = f"{topic}-large", new_topic(kafka, 1), new_topic(kafka, 1)
+    admin.create_topic(diverted)
+    cluster = Cluster({"bootstrap.servers": kafka}, None)
+
+    def written(name: str) -> bytes | None:
+        return dict(cluster.content(REGISTRY, 0)).get(name.encode())
+
+    # Two that divert to what the other one carries: a message that is too large for both would go round.
+    with to_kafka({topic: small}, f"{topic}-1", too_large_to=diverted):
+        wait_until(lambda: written(f"to-kafka/{topic}-1"))
+    with to_kafka({diverted: larger}, f"{topic}-2", too_large_to=topic) as running:
+        assert f"a loop: halfmq {_topic_id(admin, diverted)}" in str(running.failed())
+    # topic -> what is too large for it -> Kafka -> topic.
+    with to_kafka({diverted: larger}, f"{topic}-2"):
+        wait_until(lambda: written(f"to-kafka/{topic}-2"))
+    with from_kafka({larger: topic}, f"{topic}-3") as running:
+        failure = running.failed()
+    assert isinstance(failure, ConfigurationError)
+    assert f"through to-kafka/{topic}-1, to-kafka/{topic}-2" in str(failure)
+
+
+def test_a_bridge_may_carry_what_it_diverts(kafka: str, topic: str, admin: Admin, to_kafka: Callable[..., Any]) -> None:
+    diverted, small, larger = f"{topic}-large", new_topic(kafka, 1), new_topic(kafka, 1)
+    admin.create_topic(diverted)
+    cluster = Cluster({"bootstrap.servers": kafka}, None)
+    with to_kafka({topic: small, diverted: larger}, too_large_to=diverted) as running:
+        wait_until(lambda: dict(cluster.content(REGISTRY, 0)).get(f"to-kafka/{topic}".encode()))
+    assert running.failure is None
+
+
+def _topic_id(admin: Admin, topic: str) -> str:
+    with QueueReader(admin_endpoint(admin)) as reader:
+        return reader.queue_offsets(topic)[0].topic_id
+
+
 def admin_endpoint(admin: Admin) -> str:
     return admin._core._link.endpoints[0]
 
