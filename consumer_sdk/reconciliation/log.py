@@ -15,12 +15,14 @@ from consumer_sdk.reading import QueueReader
 from halfmq.v1 import admin_pb2, transaction_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from client_core.connection import BrokerLink, Connection
     from halfmq.v1 import message_pb2
 
 __all__ = ["HalfOfTopic", "halves_of_topic", "kept_since"]
 
-_AT_A_TIME = 64
+_AT_A_TIME = 16
 
 
 def kept_since(connection: Connection | str, topic: str, now: datetime) -> datetime | None:
@@ -59,18 +61,18 @@ class HalfOfTopic:
     message: message_pb2.Message
 
 
-async def halves_of_topic(link: BrokerLink, topic: str) -> list[HalfOfTopic]:
-    """All half messages for a topic that have no verdict."""
+async def halves_of_topic(link: BrokerLink, topic: str) -> AsyncIterator[HalfOfTopic]:
+    """All half messages for a topic that have no verdict; a few at a time, because each comes with its body."""
     request = admin_pb2.ListTransactionsRequest(topic=topic, page_size=1000)
-    found: list[HalfOfTopic] = []
     while True:
         page = await link.call(lambda broker: broker.admin.ListTransactions, request)
         for start in range(0, len(page.transactions), _AT_A_TIME):
             part = page.transactions[start : start + _AT_A_TIME]
             for halves in await asyncio.gather(*(_halves_of(link, each.transaction_id, topic) for each in part)):
-                found += halves
+                for half in halves:
+                    yield half
         if not page.next_page_token:
-            return found
+            return
         request.page_token = page.next_page_token
 
 

@@ -1,7 +1,8 @@
 """One round: compares rows of a window with the recorded messages, in an order that reports nothing in between.
 
-Rows are read first, then half messages, then the ends of the queues, and then, when the recorder has come to those, the
-records. So a message that is released meanwhile is found at one of the places, and a row without message at none.
+Rows are read first, then half messages (once, for all pages of rows), then the ends of the queues, and then, when the
+recorder has come to those, the records. So a message that is released meanwhile is found at one of the places, and a
+row without message at none.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Comparison:
         self._group = group
         self._key = key
         self._unique = unique
+        self._halves: Counter[str] | None = None
         self.rows = 0
         """Rows compared so far."""
 
@@ -123,17 +125,30 @@ class Comparison:
             return self._records.by_key(local, [row.key for row in rows])
 
     def _in_doubt(self) -> Counter[str]:
+        """How many half messages there are by key; read once, and without their bodies.
+
+        Rows of the window are as old as the grace: what is prepared from now on is not for them.
+        """
+        if self._halves is None:
+            self._halves = self._read_halves()
+        return self._halves
+
+    def _read_halves(self) -> Counter[str]:
+        async def read() -> Counter[str]:
+            keys = [
+                key_or_none(self._key, from_wire(half.message)) async for half in halves_of_topic(link, self._topic)
+            ]
+            return Counter(key for key in keys if key is not None)
+
         runner = BackgroundRunner("Reconciliation")
         link = BrokerLink(self._endpoint)
         try:
-            halves = runner.run(halves_of_topic(link, self._topic))
+            return runner.run(read())
         finally:
             try:
                 runner.run(link.close())
             finally:
                 runner.close()
-        keys = (key_or_none(self._key, from_wire(half.message)) for half in halves)
-        return Counter(key for key in keys if key is not None)
 
     def _catch_up(self, catch_up: float) -> None:
         with QueueReader(self._endpoint) as reader:

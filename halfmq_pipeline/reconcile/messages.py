@@ -86,7 +86,11 @@ def _connection(job: ReconcileSettings) -> BrokerOptions:
 def _halves(spark: SparkSession, job: ReconcileSettings, schema: StructType) -> DataFrame:
     """Half messages for the topic, prepared or parked, as messages without a position."""
     link, runner = connected(_connection(job))
-    rows = [_as_row(half) for half in runner.run(halves_of_topic(link, job.topic))]
+
+    async def read() -> list[dict[str, Any]]:
+        return [_as_row(half) async for half in halves_of_topic(link, job.topic)]
+
+    rows = runner.run(read())
     return spark.createDataFrame([[row.get(name) for name in schema.names] for row in rows], schema)
 
 

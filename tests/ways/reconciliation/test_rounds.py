@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,16 @@ import pytest
 import sqlalchemy as sa
 
 from consumer_sdk import Admin
-from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings
+from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings, comparison
 from halfmq_connect.reconciliation import reconciliation as rounds
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
+from support.brokers import BrokerProcess
+from support.memory import MIB, forget_peak, resident
 from ways.shops import differences, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from broker.embedded import EmbeddedBroker
     from client_core.message import LogPosition
@@ -374,3 +379,45 @@ def test_a_time_that_is_none_is_named(sales: Shop, broker: EmbeddedBroker, creat
             BusinessTable("sales", **wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no row would be compared"):
         ReconciliationSettings(window=1.0, grace=2.0)
+
+
+def test_half_messages_are_read_once_and_a_few_at_a_time(
+    sales: Shop, created: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sales.kind != "sqlite":
+        pytest.skip("one database is enough")
+    body, count, pages = os.urandom(2 * MIB), 40, 4
+    broker = BrokerProcess(f"sqlite:///{tmp_path / 'broker.db'}", auto_create=True)
+    asked: list[str] = []
+    real = comparison.halves_of_topic
+
+    def counted(link: Any, topic: str) -> Any:
+        asked.append(topic)
+        return real(link, topic)
+
+    monkeypatch.setattr(comparison, "halves_of_topic", counted)
+    try:
+        with Admin(broker.endpoint) as admin:
+            admin.create_topic(created)
+        with TransactionProducer(broker.endpoint, "shop") as producer:
+            for number in range(count):
+                producer.prepare(Message(created, body, keys=[str(number)]))
+        sell(sales, *range(pages * 500 - 100))
+        table = BusinessTable("sales", key="id", time="at", columns=["amount"])
+        checked = Reconciliation(
+            sales.engine, table, broker.endpoint, created, settings=SOON, on_finding=lambda _: None
+        )
+        checked.create_tables()
+        with checked.recording():
+            forget_peak(os.getpid())
+            before = resident(os.getpid())
+            done = checked.compare()
+            grown = resident(os.getpid(), peak=True) - before
+    finally:
+        broker.close()
+    assert done.rows == pages * 500 - 100
+    kinds = Counter(finding.kind for finding in done.findings)
+    assert kinds == {"in_doubt": count, "row_without_message": done.rows - count}
+    assert asked == [created]
+    # 80 MiB of bodies; some are read at a time, each in some copies.
+    assert grown < 70 * MIB
