@@ -58,6 +58,7 @@ class DbapiTransaction(LocalTransaction):
         self._driver = driver
         self._begun_here = False
         self._mark = ""
+        self._was_open = False
 
     def begin(self) -> None:
         """Joins the open transaction, or begins one.
@@ -65,6 +66,7 @@ class DbapiTransaction(LocalTransaction):
         Raises:
             ConfigurationError: The connection commits each statement by itself, and does not tell what is open.
         """
+        self.take(self.given)
         # A driver without autocommit begins with the next statement by itself.
         if not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3"):
             self._run("BEGIN", {}).close()
@@ -81,6 +83,7 @@ class DbapiTransaction(LocalTransaction):
     def execute(self, sql: str, **values: Any) -> int:
         """Runs a statement."""
         with contextlib.closing(self._run(sql, values)) as cursor:
+            self._was_open |= self.in_transaction()
             return int(cursor.rowcount)
 
     def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -92,13 +95,21 @@ class DbapiTransaction(LocalTransaction):
             # Connections may be set to give dictionaries.
             return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in rows]
 
-    def in_transaction(self) -> bool | None:
+    def in_transaction(self) -> bool:
         """By the state that the driver keeps."""
         return True if self._driver == "MySQLdb" else self._in_transaction()
 
     def is_same(self) -> None:
         """A driver tells whether a transaction is open, not which."""
         return
+
+    def is_unbroken(self) -> bool:
+        """By the state that the driver keeps: what was open here is open still."""
+        return self.in_transaction() or not self._was_open
+
+    def is_going_on(self) -> bool:
+        """Until its end: before the first change, drivers tell of no transaction."""
+        return True
 
     def watch(self) -> None:
         """By a savepoint, which ends with the transaction: drivers do not tell one from the next."""
@@ -110,8 +121,6 @@ class DbapiTransaction(LocalTransaction):
 
     def is_whole(self) -> bool:
         """By releasing the savepoint."""
-        if not self.is_unbroken():
-            return False
         try:
             self.execute(f"RELEASE SAVEPOINT {self._mark}")
         except Exception as error:
@@ -122,6 +131,7 @@ class DbapiTransaction(LocalTransaction):
 
     def commit(self) -> Ending:
         """Commits."""
+        self.let_go()
         if self._begun_here and self._driver == "sqlite3":
             # With autocommit=True the connection's own commit() does nothing.
             self._run("COMMIT", {}).close()
@@ -131,6 +141,7 @@ class DbapiTransaction(LocalTransaction):
 
     def rollback(self) -> None:
         """Rolls back."""
+        self.let_go()
         if self._begun_here and self._driver == "sqlite3":
             if self.given.in_transaction:
                 self._run("ROLLBACK", {}).close()

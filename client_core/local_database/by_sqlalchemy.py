@@ -72,6 +72,7 @@ class SqlalchemyTransaction(LocalTransaction):
         self.dialect = dialect_of(connection.dialect.name)
         try:
             _refuse_autocommit(connection)
+            self.take(connection.connection.dbapi_connection)
         except ConfigurationError:
             if is_new:
                 self.rollback()
@@ -172,6 +173,7 @@ class SqlalchemyTransaction(LocalTransaction):
         return self._watch is not None and self._watch.has_lost_messages
 
     def _stop_watching(self) -> Watch | None:
+        self.let_go()
         if self._listened is not None:
             connection, listeners = self._listened
             self._listened = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -27,12 +30,21 @@ class Ending(Enum):
     """It is part of an outer transaction, whose end decides."""
 
 
+_in_blocks: weakref.WeakValueDictionary[int, LocalTransaction] = weakref.WeakValueDictionary()
+"""What has begun or joined the transaction of a connection, and is to end it, by the identity of the connection."""
+_ONE_BLOCK = (
+    "another block of halfmq has this connection's transaction, and will end it: have one block, and inside of it use "
+    "what ends nothing, outbox.put(session, message) to send, applied.mark(session, message) to apply"
+)
+
+
 class LocalTransaction(ABC):
     """A local transaction; statements have values as ``:name``."""
 
     dialect: Dialect
     given: Any
     """What the user handed in, or the connection that was opened for them."""
+    _taken: int | None = None
 
     @abstractmethod
     def begin(self) -> None:
@@ -74,6 +86,31 @@ class LocalTransaction(ABC):
     @abstractmethod
     def in_transaction(self) -> bool | None:
         """Whether the driver has a transaction open, asked after a statement; None: it cannot tell."""
+
+    def take(self, connection: object) -> None:
+        """Notes that this is to end the transaction of a connection.
+
+        Raises:
+            ConfigurationError: Another one is.
+        """
+        other = _in_blocks.get(id(connection))
+        if other is not None and other is not self and other.is_going_on():
+            raise ConfigurationError(_ONE_BLOCK, field="database")
+        _in_blocks[id(connection)] = self
+        self._taken = id(connection)
+
+    def let_go(self) -> None:
+        """The transaction is to end."""
+        taken, self._taken = self._taken, None
+        if taken is not None and _in_blocks.get(taken) is self:
+            del _in_blocks[taken]
+
+    def is_going_on(self) -> bool:
+        """Whether the transaction was not ended; one whose connection was given back is over."""
+        try:
+            return self.is_unbroken()
+        except Exception:
+            return False
 
     @abstractmethod
     def is_same(self) -> bool | None:

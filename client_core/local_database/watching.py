@@ -84,8 +84,8 @@ class Watch:
         self.look_back()
         if self._has_ended:
             msg = (
-                "the local transaction was ended inside of its block, by a commit, a rollback, a statement that commits "
-                "by itself, or the server: leave its end to the block, and what commits by itself out of it"
+                "the local transaction was ended inside of its block, by a commit, a rollback, a statement that "
+                "commits by itself, or the server: leave its end to the block, and what commits by itself out of it"
             )
             raise LocalTransactionEnded(msg)
         text = statement if isinstance(statement, str) else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionEnded
 from client_core.local_database import Ending
+from client_core.local_database.by_dbapi import AUTOCOMMITS
 from consumer_sdk.applied.keys import key_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,35 @@ if TYPE_CHECKING:
     from consumer_sdk.applied.keys import BusinessKey
     from consumer_sdk.applied.marks import Marks
 
-__all__ = ["Application"]
+__all__ = ["Application", "mark"]
+
+
+def refuse_what_is_no_message(given: object) -> None:
+    """Refuses what was not delivered; most of it is a session in the wrong place.
+
+    Raises:
+        ConfigurationError: It has no id.
+    """
+    if not hasattr(given, "message_id"):
+        msg = f"message is what a consumer delivers, behind the session or connection, not {type(given).__name__}"
+        raise ConfigurationError(msg, field="message")
+
+
+def mark(local: LocalTransaction, marks: Marks, key: BusinessKey, message: StoredMessage) -> bool:
+    """Marks a message in the transaction that is open; whether it is to be applied.
+
+    Raises:
+        ConfigurationError: There is no transaction, or it was no message.
+        NoBusinessKey: The message has none.
+    """
+    refuse_what_is_no_message(message)
+    business_key = key_of(message, key)
+    local.join()
+    is_first = marks.put(local, message, business_key)
+    if is_first and local.in_transaction() is False:
+        marks.take_back(local, message, business_key)
+        raise ConfigurationError(AUTOCOMMITS, field="database")
+    return is_first
 
 
 class Application:
@@ -29,6 +58,8 @@ class Application:
         Raises:
             NoBusinessKey: A message has none.
         """
+        for each in messages:
+            refuse_what_is_no_message(each)
         self._marks = marks
         self._keyed = [(message, key_of(message, key)) for message in messages]
         self.fresh: list[StoredMessage] = []
@@ -63,11 +94,7 @@ class Application:
     def _refuse_autocommit(self, local: LocalTransaction) -> None:
         for message, key in self._keyed:
             self._marks.take_back(local, message, key)
-        msg = (
-            "the connection commits each statement by itself (autocommit); effect and mark need one transaction: "
-            "switch autocommit off"
-        )
-        raise ConfigurationError(msg, field="database")
+        raise ConfigurationError(AUTOCOMMITS, field="database")
 
     def end(self, local: LocalTransaction) -> None:
         """Commits the effects with their marks; where nothing was to be applied, rolls back what was done.

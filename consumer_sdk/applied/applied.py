@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_callable, check_kind
 from client_core.local_database import Failure, join, local_database
-from consumer_sdk.applied.application import Application
+from consumer_sdk.applied.application import Application, mark
 from consumer_sdk.applied.block import applying
 from consumer_sdk.applied.cleaning import CleaningThread, sweep
 from consumer_sdk.applied.keys import by_dedup_key, check_group_and_key, refuse_other_group
@@ -120,6 +120,22 @@ class AppliedMessages(MarksSchema):
         application = Application(self.marks, self._key, messages)
         with applying(join(given), application):
             yield application.fresh
+
+    def mark(self, given: Any, message: StoredMessage) -> bool:
+        """Marks a message in the session's open transaction; whether it is to be applied.
+
+        It ends nothing: the mark is kept if the transaction commits, with whatever else is in it, and only then. For
+        effects inside of another block, such as ``producer.transaction(session)``.
+
+        Args:
+            given: The session or connection.
+            message: The message.
+
+        Raises:
+            NoBusinessKey: The message has none.
+            ConfigurationError: There is no transaction.
+        """
+        return mark(join(given), self.marks, self._key, message)
 
     def handler(self, function: Callable[[Any, Any], object]) -> Callable[[Any], None]:
         """Makes a handler for ``Consumer.run`` of a function of a message and a connection; also as a decorator.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from client_core.arguments import check_callable, check_kind
 from client_core.errors import RequestRefused
 from client_core.local_database import AsyncLocalDatabase, Failure, join_async
-from consumer_sdk.applied.application import Application
+from consumer_sdk.applied.application import Application, mark
 from consumer_sdk.applied.block import applying_async
 from consumer_sdk.applied.cleaning import TOPIC_GONE, Sweep
 from consumer_sdk.applied.keys import by_dedup_key, check_group_and_key, refuse_other_group
@@ -91,6 +91,10 @@ class AsyncAppliedMessages(MarksSchema):
         application = Application(self.marks, self._key, messages)
         async with applying_async(join_async(given), application):
             yield application.fresh
+
+    async def mark(self, given: Any, message: StoredMessage) -> bool:
+        """Marks a message in the session's open transaction; see AppliedMessages.mark."""
+        return await join_async(given).run(lambda local: mark(local, self.marks, self._key, message))
 
     def handler(self, function: Callable[[Any, Any], Awaitable[object]]) -> Callable[[Any], Coroutine[Any, Any, None]]:
         """Makes a handler for ``AsyncConsumer.run`` of a coroutine function; see AppliedMessages.handler."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from consumer_sdk import QueueReader
-from producer_sdk import Message, Producer
+from producer_sdk import Message, Producer, TransactionProducer
 from producer_sdk.testing import embedded_broker
 from ways.deliveries import delivered
+from ways.shops import texts
 
 if TYPE_CHECKING:
-    from consumer_sdk import Consumer
     from ways.shops import Shop
 
 CHECKOUT = Path(__file__).parents[3]
@@ -36,28 +36,33 @@ def wait_until_handled(endpoint: str, topic: str, group: str, count: int) -> Non
             time.sleep(0.02)
 
 
+def wait_for_texts(endpoint: str, topic: str, expected: list[str]) -> None:
+    deadline = time.monotonic() + 30
+    while texts(endpoint, topic) != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_the_listings_run(shop: Shop) -> None:
     balance = sa.text("SELECT balance FROM account")
     with shop.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE account (balance INT NOT NULL)"))
         connection.execute(sa.text("INSERT INTO account VALUES (0)"))
+        connection.execute(sa.text("CREATE TABLE booking (content VARCHAR(200) NOT NULL UNIQUE)"))
     with embedded_broker(["payments"]) as broker:
-
-        def stop_when_handled(consumer: Consumer) -> None:
-            def stop() -> None:
-                wait_until_handled(broker.endpoint, "payments", "accounts", 3)
-                consumer.stop()
-
-            threading.Thread(target=stop).start()
-
-        with Producer(broker.endpoint) as producer:
-            for order in ("1", "2", "1"):
-                producer.send("payments", "10", properties={"order": order})
         names: dict[str, Any] = {
             "endpoint": broker.endpoint,
             "url": shop.engine.url.render_as_string(hide_password=False),
-            "stop_when_handled": stop_when_handled,
         }
+
+        def stop() -> None:
+            wait_until_handled(broker.endpoint, "payments", "accounts", 3)
+            names["consumer"].stop()
+
+        threading.Thread(target=stop).start()
+        with Producer(broker.endpoint) as producer:
+            for order in ("1", "2", "1"):
+                producer.send("payments", "10", properties={"order": order})
         for listing in LISTINGS:
             exec(compile(listing, str(PAGE), "exec"), names)
         with shop.engine.connect() as connection:
@@ -65,6 +70,12 @@ def test_the_listings_run(shop: Shop) -> None:
         for name in ("handle", "credit_by_session"):
             for _ in range(2):
                 names[name](delivered("5", order=name))
+        book = names["applied"].handler(names["book"])
+        with TransactionProducer(broker.endpoint, "booking", names["outbox"]) as names["producer"]:
+            for _ in range(2):
+                book(delivered("room", order="8"))
+                names["book_in_block"](delivered("seat", order="9"))
+            wait_for_texts(broker.endpoint, "bookings", ["room", "seat"])
         names["engine"].dispose()
     with shop.engine.connect() as connection:
         assert connection.execute(balance).scalar_one() == 30
