@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfmq_connect.cdc.binlog.table_map import versioned
 from halfmq_connect.cdc.errors import WrongSetting
 
 if TYPE_CHECKING:
@@ -55,17 +56,21 @@ def described(source: Source, choice: TableChoice) -> list[DescribedTable]:
     """The tables that are published and there.
 
     Raises:
-        WrongSetting: One of them has no primary key, or a column that the log does not tell exactly.
+        WrongSetting: One of them has no primary key, or a column that the log does not tell exactly, or it is
+            system-versioned.
     """
     marks = ", ".join(["%s"] * len(_SYSTEM))
     names = source.ask(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE',"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE',"
         f" 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks}) ORDER BY 1, 2",
         _SYSTEM,
     )
     found = []
-    for database, table in names:
+    for database, table, kind in names:
         if choice.wants(database, table):
+            if kind == "SYSTEM VERSIONED":
+                field = "outbox.table" if choice.is_outbox(database, table) else "table.match"
+                raise WrongSetting(versioned(f"{database}.{table}"), field=field)
             found.append(describe(source, database, table))
             _check(found[-1], choice)
     return found

@@ -10,10 +10,12 @@ from halfmq_connect.cdc.charsets import BINARY, width_of
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfmq_connect.cdc.binlog.values import Reader
     from halfmq_connect.cdc.charsets import Charsets
 
-__all__ = ["Column", "TableMap", "parse_table_map", "table_name"]
+__all__ = ["Column", "TableMap", "parse_table_map", "table_name", "versioned"]
 
 _NUMERIC = {*values.INTEGERS, values.FLOAT, values.DOUBLE, values.NEWDECIMAL, values.YEAR}
 _CHARACTER = {values.VARCHAR, values.STRING, values.BLOB, 253}
@@ -62,6 +64,9 @@ class _Bytes:
 
     def take(self, size: int) -> bytes:
         self.at += size
+        if self.at > len(self.data):
+            msg = f"it ends at byte {len(self.data)}, and has a part up to byte {self.at}"
+            raise ValueError(msg)
         return self.data[self.at - size : self.at]
 
     def number(self, size: int) -> int:
@@ -87,7 +92,8 @@ def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableM
     """The table of a table map, whose body begins after the table's number.
 
     Raises:
-        CannotFollow: The names of columns are not there, or a type is not known.
+        CannotFollow: The names of columns are not there, or a type is not known; or it is system-versioned.
+        ValueError, LookupError: It is damaged.
     """
     database, table = table_name(body)
     source = _Bytes(body, 2 + 1 + body[2] + 1)
@@ -96,7 +102,7 @@ def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableM
     end = source.packed() + source.at
     metas = [_meta(source, kinds, index) for index in range(len(kinds))]
     source.at = end  # Also when a type is not known here.
-    source.at += (len(kinds) + 7) // 8
+    source.take((len(kinds) + 7) // 8)
     told = _Told(source, kinds, mariadb=mariadb)
     if len(told.names) != len(kinds):
         msg = (
@@ -107,7 +113,27 @@ def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableM
     columns = tuple(
         _column(told, index, kind, metas[index], charsets, f"{database}.{table}") for index, kind in enumerate(kinds)
     )
+    if any(index >= len(columns) for index in told.key):
+        msg = f"{len(columns)} columns, and a primary key of the columns {told.key}"
+        raise ValueError(msg)
+    if mariadb and _has_versions(columns, told.key):
+        raise CannotFollow(versioned(f"{database}.{table}"))
     return TableMap(database, table, columns, tuple(told.key))
+
+
+def versioned(table: str) -> str:
+    """Why a system-versioned table of MariaDB is not published, and what to do."""
+    return (
+        f"{table} is system-versioned: the log tells earlier versions of its rows as rows that are inserted. Name the"
+        f" other tables, without it; or ALTER TABLE {table} DROP SYSTEM VERSIONING, then take a new snapshot"
+        " (--new-snapshot)"
+    )
+
+
+def _has_versions(columns: Sequence[Column], key: Sequence[int]) -> bool:
+    """Whether a table has the columns that MariaDB adds, of which no map tells that they are not ordinary."""
+    last = len(columns) - 1
+    return last in key and [column.name for column in columns[-2:]] == ["row_start", "row_end"]
 
 
 def _meta(source: _Bytes, kinds: list[int], index: int) -> int:
@@ -144,7 +170,9 @@ class _Told:
         numeric = [i for i, kind in enumerate(kinds) if kind in _NUMERIC]
         while source.at < len(source.data):
             kind, size = source.number(1), source.packed()
-            part, source.at = _Bytes(source.data[: source.at + size], source.at), source.at + size
+            start = source.at
+            source.take(size)
+            part = _Bytes(source.data[: source.at], start)
             if kind == 1:
                 bits = part.take(size)
                 self.unsigned = {column for i, column in enumerate(numeric) if bits[i // 8] & 0x80 >> i % 8}

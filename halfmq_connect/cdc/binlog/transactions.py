@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from halfmq_connect.cdc.binlog import events
 from halfmq_connect.cdc.binlog.rows import changes
-from halfmq_connect.cdc.binlog.table_map import parse_table_map, table_name
+from halfmq_connect.cdc.binlog.table_map import parse_table_map, table_name, versioned
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ __all__ = ["Began", "Changed", "Ended", "Transactions", "Truncated"]
 _DML = re.compile(r"(insert|update|delete|replace|load|with)\b", re.IGNORECASE)
 _COMMENT = re.compile(r"/\*(?!!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
 _TRUNCATE = re.compile(r"truncate\s+(?:table\s+)?(.+?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
+_VERSIONING = re.compile(r"\b(?:add|with)\s+system\s+versioning\b", re.IGNORECASE)
+_TABLE = re.compile(r"(?:create|alter)\s+(?:\w+\s+)*?table\s+(?:if\s+(?:not\s+)?exists\s+)?", re.IGNORECASE)
 _NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^\s.`]+)\s*\.\s*)?(`(?:[^`]|``)+`|[^\s.`]+)")
 
 
@@ -98,30 +100,40 @@ class Transactions:
             CannotFollow: The log has something that cannot be published.
         """
         begins = events.MARIADB_GTID if self._mariadb else events.MYSQL_GTID
-        for event in source:
-            kind = event.kind
-            if kind == events.TABLE_MAP:
-                self._map(event)
-            elif kind in events.ROWS:
-                yield from self._rows(event)
-            elif kind == begins:
-                self._open = (events.mariadb_gtid if self._mariadb else events.mysql_gtid)(event)
-                self._in_group, self._rows_seen = self._mariadb and not self._open.standalone, False
-                yield Began(self._open.gtid, self._open.committed_at, event.server_id, self._file)
-            elif kind == events.XID:
-                yield self._end()
-            elif kind == events.QUERY:
-                yield from self._query(event)
-            elif kind == events.ROTATE:
-                self._file = events.rotated(event)
-                if event.seconds:
-                    self._tables.clear()
-            elif kind in {events.HEARTBEAT, events.HEARTBEAT_V2}:
-                yield None
-            elif kind == events.XA_PREPARE:
-                yield from self._prepared_xa(event)
-            else:
-                self._refuse(event)
+        event: events.Event | None = None
+        try:
+            for event in source:
+                kind = event.kind
+                if kind == events.TABLE_MAP:
+                    self._map(event)
+                elif kind in events.ROWS:
+                    yield from self._rows(event)
+                elif kind == begins:
+                    self._open = (events.mariadb_gtid if self._mariadb else events.mysql_gtid)(event)
+                    self._in_group, self._rows_seen = self._mariadb and not self._open.standalone, False
+                    yield Began(self._open.gtid, self._open.committed_at, event.server_id, self._file)
+                elif kind == events.XID:
+                    yield self._end()
+                elif kind == events.QUERY:
+                    yield from self._query(event)
+                elif kind == events.ROTATE:
+                    self._file = events.rotated(event)
+                    if event.seconds:
+                        self._tables.clear()
+                elif kind in {events.HEARTBEAT, events.HEARTBEAT_V2}:
+                    yield None
+                elif kind == events.XA_PREPARE:
+                    yield from self._prepared_xa(event)
+                else:
+                    self._refuse(event)
+        except (ValueError, LookupError, struct.error) as error:
+            where = f"{self._file}:{event.end}" if event is not None else "its beginning"
+            what = "the description of a table" if event is not None and event.kind == events.TABLE_MAP else "an event"
+            msg = (
+                f"the log is damaged, at {where}: {what} cannot be read: {error!r}. Nothing was skipped. Name a server"
+                " that has it whole (hosts), or take a new snapshot (--new-snapshot)"
+            )
+            raise CannotFollow(msg) from error
 
     def _end(self, *, discarded: bool = False) -> Ended:
         if self._open is None:
@@ -196,16 +208,23 @@ class Transactions:
                 " for all sessions, then take a new snapshot"
             )
             raise CannotFollow(msg)
+        if self._mariadb and _VERSIONING.search(whole) and (found := _TABLE.match(text)):
+            own, table = self._named_table(text[found.end() :], database)
+            if self._wanted.wants(own, table):
+                raise CannotFollow(f"{self._named()}: {versioned(f'{own}.{table}')}")
         if self._open is None:
             return
         if found := _TRUNCATE.match(text):
-            names = _NAME.match(found[1])
-            if names:
-                own, table = (_plain(names[1]) or database), _plain(names[2])
-                if self._wanted.wants(own, table):
-                    yield Truncated(own, table, event.end)
+            own, table = self._named_table(found[1], database)
+            if self._wanted.wants(own, table):
+                yield Truncated(own, table, event.end)
         if not self._in_group:
             yield self._end()
+
+    def _named_table(self, text: str, database: str) -> tuple[str, str]:
+        """The table whose name a text begins with."""
+        names = _NAME.match(text)
+        return ("", "") if names is None else (_plain(names[1]) or database, _plain(names[2]))
 
     def _prepared_xa(self, event: events.Event) -> Iterator[Ended]:
         one_phase = event.body[:1] != b"\0"

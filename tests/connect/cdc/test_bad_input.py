@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from connect.cdc.sources import Capture, CaptureProcess, Source, Topic, file_of, settings
+from halfmq_connect.cdc.binlog.dump import Dump
+from halfmq_connect.cdc.binlog.events import TABLE_MAP, XID
+from halfmq_connect.cdc.binlog.transactions import Transactions
+from halfmq_connect.cdc.database import Source as Database
 from halfmq_connect.cdc.errors import CannotFollow, WrongSetting
+from halfmq_connect.cdc.messages import TableChoice
 from halfmq_connect.cdc.outbox import CREATE_OUTBOX
 from halfmq_connect.cdc.run import check
 
@@ -199,6 +204,88 @@ def test_compressed_columns(source: Source, endpoint: str) -> None:
     error = running.failure()
     assert isinstance(error, CannotFollow)
     assert "shop.orders.a has a type that is not known" in str(error)
+
+
+VERSIONED = "CREATE TABLE shop.{} (id INT PRIMARY KEY, item VARCHAR(40)) WITH SYSTEM VERSIONING"
+
+
+def test_system_versioned_tables_are_refused(source: Source) -> None:
+    """The log tells their earlier versions as inserted rows, and in an outbox those would be messages."""
+    if source.kind == "mysql":
+        return  # It has none.
+    source.run(VERSIONED.format("orders"), ORDERS.replace("orders", "plain"))
+    refused(source, "table.match", "shop.orders is system-versioned", "DROP SYSTEM VERSIONING")
+    refused(source, "outbox.table", "shop.orders", table=[], outbox={"table": "shop.orders"})
+    named = [{"match": "shop.plain", "topic": "rows"}]
+    assert check(settings("127.0.0.1:1", source.host, table=named)) == ["shop.plain"]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [VERSIONED.format("later")],
+        [ORDERS.replace("orders", "later"), "ALTER TABLE shop.later ADD SYSTEM VERSIONING"],
+        ["CREATE TABLE shop.later LIKE aside.kept", "INSERT INTO shop.later VALUES (1, 'x')"],
+    ],
+    ids=["created", "altered", "alike"],
+)
+def test_tables_that_become_system_versioned(
+    source: Source, endpoint: str, topic: Topic, statements: list[str]
+) -> None:
+    if source.kind == "mysql":
+        return
+    source.run(
+        "DROP DATABASE IF EXISTS aside", "CREATE DATABASE aside", "CREATE TABLE shop.orders (id INT PRIMARY KEY)"
+    )
+    with Capture(settings(endpoint, source.host)):
+        source.run(VERSIONED.format("kept").replace("shop", "aside"), "INSERT INTO aside.kept VALUES (1, 'x')")
+        source.run("INSERT INTO shop.orders VALUES (1)")
+        topic.rows(1)
+    running = Capture(settings(endpoint, source.host))
+    source.run(*statements)
+    error = running.failure()
+    assert isinstance(error, CannotFollow), error
+    assert "shop.later is system-versioned" in str(error)
+    assert len(topic.read()) == 1
+
+
+def test_a_damaged_log_is_told(source: Source) -> None:
+    """The events of a transaction, cut at every byte, and with each byte changed."""
+    kinds = "(id INT PRIMARY KEY, a VARCHAR(40), b ENUM('x', 'y'), c SET('p', 'q'), d DECIMAL(8,2), e BIT(3), f TEXT)"
+    source.run(f"CREATE TABLE shop.orders {kinds}")
+    told = settings("127.0.0.1:1", source.host)
+    server = Database(told.database, source.host)
+    dump = Dump(told.database, server, server.executed())
+    charsets, choice = server.charsets(), TableChoice(told)
+    source.run("INSERT INTO shop.orders VALUES (1, 'apple', 'x', 'p,q', 1.5, 1, 'text')")
+    read = []
+    for event in dump:
+        read.append(event)
+        if event.kind == XID:
+            break
+    dump.close()
+    server.close()
+
+    def outcome(index: int, body: bytes) -> str:
+        """The error, if there is one; any other than a refusal is one of the test."""
+        changed = [*read[:index], read[index]._replace(body=body), *read[index + 1 :]]
+        try:
+            list(Transactions(charsets, choice, mariadb=server.mariadb).read(changed))
+        except CannotFollow as error:
+            return str(error)
+        return ""
+
+    assert {outcome(index, event.body) for index, event in enumerate(read)} == {""}
+    ((index, table_map),) = [each for each in enumerate(read) if each[1].kind == TABLE_MAP]
+    text = outcome(index, table_map.body[:-1])
+    assert f"the log is damaged, at {source.ask('SHOW BINARY LOGS')[-1][0]}:{table_map.end}" in text
+    assert "the description of a table" in text
+    assert "--new-snapshot" in text
+    for number, event in enumerate(read):
+        for at in range(len(event.body)):
+            outcome(number, event.body[:at])
+            for value in (0, 0xFF, event.body[at] ^ 1, event.body[at] ^ 0x80):
+                outcome(number, event.body[:at] + bytes([value]) + event.body[at + 1 :])
 
 
 def test_partial_documents(source: Source, endpoint: str, topic: Topic) -> None:
