@@ -130,6 +130,8 @@ def _limit_session(local: LocalTransaction, seconds: float) -> Callable[[], obje
 
 
 def _reset(local: LocalTransaction, reset: Callable[[], object]) -> None:
+    if getattr(getattr(local, "_connection", None), "invalidated", False):
+        return  # SQLAlchemy would open another one for it.
     with contextlib.suppress(Exception), on(local):
         reset()
 

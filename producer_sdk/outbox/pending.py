@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from client_core.message import Message
     from producer_sdk.outbox.schema import OutboxSchema
 
-__all__ = ["Pending", "PendingRows"]
+__all__ = ["NO_END", "Pending", "PendingRows"]
+
+NO_END = (1 << 63) - 1
+"""Behind all numbers."""
 
 _COLUMNS = "id, message_id, topic, message_group, headers, retries, size"
 _LOCAL_COMMIT = OutboxState.LOCAL_COMMIT.value
@@ -77,9 +80,10 @@ class PendingRows:
         self._table = schema.messages.name
         self._index = schema.pending_index
 
-    def read(self, local: LocalTransaction, after: int, limit: int, small: int) -> list[Pending]:
+    def read(self, local: LocalTransaction, after: int, limit: int, small: int, before: int = NO_END) -> list[Pending]:
         """Messages to be sent, in the order of their numbers; with bodies of up to so many bytes where they are due."""
-        where = f"{local.dialect.by_index(self._index)} WHERE state = '{_LOCAL_COMMIT}' AND id > {after}"
+        where = f"{local.dialect.by_index(self._index)} WHERE state = '{_LOCAL_COMMIT}'"
+        where += f" AND id > {after} AND id < {before}"
         return self._read(local, f"{where} ORDER BY id LIMIT {limit}", small)
 
     def read_ready(self, local: LocalTransaction, ids: Sequence[int], small: int) -> list[Pending]:
@@ -95,11 +99,11 @@ class PendingRows:
         )
         return [_pending(row) for row in rows]
 
-    def count(self, local: LocalTransaction, last: int) -> tuple[int, int]:
-        """How many messages are to be sent, up to this number, and the sum of their numbers; from the index alone."""
+    def count(self, local: LocalTransaction, last: int, after: int = 0) -> tuple[int, int]:
+        """How many messages are to be sent between two numbers, and the sum of theirs; from the index alone."""
         ((count, total),) = local.fetch(
             f"SELECT COUNT(*), SUM(id) FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
-            f" WHERE state = '{_LOCAL_COMMIT}' AND id > 0 AND id <= {last}"
+            f" WHERE state = '{_LOCAL_COMMIT}' AND id > {after} AND id <= {last}"
         )
         return int(count), int(total or 0)
 

@@ -23,6 +23,7 @@ MOST_WAITING = 100_000
 """Rows that queue in memory behind others of their message groups; those behind so many wait for the next pass."""
 _PART = 500
 """Rows that are counted together."""
+_SHORTEST_STRETCH, _LONGEST_STRETCH = 500, 20_000
 DEADLINE = "the deadline has passed"
 FORGOTTEN = (
     "it may have been stored already, so long ago that brokers may have forgotten its id: look it up by its "
@@ -50,6 +51,20 @@ class Batch:
         return any(row.order is not None for row in self.rows)
 
 
+@dataclass(slots=True)
+class Stretch:
+    """Neighbouring rows that all wait behind a message that failed: nothing comes of them until an operator acts.
+
+    They are read once; later passes count them, which the index alone can, and go on behind them.
+    """
+
+    first: int
+    last: int
+    count: int
+    total: int
+    orders: set[Order]
+
+
 class Seen:
     """The rows that a pass has walked over and that are still to be sent: how many, and the sum of their numbers.
 
@@ -72,6 +87,12 @@ class Seen:
         self._lasts[-1] = number
         self._counts[-1] += 1
         self._sums[-1] += number
+
+    def add_stretch(self, stretch: Stretch) -> None:
+        """All of them, behind all others."""
+        self._lasts.append(stretch.last)
+        self._counts.append(stretch.count)
+        self._sums.append(stretch.total)
 
     def discard(self, number: int) -> None:
         """This one is not to be sent any more; if the pass has not come to it, there is nothing to do."""
@@ -111,11 +132,17 @@ class Planner:
         self._overflowed = False
         self.seen = Seen()
         self._stopped: dict[Order, int] = {}
+        self._stretches: list[Stretch] = []
+        self._known: deque[Stretch] = deque()
         self.passed_over = False
         """Whether the pass left out rows that may be sent before long."""
 
     def begin_pass(self) -> None:
         """Goes back to the first row."""
+        # Those of this pass, and those that it has not come to.
+        left = [each for each in self._known if each.first > self.after]
+        self._known = deque(each for each in (*self._stretches, *left) if each.count >= _SHORTEST_STRETCH)
+        self._stretches = []
         self.after = 0
         self._held.clear()
         self._queues.clear()
@@ -125,9 +152,13 @@ class Planner:
 
     def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
         """Takes the message groups that wait behind a message that failed, with its number; replaces what was known."""
-        self._stopped = {}
+        before, self._stopped = self._stopped, {}
         for number, order in failed:
             self.stop_group(number, order)
+        freed = {order for order, number in before.items() if number < self._stopped.get(order, number + 1)}
+        if freed:
+            self._stretches = [each for each in self._stretches if freed.isdisjoint(each.orders)]
+            self._known = deque(each for each in self._known if freed.isdisjoint(each.orders))
 
     def stop_group(self, number: int, order: Order) -> None:
         """One more of them."""
@@ -173,6 +204,40 @@ class Planner:
         self._failed.clear()
         return batch
 
+    def next_stretch(self) -> Stretch | None:
+        """The next one that a former pass has found, behind where this one is."""
+        while self._known and self._known[0].first <= self.after:
+            self._known.popleft()
+        return self._known[0] if self._known else None
+
+    @property
+    def has_stretches(self) -> bool:
+        """Whether rows are passed over because their message groups are stopped."""
+        return bool(self._known or self._stretches)
+
+    def forget_stretch(self) -> None:
+        """The next one is not what it was: its rows are read again."""
+        self._known.popleft()
+
+    def pass_over(self) -> None:
+        """Goes on behind the next stretch."""
+        stretch = self._known.popleft()
+        self.after = stretch.last
+        self.seen.add_stretch(stretch)
+        # For this pass, also if one of them is freed meanwhile: what is behind must not overtake.
+        self._held |= stretch.orders
+        self._stretches.append(stretch)
+
+    def _note_stopped(self, row: Pending, order: Order, follows: bool) -> None:
+        """A row that waits behind a failed one; `follows`: the row before it does so, too."""
+        if not follows or not self._stretches or self._stretches[-1].count >= _LONGEST_STRETCH:
+            self._stretches.append(Stretch(row.id, row.id, 0, 0, set()))
+        stretch = self._stretches[-1]
+        stretch.last = row.id
+        stretch.count += 1
+        stretch.total += row.id
+        stretch.orders.add(order)
+
     def plan(self, rows: list[Pending]) -> Batch:
         """What may be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
         batch = Batch()
@@ -182,11 +247,18 @@ class Planner:
                 break
             if batch.rows and batch.size + row.size > self._settings.batch_bytes:
                 break
-            self.after = row.id
+            last, self.after = self.after, row.id
             self.seen.add(row.id)
-            if row.id not in self._under_way:
+            order = row.order
+            if order is not None and self._is_stopped(row, order) and row.id not in self._under_way:
+                self._hold(order)
+                self._note_stopped(row, order, bool(self._stretches) and self._stretches[-1].last == last)
+            elif row.id not in self._under_way:
                 self._judge(row, batch)
         return batch
+
+    def _is_stopped(self, row: Pending, order: Order) -> bool:
+        return row.id > self._stopped.get(order, row.id)
 
     def begin(self, batch: Batch) -> None:
         """The rows of a batch are sent, or noted as overdue: they are under way until they have ended."""
@@ -202,7 +274,7 @@ class Planner:
             self.passed_over = True
         elif order is not None and not ready and (order in self._busy or order in self._queues):
             self._queue(row, order)
-        elif order is not None and row.id > self._stopped.get(order, row.id):
+        elif order is not None and self._is_stopped(row, order):
             self._hold(order)
         elif reason := self._overdue(row):
             batch.overdue.append((row, reason))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from producer_sdk.outbox.pending import NO_END
 from producer_sdk.outbox.planning import Batch, Planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from producer_sdk.outbox.pending import PendingRows
+    from producer_sdk.outbox.pending import Pending, PendingRows
     from producer_sdk.outbox.settings import RelaySettings
     from producer_sdk.outbox.working import RunsWork
 
@@ -85,8 +86,16 @@ class Reading:
                     # The last one did not come to its end in its time: this one gets more.
                     self._longest_pass *= 2
                 self._begin_pass()
+            if planner.has_stretches and time.monotonic() >= self._groups_due:
+                self._find_stopped_groups()
+            before = self._pass_over()
+            if before is None:
+                if leave():
+                    self._is_walking = True
+                    return Batch()
+                continue
             behind = planner.seen.until(planner.after)
-            found = self._run(lambda local: self._rows.read(local, planner.after, limit, self._small))
+            found = self._read(before)
             if time.monotonic() >= self._groups_due and any(row.order for row in found):
                 # To be known before the rows are read: a message that is retried in between is not among them.
                 self._find_stopped_groups()
@@ -97,11 +106,37 @@ class Reading:
             planner.begin(batch)
             # Where most rows queue, their bodies are read when it is their turn.
             self._small = _SMALL if 2 * len(batch.rows) >= len(found) else _NO_BODIES
-            self._is_walking = len(found) >= limit or (bool(found) and planner.after < found[-1].id)
+            self._is_walking = (
+                len(found) >= limit or before is not NO_END or (bool(found) and planner.after < found[-1].id)
+            )
             if not self._is_walking and self._pass_began:
                 self._rest()
             if not self._is_walking or batch.rows or batch.overdue or planner.has_ready or leave():
                 return batch
+
+    def _read(self, before: int) -> list[Pending]:
+        after, limit, small = self.planner.after, self._settings.batch, self._small
+        return self._run(lambda local: self._rows.read(local, after, limit, small, before))
+
+    def _pass_over(self) -> int | None:
+        """Goes on behind rows that wait behind failed ones, if they are what they were.
+
+        Returns:
+            None: it has gone on. Otherwise where the next such rows begin.
+        """
+        while stretch := self.planner.next_stretch():
+            wanted = stretch.count, stretch.total
+            if self._count(self.planner.after, stretch.last) == wanted:
+                self.planner.pass_over()
+                return None
+            # Something is before them, or between.
+            if self._count(stretch.first - 1, stretch.last) == wanted:
+                return stretch.first
+            self.planner.forget_stretch()
+        return NO_END
+
+    def _count(self, after: int, last: int) -> tuple[int, int]:
+        return self._run(lambda local: self._rows.count(local, last, after))
 
     def _is_known(self, behind: tuple[int, int, int]) -> bool:
         """Whether the pass has seen all rows that lie behind; asked after rows that may come behind them were read.
@@ -109,7 +144,7 @@ class Reading:
         What was committed before one of those is visible by now, at any isolation level.
         """
         last, *seen = behind
-        if last and list(self._run(lambda local: self._rows.count(local, last))) != seen:
+        if last and list(self._count(0, last)) != seen:
             self._begin_pass()
             return False
         return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from producer_sdk.outbox import RelaySettings, planning, reading
-from producer_sdk.outbox.pending import Pending
+from producer_sdk.outbox.pending import NO_END, Pending
 from producer_sdk.outbox.planning import Seen
 from producer_sdk.outbox.reading import Reading
 
@@ -24,7 +24,8 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: dict[int, Pending] = {}
-        self.starts = self.counts = 0
+        self.failed: dict[int, Pending] = {}
+        self.starts = self.counts = self.read_rows = 0
         self.between: Callable[[], None] = lambda: None
 
     def add(self, number: int, group: str | None = None, due_in: int = 0) -> None:
@@ -34,20 +35,23 @@ class Table:
         self.between()
         return work(None)
 
-    def read(self, local: object, after: int, limit: int, small: int) -> list[Pending]:
+    def read(self, local: object, after: int, limit: int, small: int, before: int = NO_END) -> list[Pending]:
         self.starts += after == 0
-        return [self.rows[number] for number in sorted(self.rows) if number > after][:limit]
+        found = [self.rows[number] for number in sorted(self.rows) if after < number < before][:limit]
+        self.read_rows += len(found)
+        return found
 
     def read_ready(self, local: object, ids: list[int], small: int) -> list[Pending]:
         return [self.rows[number] for number in ids if number in self.rows]
 
-    def count(self, local: object, last: int) -> tuple[int, int]:
+    def count(self, local: object, last: int, after: int = 0) -> tuple[int, int]:
         self.counts += 1
-        found = [number for number in self.rows if number <= last]
+        found = [number for number in self.rows if after < number <= last]
         return len(found), sum(found)
 
     def stopped_groups(self, local: object, after: int, limit: int) -> list[Any]:
-        return []
+        found = [(number, "orders", self.failed[number].message_group) for number in sorted(self.failed)]
+        return [each for each in found if each[0] > after][:limit]
 
 
 @pytest.fixture
@@ -204,3 +208,110 @@ def test_seen() -> None:
         left = [number for number in numbers if number <= last and number not in gone]
         assert (count, total) == (len(left), sum(left))
         assert last >= until or last == numbers[-1]
+
+
+def test_rows_behind_a_failed_one_are_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now))
+    table.add(1, "stopped")
+    table.failed[1] = table.rows.pop(1)
+    late = 30_000
+    for number in range(2, 50_002):
+        if number != late:
+            table.add(number, "stopped")
+    found = reader(table)
+    assert found.next(lambda: False).rows == []
+    assert table.read_rows >= 49_999
+    for number in range(60_001, 60_011):
+        now += 10.0
+        table.read_rows = 0
+        table.add(number, f"free-{number}")
+        assert end(found, table, found.next(lambda: False)) == [number]
+        assert table.read_rows < 1000
+    # One that becomes visible late among them: its part is read again, and not the rest.
+    table.add(late, "free")
+    now, table.read_rows = now + 10.0, 0
+    assert end(found, table, found.next(lambda: False)) == [late]
+    assert table.read_rows <= 21_000
+    # An operator has the failed one sent again.
+    table.rows |= table.failed
+    table.failed.clear()
+    sent: list[int] = []
+    while len(sent) < 50_000:
+        now += 10.0
+        sent += end(found, table, found.next(lambda: False))
+    assert sent == sorted(sent)
+    assert not table.rows
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_groups_keep_their_order_however_operators_act(
+    table: Table, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages fail and stop their groups, operators retry and skip them, and rows become visible late."""
+    monkeypatch.setattr(planning, "_SHORTEST_STRETCH", 2)
+    monkeypatch.setattr(planning, "_LONGEST_STRETCH", 1 + seed % 13)
+    fate, now = random.Random(seed), 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += fate.random() * 0.2
+        return now
+
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=monotonic))
+    groups: dict[str, list[int]] = {f"group-{number}": [] for number in range(1 + seed % 4)}
+    numbers = iter(range(1, 500))
+    kept: set[int] = set()
+
+    def others_act() -> None:
+        for _ in range(fate.randrange(8)):
+            if (number := next(numbers, None)) is not None:
+                groups[fate.choice(list(groups))].append(number)
+        for group, waiting in groups.items():
+            while waiting and fate.random() < 0.4:
+                table.add(waiting[0], group)
+                kept.add(waiting.pop(0))
+        for number in list(table.failed):
+            if fate.random() < 0.05:
+                row = table.failed.pop(number)
+                if fate.random() < 0.5:
+                    table.rows[number] = row
+                else:
+                    kept.discard(number)
+
+    table.between = others_act
+    found = reader(table, batch=fate.choice([1, 3, 20]), in_flight=2)
+    under_way: list[Batch] = []
+    sent: list[Pending] = []
+    for _ in range(20_000):
+        if under_way and (len(under_way) == 2 or fate.random() < 0.3):
+            batch = under_way.pop(fate.randrange(len(under_way)))
+            stopped: set[Any] = set()
+            not_sent, failed = [], []
+            for row in batch.rows:
+                if row.order in stopped:
+                    not_sent.append(row)
+                elif fate.random() < 0.03:
+                    stopped.add(row.order)
+                    not_sent.append(row)
+                    failed.append(row)
+                    table.failed[row.id] = table.rows.pop(row.id)
+                else:
+                    sent.append(table.rows.pop(row.id))
+            found.planner.ended(batch.rows, not_sent)
+            for row in batch.rows:
+                if row not in not_sent or row in failed:
+                    found.planner.seen.discard(row.id)
+            for row in failed:
+                assert row.order is not None
+                found.planner.stop_group(row.id, row.order)
+        batch = found.next(lambda: fate.random() < 0.2)
+        if batch.rows:
+            under_way.append(batch)
+        elif not under_way and not table.rows and not table.failed and not any(groups.values()):
+            break
+    assert {row.id for row in sent} == kept
+    assert len(sent) == len(kept)
+    for group in groups:
+        own = [row.id for row in sent if row.message_group == group]
+        assert own == sorted(own)

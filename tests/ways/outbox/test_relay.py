@@ -68,6 +68,25 @@ def test_a_message_that_is_refused_blocks_its_group_until_an_operator_acts(shop:
     assert outbox.retry([second.id]) == outbox.skip([second.id]) == 0
 
 
+def test_many_wait_behind_one_that_was_refused(shop: Shop, outbox: Outbox) -> None:
+    """They are passed over without being read; what is written among them later is found."""
+    target, count = FakeTarget(), 1500
+    target.refused = {"0"}
+    put(shop, outbox, *map(str, range(count)), group="one")
+    with relaying(outbox, target):
+        until(lambda: outbox.status().counts == {COMMIT: count - 1, ERROR: 1})
+        outbox.announce(Message("orders", "late"), decide_after=600)
+        put(shop, outbox, *map(str, range(count, 2 * count)), group="one")
+        put(shop, outbox, "free")
+        until(lambda: target.texts == ["free"])
+        change(shop, "UPDATE halfmq_outbox SET state = 'LOCAL_COMMIT', due_at = 0 WHERE state = 'UNKNOWN'")
+        until(lambda: target.texts == ["free", "late"])
+        target.refused = set()
+        outbox.retry([outbox.errors()[0].id])
+        until(lambda: not outbox.status().counts, 60)
+    assert target.texts[2:] == [str(number) for number in range(2 * count)]
+
+
 def test_another_relay_knows_of_blocked_groups(shop: Shop, outbox: Outbox) -> None:
     target = FakeTarget()
     target.refused = {"a"}
