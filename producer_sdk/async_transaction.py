@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from client_core.connection import text_of_reason
 from client_core.encoding import encode_message, from_wire, to_wire
@@ -66,6 +66,7 @@ class AsyncTransaction:
         self._interrupted = False
         self._over = False
         self._closed_for_sends = False
+        self._was_used = False
         self.on_send: Callable[[], None] | None = None
         """Called when messages are about to be stored."""
 
@@ -73,6 +74,11 @@ class AsyncTransaction:
     def message_ids(self) -> tuple[str, ...]:
         """Identities of the messages stored so far, in their order."""
         return message_ids(self.transaction_id, self._count)
+
+    @property
+    def connection(self) -> Any:
+        """The session or connection that the block was given, or opened on an Engine; None: it joined none."""
+        return None
 
     async def send(
         self,
@@ -207,6 +213,18 @@ class AsyncTransaction:
             TransactionRefused: It is over.
         """
         self._refuse_if_over()
+
+    def refuse_second_use(self) -> None:
+        """Refuses a block that is begun again.
+
+        Raises:
+            TransactionRefused: It was begun before.
+        """
+        if self._was_used:
+            raise TransactionRefused(
+                f"transaction {self.transaction_id} is over; begin another one", transaction_id=self.transaction_id
+            )
+        self._was_used = True
 
     async def settle(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         """Gives the verdict of a local transaction whose end is known, or finds it out.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from client_core.old_names import moved
 
@@ -50,6 +50,11 @@ class Transaction:
     def result(self) -> TransactionResult | None:
         """The transaction's state after commit or rollback; None before, and if it had no message."""
         return self._core.result
+
+    @property
+    def connection(self) -> Any:
+        """The session or connection that the block was given, or opened on an Engine; None: it joined none."""
+        return None
 
     def send(
         self,

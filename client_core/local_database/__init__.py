@@ -9,7 +9,7 @@ from client_core.local_database.async_databases import AsyncLocalDatabase
 from client_core.local_database.databases import LocalDatabase, identity_of, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of, storable
 from client_core.local_database.joining import join, join_async
-from client_core.local_database.tables import Column, Index, Kind, Table
+from client_core.local_database.tables import Column, Index, Kind, Table, asking_for
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
 from client_core.local_database.verified import VerifiedDatabases
 
@@ -26,6 +26,7 @@ __all__ = [
     "LocalTransaction",
     "Table",
     "VerifiedDatabases",
+    "asking_for",
     "dialect_of",
     "identity_of",
     "join",

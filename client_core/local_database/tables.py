@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.dialects import dialect_of
+from client_core.local_database.dialects import Failure, dialect_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import sqlalchemy as sa
 
+    from client_core.local_database.dialects import Dialect
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["Column", "Index", "Kind", "Table"]
+__all__ = ["Column", "Index", "Kind", "Table", "asking_for"]
 
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
 
@@ -173,3 +177,27 @@ class Table:
     def index_name(self, name: str) -> str:
         """The name that an index has in the database."""
         return f"{self.name.rpartition('.')[2]}_{name}"
+
+
+@contextlib.contextmanager
+def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
+    """Says how to get a table where the statements inside do not find it.
+
+    Args:
+        name: The table.
+        dialect: The database, asked after a failure.
+
+    Raises:
+        ConfigurationError: There is no such table, or no right to it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if dialect().failure_of(error) is not Failure.NO_TABLE:
+            raise
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        msg = (
+            f"table {name} is not in this database, or this connection has no right to it: call create_tables(), or "
+            f"run the statements of sql() in a migration, and grant SELECT, INSERT, UPDATE and DELETE on it ({cause})"
+        )
+        raise ConfigurationError(msg, field="table") from error

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_core.local_database import Column, Failure, Index, Kind, Table, storable
+from client_core.errors import ConfigurationError
+from client_core.local_database import Column, Failure, Index, Kind, Table, asking_for, storable
 from consumer_sdk.applied.keys import mark_id
 
 if TYPE_CHECKING:
@@ -85,16 +86,19 @@ class Marks:
             Exception: The database's own, for example because another transaction held the mark for too long.
         """
         try:
-            changed = local.execute(
-                f"{self._insert}{local.dialect.now}){local.dialect.keep_existing}",
-                id=mark_id(self.group, key),
-                consumers=self.group,
-                business_key=storable(key),
-                message=message.message_id,
-                topic=message.topic,
-                queue=message.queue,
-                place=message.offset,
-            )
+            with asking_for(self.table.name, lambda: local.dialect):
+                changed = local.execute(
+                    f"{self._insert}{local.dialect.now}){local.dialect.keep_existing}",
+                    id=mark_id(self.group, key),
+                    consumers=self.group,
+                    business_key=storable(key),
+                    message=message.message_id,
+                    topic=message.topic,
+                    queue=message.queue,
+                    place=message.offset,
+                )
+        except ConfigurationError:
+            raise
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise

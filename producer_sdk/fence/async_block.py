@@ -90,6 +90,7 @@ class AsyncFencedTransaction(AsyncTransaction):
             ConfigurationError: It cannot be joined, or is on another database than the fence.
         """
         begun = False
+        self.refuse_second_use()
 
         def begin(local: LocalTransaction) -> None:
             nonlocal begun

@@ -147,6 +147,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
 
     async def clean(self) -> int:
         """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
+        await self.identity()
         return await self._cleaner.clean()
 
     async def detach(self, ask: AskBroker) -> None:

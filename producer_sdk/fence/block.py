@@ -90,6 +90,7 @@ class FencedTransaction(Transaction):
             ConfigurationError: It cannot be joined, or is on another database than the fence.
         """
         begun = False
+        self._core.refuse_second_use()
         try:
             # Before the block has a connection: the first one takes another for it.
             self._fence.identity()

@@ -156,16 +156,14 @@ class TransactionFence(FenceSchema, FencingListener):
         self._cleaner.attach(ask)
         try:
             self.identity()
-        except ConfigurationError:
-            raise
         except Exception as error:
-            _log.warning(
-                "the fence's table cannot be read now (create_tables() creates it): %s; the first block tries again",
-                error,
-            )
+            if isinstance(error, ConfigurationError) and error.field != "table":
+                raise
+            _log.warning("the fence's table cannot be read now: %s; the first block tries again", error)
 
     def clean(self) -> int:
         """Deletes rows that nothing asks for any more; how many. It also happens by itself, every ten minutes."""
+        self.identity()
         return self._cleaner.clean()
 
     def detach(self, ask: Callable[[str], TransactionState | None]) -> None:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
-from client_core.local_database import Column, Failure, Kind, Table, identity_of
+from client_core.local_database import Column, Failure, Kind, Table, asking_for, identity_of
 from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ class FenceRows:
         """
         expression = "CAST(:id AS VARCHAR(36))" if local.dialect.name == "postgresql" else ":id"
         try:
-            inserted = local.execute(
-                self._insert_here.format(id=expression), id=transaction_id, first=IDENTITY, identity=identity
-            )
+            with asking_for(self.table.name, lambda: local.dialect):
+                inserted = local.execute(
+                    self._insert_here.format(id=expression), id=transaction_id, first=IDENTITY, identity=identity
+                )
+        except ConfigurationError:
+            raise
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise
@@ -148,9 +151,13 @@ class FenceRows:
         """Which table this is; names it at the first time."""
         return identity_of(
             database,
-            lambda local: self.state(local, IDENTITY),
+            self._own_identity,
             lambda local, name: local.execute(self._insert, id=IDENTITY, state=name),
         )
+
+    def _own_identity(self, local: LocalTransaction) -> str | None:
+        with asking_for(self.table.name, lambda: local.dialect):
+            return self.state(local, IDENTITY)
 
     def is_whole(self, local: LocalTransaction, transaction_id: str) -> bool:
         """Whether what is about to be committed has the row.

@@ -159,6 +159,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
             ConfigurationError: It cannot be joined, or is on another database than the outbox.
         """
         begun = False
+        self.refuse_second_use()
 
         def begin(local: LocalTransaction) -> None:
             nonlocal begun

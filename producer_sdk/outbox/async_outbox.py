@@ -86,6 +86,9 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         self._database = AsyncLocalDatabase(database)
         check_callable("decide", decide, "a function of a message, or a coroutine function")
         check_kind("relay", relay, bool)
+        if same_server and decide is not None:
+            msg = "decide works on messages that wait in the outbox's own table: leave it out, or same_server"
+            raise ConfigurationError(msg, field="decide")
         self._decide = decide
         self._relays = relay and not same_server
         self._identity: str | None = None
@@ -233,8 +236,6 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         """Looks which outbox this is, if the database answers: later that takes a connection beside the session's."""
         try:
             await self.identity()
-        except ConfigurationError:
-            raise
         except Exception as error:
             self.warn_of_tables(error)
 

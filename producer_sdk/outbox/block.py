@@ -71,6 +71,7 @@ class OutboxTransaction(Transaction):
         self._result: TransactionResult | None = None
         self._identity = ""
         self._is_over = True
+        self._was_used = False
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -174,6 +175,9 @@ class OutboxTransaction(Transaction):
         Raises:
             ConfigurationError: It cannot be joined, or is on another database than the outbox.
         """
+        if self._was_used:
+            raise over(self._id)
+        self._was_used = True
         begun = False
         try:
             self._identity = self._outbox.identity()

@@ -51,6 +51,9 @@ class OutboxCore(OutboxSchema):
         """
         super().__init__(table)
         check_kind("same_server", same_server, bool)
+        if broker_tables and not same_server:
+            msg = "broker_tables names tables of a broker on the same server: set same_server=True too, or leave it out"
+            raise ConfigurationError(msg, field="broker_tables")
         self.same_server = same_server
         check_kind("settings", settings, RelaySettings)
         check_count("max_body", max_body, 15 << 20)
@@ -98,8 +101,14 @@ class OutboxCore(OutboxSchema):
             self._verified.add(local)
 
     def warn_of_tables(self, error: Exception) -> None:
-        """The database does not answer when a producer begins; what comes later tries again."""
-        tables = "broker's table" if self.same_server else "outbox's tables (create_tables() creates them)"
+        """The tables cannot be read when a producer begins; what comes later tries again.
+
+        Raises:
+            ConfigurationError: Trying again cannot help.
+        """
+        if isinstance(error, ConfigurationError) and error.field != "table":
+            raise error
+        tables = "broker's table" if self.same_server else "outbox's tables"
         _log.warning("the %s cannot be reached now: %s; trying again", tables, error)
 
     def forget(self) -> None:

@@ -104,6 +104,9 @@ class Outbox(OutboxCore, MessageStore):
         self._database = local_database(database)
         check_callable("decide", decide, "a function of a message")
         check_kind("relay", relay, bool)
+        if same_server and decide is not None:
+            msg = "decide works on messages that wait in the outbox's own table: leave it out, or same_server"
+            raise ConfigurationError(msg, field="decide")
         self._decide = decide
         self._relays = relay and not same_server
         self._lock = threading.Lock()
@@ -293,8 +296,6 @@ class Outbox(OutboxCore, MessageStore):
         """Looks which outbox this is, if the database answers: later that takes a connection beside the session's."""
         try:
             self._identity = self._identity or self.rows.identity(self._database)
-        except ConfigurationError:
-            raise
         except Exception as error:
             self.warn_of_tables(error)
 

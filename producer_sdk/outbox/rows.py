@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
-from client_core.local_database import identity_of
+from client_core.local_database import asking_for, identity_of
 from client_core.local_database.by_dbapi import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -44,14 +44,16 @@ class OutboxRows:
         now = local.dialect.now
         columns = content.columns()
         body, columns["body"] = local.binary("body", content.body)
-        local.execute(
-            f"INSERT INTO {self._table} (message_id, topic, message_group, state, retries, due_at, deadline,"  # noqa: S608
-            " created_at, changed_at, headers, size, body) VALUES (:message_id, :topic, :message_group, :state, 0,"
-            f" {now} + {micros(due_in)}, {'NULL' if deadline is None else f'{now} + {micros(deadline)}'}, {now}, {now},"
-            f" :headers, :size, {body})",
-            state=state.value,
-            **columns,
-        )
+        until = "NULL" if deadline is None else f"{now} + {micros(deadline)}"
+        with asking_for(self._table, lambda: local.dialect):
+            local.execute(
+                f"INSERT INTO {self._table} (message_id, topic, message_group, state, retries, due_at, deadline,"  # noqa: S608
+                " created_at, changed_at, headers, size, body) VALUES (:message_id, :topic, :message_group, :state, 0,"
+                f" {now} + {micros(due_in)}, {until}, {now}, {now},"
+                f" :headers, :size, {body})",
+                state=state.value,
+                **columns,
+            )
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened.
             local.execute(
@@ -131,7 +133,8 @@ class OutboxRows:
             raise ConfigurationError(msg, field="database")
 
     def _identity(self, local: LocalTransaction) -> str | None:
-        rows = local.fetch(f"SELECT identity FROM {self._turn} WHERE name = :name", name=THE_RELAY)  # noqa: S608
+        with asking_for(self._turn, lambda: local.dialect):
+            rows = local.fetch(f"SELECT identity FROM {self._turn} WHERE name = :name", name=THE_RELAY)  # noqa: S608
         return str(rows[0][0]) if rows else None
 
 

@@ -1,0 +1,96 @@
+"""What is wrong before a block begins is said at its door, with the field and the remedy; nothing is written."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from consumer_sdk import ConfigurationError
+from consumer_sdk.applied import AppliedMessages
+from producer_sdk import AsyncTransactionProducer, TransactionProducer, TransactionRefused
+from producer_sdk.fence import AsyncTransactionFence, TransactionFence
+from producer_sdk.outbox import AsyncOutbox, Outbox
+from ways.deliveries import delivered
+from ways.shops import ORDER, Shop, texts
+
+if TYPE_CHECKING:
+    from broker.embedded import EmbeddedBroker
+
+
+STORES = {"fence": TransactionFence, "outbox": Outbox}
+ASYNC_STORES = {"fence": AsyncTransactionFence, "outbox": AsyncOutbox}
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+def test_tables_that_nobody_created(shop: Shop, broker: EmbeddedBroker, topic: str, kind_of_store: str) -> None:
+    store = STORES[kind_of_store](shop.engine)
+    with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", store) as producer:
+        with Session(shop.engine) as session:
+            with pytest.raises(
+                ConfigurationError, match=r"halfmq_\w+ is not in this database.*create_tables\(\)"
+            ) as raised:
+                producer.transaction(session).__enter__()
+            assert raised.value.field == "table"
+        if isinstance(store, TransactionFence):
+            with pytest.raises(ConfigurationError, match="create_tables"):
+                store.clean()
+        store.create_tables()
+        with producer.transaction(shop.engine) as tx:
+            tx.connection.execute(ORDER, {"content": "lamp"})
+            tx.send(topic, "lamp")
+    assert shop.orders() == ["lamp"]
+
+
+@pytest.mark.parametrize("kind_of_store", ASYNC_STORES)
+async def test_tables_that_nobody_created_on_asyncio(shop: Shop, broker: EmbeddedBroker, kind_of_store: str) -> None:
+    engine = create_async_engine(shop.async_url)
+    async with (
+        AsyncTransactionProducer(
+            broker.endpoint, f"shop-{time.monotonic_ns()}", ASYNC_STORES[kind_of_store](engine)
+        ) as producer,
+        AsyncSession(engine) as session,
+    ):
+        with pytest.raises(ConfigurationError, match="create_tables"):
+            await producer.transaction(session).__aenter__()
+    await engine.dispose()
+
+
+def test_marks_without_a_table(shop: Shop) -> None:
+    applied = AppliedMessages(shop.engine, "accounts")
+    with Session(shop.engine) as session:
+        with pytest.raises(ConfigurationError, match="halfmq_applied is not in this database") as raised:
+            applied.once(session, delivered(dedup_key="7")).__enter__()
+        assert raised.value.field == "table"
+    with pytest.raises(ConfigurationError, match="create_tables"):
+        applied.handler(lambda message, connection: None)(delivered(dedup_key="7"))
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+def test_a_block_is_used_once(shop: Shop, broker: EmbeddedBroker, topic: str, kind_of_store: str) -> None:
+    store = STORES[kind_of_store](shop.engine)
+    store.create_tables()
+    with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", store) as producer:
+        block: Any = producer.transaction(shop.engine)
+        with block:
+            block.send(topic, "lamp")
+        with pytest.raises(TransactionRefused, match="is over; begin another one"), block:
+            block.send(topic, "chair")
+    deadline = time.monotonic() + 30
+    while texts(broker.endpoint, topic) != ["lamp"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("made", [Outbox, AsyncOutbox])
+def test_settings_of_an_outbox_that_do_not_go_together(made: Any, tmp_path: Any) -> None:
+    url = f"sqlite{'+aiosqlite' if made is AsyncOutbox else ''}:///{tmp_path / 'shop.db'}"
+    with pytest.raises(ConfigurationError, match="same_server=True") as raised:
+        made(url, broker_tables="halfmq.")
+    assert raised.value.field == "broker_tables"
+    with pytest.raises(ConfigurationError, match="outbox's own table") as raised:
+        made(url, same_server=True, decide=lambda message: None)
+    assert raised.value.field == "decide"
