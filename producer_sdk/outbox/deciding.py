@@ -8,9 +8,11 @@ against a confirmation that comes at the same time, one of the two wins, and the
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from client_core.message import Message
@@ -38,6 +40,8 @@ Decide: TypeAlias = Callable[[Message], "LocalTransactionState | Message"]
 
 _AT_ONCE = 100
 _REST = 20.0
+_END = 5.0
+"""Seconds that a stop waits for callbacks."""
 _NEXT = {
     LocalTransactionState.COMMIT: OutboxState.LOCAL_COMMIT,
     LocalTransactionState.ROLLBACK: OutboxState.LOCAL_ROLLBACK,
@@ -45,8 +49,21 @@ _NEXT = {
 }
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A message about which the callback is asked, in one of the threads.
+
+    Attributes:
+        row: The message.
+        answer: What it says; or the exception that it raised.
+    """
+
+    row: Pending
+    answer: tuple[OutboxState, Content | None] | Exception | None = None
+
+
 class Decider:
-    """Works in a thread of its own: callbacks may take long."""
+    """Works in threads of its own: one on the database, and a few that call back, because callbacks may take long."""
 
     def __init__(
         self, database: OpensDatabase, schema: OutboxSchema, settings: RelaySettings, decide: Decide, max_body: int
@@ -59,7 +76,12 @@ class Decider:
         self._decide = decide
         self._max_body = max_body
         self._stopping = threading.Event()
+        self._signal = threading.Event()
         self._thread: threading.Thread | None = None
+        self._callers = 0
+        self._to_ask: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._under_way: dict[int, Pending] = {}
 
     def start(self, decided: Callable[[], None]) -> None:
         """Begins; calls ``decided`` when there is something to send."""
@@ -67,39 +89,62 @@ class Decider:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it after the decision under way."""
+        """Ends it after the decisions under way, if that is soon."""
         self._stopping.set()
+        self._signal.set()
         if self._thread is not None:
-            self._thread.join(5.0)
+            self._thread.join(_END)
 
     def _work(self, decided: Callable[[], None]) -> None:
-        with self._database() as self._run:
-            self._go_on(decided)
+        try:
+            with self._database() as self._run:
+                self._go_on(decided)
+        finally:
+            for _ in range(self._callers):
+                self._to_ask.put(None)
 
     def _go_on(self, decided: Callable[[], None]) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
+            self._signal.clear()
             try:
                 if self.decide_due():
                     decided()
             except Exception as error:
                 _log.warning("messages in UNKNOWN cannot be decided now: %s; trying again", text_of(error))
                 self._stopping.wait(1.0)
-            self._stopping.wait(min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0))
+            self._signal.wait(min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0))
+        give_up = time.monotonic() + _END
+        while self._under_way and (left := give_up - time.monotonic()) > 0:
+            self._signal.wait(left)
+            self._signal.clear()
+            self._store_answers()
 
     def decide_due(self) -> int:
-        """Decides about all messages that are due; how many left UNKNOWN."""
-        count = after = 0
-        while not self._stopping.is_set():
+        """Asks about messages that are due, as many as there are threads, and stores answers; how many left UNKNOWN.
+
+        About messages of one message group it asks one after the other.
+        """
+        count = self._store_answers()
+        busy = {row.order for row in self._under_way.values() if row.order is not None}
+        after = 0
+        while self._has_room():
             found = self._run(lambda local, after=after: self._rows.undecided(local, after, _AT_ONCE))  # type: ignore[misc]
             for row, due_at in found:
-                if self._stopping.is_set():
-                    return count
+                if not self._has_room():
+                    break
+                if row.id in self._under_way or row.order in busy:
+                    continue
                 count += self._decide_one(row, due_at)
+                if row.id in self._under_way and row.order is not None:
+                    busy.add(row.order)
             if len(found) < _AT_ONCE:
-                return count
+                break
             after = found[-1][0].id
-        return count
+        return count + self._store_answers()
+
+    def _has_room(self) -> bool:
+        return len(self._under_way) < self._settings.decide_threads and not self._stopping.is_set()
 
     def _decide_one(self, row: Pending, due_at: int) -> bool:
         def claim(local: LocalTransaction) -> bytes | None:
@@ -117,20 +162,58 @@ class Decider:
                 )
                 return self._store(row, OutboxState.MESSAGE_ERROR, cause, None)
             row.body = self._run(claim, LOCK_WAIT)
-            return row.body is not None and self._ask(row)
         except Exception as error:
             if is_locked(error):
                 return False  # It is being confirmed just now.
             raise
+        if row.body is not None:
+            self._ask(row)
+        return False
 
-    def _ask(self, row: Pending) -> bool:
-        try:
-            state, content = self._answer(row)
-        except Exception as error:
-            _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, error)
-            cause = f"{type(error).__name__}: {error}"
+    def _ask(self, row: Pending) -> None:
+        self._under_way[row.id] = row
+        self._to_ask.put(_Asked(row))
+        if self._callers < min(len(self._under_way), self._settings.decide_threads):
+            self._callers += 1
+            # Daemons: one that hangs does not keep the process.
+            name = f"halfmq-decide-{self._callers}"
+            threading.Thread(target=self._call, name=name, daemon=True).start()
+
+    def _call(self) -> None:
+        while (asked := self._to_ask.get()) is not None:
+            try:
+                asked.answer = self._answer(asked.row)
+            except Exception as error:
+                asked.answer = error
+            self._answered.put(asked)
+            self._signal.set()
+
+    def _store_answers(self) -> int:
+        """How many messages left UNKNOWN by what the callback said."""
+        count = 0
+        while True:
+            try:
+                asked = self._answered.get_nowait()
+            except queue.Empty:
+                return count
+            # Whatever comes of it: it is due again after a while.
+            del self._under_way[asked.row.id]
+            try:
+                count += self._store_answer(asked)
+            except Exception as error:
+                if not is_locked(error):
+                    raise
+                _log.warning("message %s is locked: what decide said is dropped, and asked again", asked.row.message_id)
+
+    def _store_answer(self, asked: _Asked) -> bool:
+        row, answer = asked.row, asked.answer
+        if isinstance(answer, Exception):
+            _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, answer)
+            cause = f"{type(answer).__name__}: {answer}"
             self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), LOCK_WAIT)
             return False
+        assert answer is not None  # noqa: S101 - it is answered
+        state, content = answer
         if state is OutboxState.UNKNOWN:
             return False
         cause_of_rollback = "decide said ROLLBACK" if state is OutboxState.LOCAL_ROLLBACK else None

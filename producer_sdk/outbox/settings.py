@@ -29,6 +29,7 @@ class RelaySettings:
             or skips it. ``pass``: they overtake it.
         decide_every: Wait between two decisions about one message.
         decisions: How often ``decide`` is asked about a message, at most.
+        decide_threads: From how many threads ``decide`` is called at a time; for messages of one group from one.
     """
 
     poll: float = 0.25
@@ -44,6 +45,7 @@ class RelaySettings:
     on_error: str = "block"
     decide_every: float = 30.0
     decisions: int = 15
+    decide_threads: int = 4
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -55,6 +57,7 @@ class RelaySettings:
         check_count("RelaySettings.batch_bytes", self.batch_bytes, 16 << 20)
         check_count("RelaySettings.in_flight", self.in_flight, 16)
         check_count("RelaySettings.decisions", self.decisions)
+        check_count("RelaySettings.decide_threads", self.decide_threads, 64)
         for name, least in (
             ("poll", 0.01),
             ("lease", 2.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,69 @@ def test_a_decision_waits_for_a_confirmation_that_is_not_committed(shop: Shop) -
             session.commit()
             until(lambda: target.texts == ["lamp"])
     assert asked == ["behind it"]
+
+
+def test_a_decision_that_takes_long_holds_up_no_other(shop: Shop) -> None:
+    """But those of its message group, which are asked for one after the other."""
+    goes_on, asked, at_once = threading.Event(), [], set()
+
+    def decide(message: Message) -> LocalTransactionState:
+        asked.append(message.text)
+        if message.text.startswith("slow"):
+            at_once.add(message.text)
+            assert goes_on.wait(60)
+            at_once.discard(message.text)
+        return LocalTransactionState.COMMIT
+
+    outbox, target = deciding(shop, decide, decide_every=60), FakeTarget()
+    outbox.announce(Message("orders", "slow", message_group="g"), decide_after=0)
+    outbox.announce(Message("orders", "behind", message_group="g"), decide_after=0)
+    for number in range(10):
+        outbox.announce(Message("orders", f"fast {number}"), decide_after=0)
+    with relaying(outbox, target):
+        until(lambda: len(target.texts) == 10)
+        assert at_once == {"slow"}
+        assert "behind" not in asked
+        goes_on.set()
+        until(lambda: len(target.texts) == 12)
+    assert sorted(asked) == sorted(target.texts)
+    assert target.texts.index("slow") < target.texts.index("behind")
+
+
+def test_one_thread_decides_if_it_is_told_so(shop: Shop) -> None:
+    inside = most = 0
+
+    def decide(message: Message) -> LocalTransactionState:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.01)
+        inside -= 1
+        return LocalTransactionState.COMMIT
+
+    outbox, target = deciding(shop, decide, decide_threads=1), FakeTarget()
+    for number in range(10):
+        outbox.announce(Message("orders", f"{number}"), decide_after=0)
+    with relaying(outbox, target):
+        until(lambda: len(target.texts) == 10)
+    assert most == 1
+
+
+def test_a_callback_that_does_not_end_does_not_keep_the_relay(shop: Shop) -> None:
+    goes_on, entered = threading.Event(), threading.Event()
+
+    def decide(message: Message) -> LocalTransactionState:
+        entered.set()
+        goes_on.wait(60)
+        return LocalTransactionState.COMMIT
+
+    outbox = deciding(shop, decide)
+    own = outbox.announce(LAMP, decide_after=0)
+    with relaying(outbox, FakeTarget()):
+        assert entered.wait(30)
+    goes_on.set()
+    assert outbox.state(own) is UNKNOWN
+    assert outbox.status().relay == ""
 
 
 def test_a_lock_that_decide_waited_for_is_told(shop: Shop) -> None:
