@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CREATE_OUTBOX", "outbox_message"]
 
-CREATE_OUTBOX = """CREATE TABLE halfmq_outbox (
+CREATE_OUTBOX = """CREATE TABLE halfmq_cdc_outbox (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
   topic VARCHAR(127) NOT NULL,
   body LONGBLOB NOT NULL,

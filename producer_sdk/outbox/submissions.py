@@ -76,7 +76,7 @@ class SubmissionRows:
             raise ConfigurationError(msg, field="deadline" if deadline is not None else "decide_after")
         if not self._tried.has(local):
             # Before anything is inserted: what commits by itself cannot be taken back without another right.
-            local.execute(self._nothing)
+            self._try(local)
             if local.in_transaction() is False:
                 raise ConfigurationError(AUTOCOMMITS, field="database")
             self._tried.add(local)
@@ -114,19 +114,22 @@ class SubmissionRows:
             if local.dialect.name == "postgresql":
                 msg = "same_server: brokers have their tables on MySQL, MariaDB and SQLite, not on PostgreSQL"
                 raise ConfigurationError(msg, field="same_server")
-            try:
-                local.execute(self._nothing)
-            except Exception as error:
-                if local.dialect.failure_of(error) is not Failure.NO_TABLE:
-                    raise
-                cause = str(error).splitlines()[0]
-                msg = (
-                    f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
-                    f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', "
-                    "and the right is GRANT INSERT on that table"
-                )
-                raise ConfigurationError(msg, field="broker_tables") from error
+            self._try(local)
         return self._table
+
+    def _try(self, local: LocalTransaction) -> None:
+        try:
+            local.execute(self._nothing)
+        except Exception as error:
+            if local.dialect.failure_of(error) is not Failure.NO_TABLE:
+                raise
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            msg = (
+                f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
+                f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', "
+                "and the right is GRANT INSERT on that table"
+            )
+            raise ConfigurationError(msg, field="broker_tables") from error
 
     def verify(self, local: LocalTransaction, identity: str) -> None:
         """Nothing is to be verified: the row itself is in the broker's table."""

@@ -350,9 +350,10 @@ def test_a_message_of_an_outbox_that_is_refused_is_named(source: Source, endpoin
         cursor.execute("USE shop")
         cursor.execute(CREATE_OUTBOX)
     insert = (
-        "INSERT INTO shop.halfmq_outbox (topic, body, message_keys) VALUES ('rows', REPEAT('x', 5000000), '[\"k1\"]')"
+        "INSERT INTO shop.halfmq_cdc_outbox (topic, body, message_keys) VALUES ('rows', REPEAT('x', 5000000),"
+        " '[\"k1\"]')"
     )
-    outbox = {"table": [], "outbox": {"table": "shop.halfmq_outbox"}}
+    outbox = {"table": [], "outbox": {"table": "shop.halfmq_cdc_outbox"}}
     named(source, endpoint, insert, "message for 'rows' of 5000000 bytes, keys 'k1'", "BODY_TOO_LARGE", **outbox)
 
 

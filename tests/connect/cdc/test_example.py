@@ -25,7 +25,7 @@ PAGE = CHECKOUT / "docs" / "ways" / "cdc.md"
 def test_the_example_publishes(source: Source, endpoint: str, tmp_path: Path) -> None:
     source.run(
         "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(40), note TEXT)",
-        f"CREATE TABLE shop.halfmq_outbox{CREATE_OUTBOX.partition('halfmq_outbox')[2]}",
+        f"CREATE TABLE shop.halfmq_cdc_outbox{CREATE_OUTBOX.partition('halfmq_cdc_outbox')[2]}",
         "INSERT INTO shop.orders VALUES (1, 'apple', 'secret')",
     )
     with Admin(endpoint) as admin:
@@ -35,13 +35,13 @@ def test_the_example_publishes(source: Source, endpoint: str, tmp_path: Path) ->
     told["database"] |= {"hosts": [source.host], "user": "halfmq"}
     settings = settings_of(told, {"CDC_PASSWORD": "halfmq"})
     with Capture(settings), closing(Topic(endpoint, "orders")) as topic:
-        source.run("INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('orders', '\"from the outbox\"')")
+        source.run("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('orders', '\"from the outbox\"')")
         found = topic.until(lambda found: len(found) >= 2)
     assert [message.tag for message in found] == ["r", None] or [message.tag for message in found] == ["r", ""]
     assert b"secret" not in found[0].body
     told["database"]["password_env"] = "PASSWORD"
     status, out, _ = CaptureProcess(told, tmp_path, "--check").end()
-    assert (status, out.split()) == (0, ["shop.halfmq_outbox", "shop.orders"])
+    assert (status, out.split()) == (0, ["shop.halfmq_cdc_outbox", "shop.orders"])
 
 
 def test_the_page_tells_every_setting_of_a_table() -> None:

@@ -12,7 +12,7 @@ from halfmq_connect.cdc.outbox import CREATE_OUTBOX
 if TYPE_CHECKING:
     from connect.cdc.sources import Source
 
-OUTBOX = {"table": [], "outbox": {"table": "shop.halfmq_outbox"}}
+OUTBOX = {"table": [], "outbox": {"table": "shop.halfmq_cdc_outbox"}}
 
 
 def make(source: Source) -> None:
@@ -23,7 +23,7 @@ def make(source: Source) -> None:
 
 def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: str, topic: Topic) -> None:
     make(source)
-    source.run("INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'before the start')")
+    source.run("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'before the start')")
     with (
         Capture(settings(endpoint, source.host, **OUTBOX)),
         closing(Topic(endpoint, "other")) as other,
@@ -31,15 +31,15 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
         connection.cursor() as cursor,
     ):
         cursor.execute(
-            "INSERT INTO shop.halfmq_outbox (topic, body, tag, message_keys, message_group, properties) VALUES"
+            "INSERT INTO shop.halfmq_cdc_outbox (topic, body, tag, message_keys, message_group, properties) VALUES"
             " ('rows', x'00FF', 'paid', '[\"order-7\"]', 'customer-1', '{\"amount\": \"12\"}'), ('other', 'text', NULL,"
             " NULL, NULL, NULL)"
         )
-        cursor.execute("DELETE FROM shop.halfmq_outbox")
+        cursor.execute("DELETE FROM shop.halfmq_cdc_outbox")
         connection.commit()
-        cursor.execute("INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'rolled back')")
+        cursor.execute("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'rolled back')")
         connection.rollback()
-        cursor.execute("INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'last')")
+        cursor.execute("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'last')")
         connection.commit()
         found = {message.body: message for message in topic.until(lambda found: len(found) >= 3)}
         (text,) = other.until(bool)
@@ -54,7 +54,7 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
 def test_properties_count_as_much_as_bodies(source: Source, endpoint: str) -> None:
     """96 MiB of them that wait, in transactions of 1.6 MiB; their bodies of a byte once made them one epoch."""
     make(source)
-    insert = "INSERT INTO shop.halfmq_outbox (topic, body, properties) VALUES "
+    insert = "INSERT INTO shop.halfmq_cdc_outbox (topic, body, properties) VALUES "
     rows = ", ".join(["('other', 'b', JSON_OBJECT('p', REPEAT('x', 16000)))"] * 100)
     Capture(settings(endpoint, source.host, **OUTBOX)).stop()
     source.run(*[insert + rows] * 60)
@@ -64,7 +64,7 @@ def test_properties_count_as_much_as_bodies(source: Source, endpoint: str) -> No
 
 def test_a_snapshot_of_large_rows_goes_in_requests_that_fit(source: Source, endpoint: str) -> None:
     make(source)
-    insert = "INSERT INTO shop.halfmq_outbox (topic, body) VALUES "
+    insert = "INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES "
     source.run(*[insert + ", ".join(["('other', REPEAT('x', 1000000))"] * 10)] * 4)
     with Capture(settings(endpoint, source.host, **OUTBOX)), closing(Topic(endpoint, "other")) as other:
         assert len(other.until(lambda found: len(found) >= 40)) == 40
@@ -74,9 +74,9 @@ def test_a_row_that_is_no_message_stops_it_with_nothing_skipped(source: Source, 
     make(source)
     running = Capture(settings(endpoint, source.host, **OUTBOX))
     source.run(
-        "INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'good')",
-        "INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', '')",
-        "INSERT INTO shop.halfmq_outbox (topic, body) VALUES ('rows', 'after it')",
+        "INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'good')",
+        "INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', '')",
+        "INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'after it')",
     )
     error = running.failure()
     assert isinstance(error, CannotFollow)
