@@ -176,11 +176,15 @@ class FenceRows:
         same = _is_same(local)
         try:
             local.rollback()
+        except Exception as failure:
+            _log.warning("the local transaction %s could not be rolled back: %s", transaction_id, failure)
+            return None
+        try:
             local.begin()
             found = self.verdict(local, transaction_id)
             local.rollback()
-        except Exception as failure:
-            _log.warning("the local transaction %s could not be rolled back: %s", transaction_id, failure)
+        except Exception:
+            # Inside of session.begin(), for example: nothing can run before that is left. A check tells.
             return None
         if found is None and same is False:
             # A COMMIT that the block's own code sent may still be on its way, on a connection that is lost.

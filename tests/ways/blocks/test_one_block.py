@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from consumer_sdk import ConfigurationError
 from consumer_sdk.applied import AppliedMessages, AsyncAppliedMessages
-from producer_sdk import Message, TransactionProducer
-from producer_sdk.fence import TransactionFence
+from producer_sdk import AsyncTransactionProducer, Message, TransactionProducer
+from producer_sdk.fence import AsyncTransactionFence, TransactionFence
 from producer_sdk.outbox import Outbox, RelaySettings
 from ways.deliveries import delivered
 from ways.shops import FORMS, ORDER, Shop, Work, texts
@@ -179,3 +180,49 @@ async def test_a_mark_on_asyncio(shop: Shop, applied: AppliedMessages) -> None:
     assert found == [True, False]
     assert shop.orders() == ["lamp"]
     await engine.dispose()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_session_whose_transaction_somebody_else_has_begun(
+    shop: Shop,
+    producer: TransactionProducer,
+    broker: EmbeddedBroker,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    fails: bool,
+) -> None:
+    """As a dependency of FastAPI does: ``with maker.begin() as session: yield session``."""
+    raised = pytest.raises(KeyError) if fails else contextlib.nullcontext()
+    with raised, sessionmaker(shop.engine).begin() as session, producer.transaction(session) as tx:
+        session.execute(ORDER, {"content": "lamp"})
+        tx.send(topic, "lamp")
+        if fails:
+            raise KeyError
+    with producer.transaction(shop.engine) as tx:
+        tx.send(topic, "zzz")
+    soon(broker, topic, ["zzz"] if fails else ["lamp", "zzz"])
+    assert shop.orders() == ([] if fails else ["lamp"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_session_whose_transaction_somebody_else_has_begun_on_asyncio(
+    shop: Shop,
+    fence: TransactionFence,
+    broker: EmbeddedBroker,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    fails: bool,
+) -> None:
+    engine = create_async_engine(shop.async_url)
+    raised = pytest.raises(KeyError) if fails else contextlib.nullcontext()
+    async with AsyncTransactionProducer(broker.endpoint, "begun", AsyncTransactionFence(engine)) as producer:
+        with raised:
+            async with async_sessionmaker(engine).begin() as session, producer.transaction(session) as tx:
+                await session.execute(ORDER, {"content": "lamp"})
+                await tx.send(topic, "lamp")
+                if fails:
+                    raise KeyError
+    await engine.dispose()
+    assert texts(broker.endpoint, topic) == shop.orders() == ([] if fails else ["lamp"])
+    assert not caplog.records
