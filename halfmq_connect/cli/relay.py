@@ -125,7 +125,8 @@ def relay(
         )
         _run(outbox, target)
     except ConfigurationError as error:
-        _fail(f"{error.field}: {error}" if error.field else str(error))
+        hint = " (--create-tables makes missing tables)" if error.field == "table" and error.__cause__ else ""
+        _fail((f"{error.field}: {error}" if error.field else str(error)) + hint)
     except Exception as error:
         if not type(error).__module__.startswith("sqlalchemy."):
             raise
@@ -181,14 +182,17 @@ def _run(outbox: Outbox, target: RelayTarget) -> None:
 
 def _operate(outbox: Outbox, retry: str | None, skip: str | None, *, possibly_twice: bool) -> None:
     shown: dict[str, Any] = {}
-    if retry is not None:
-        shown["retried"] = (
-            _retry_all(outbox, possibly_twice=possibly_twice)
-            if retry == "all"
-            else outbox.retry(_numbers("retry", retry), possibly_twice=possibly_twice)
-        )
+    not_failed: list[int] = []
+    if retry == "all":
+        shown["retried"] = _retry_all(outbox, possibly_twice=possibly_twice)
+    elif retry is not None:
+        failed, missing = _failed(outbox, _numbers("retry", retry))
+        shown["retried"] = outbox.retry(failed, possibly_twice=possibly_twice)
+        not_failed += missing
     if skip is not None:
-        shown["skipped"] = outbox.skip(_numbers("skip", skip))
+        failed, missing = _failed(outbox, _numbers("skip", skip))
+        shown["skipped"] = outbox.skip(failed)
+        not_failed += missing
     found = outbox.status()
     shown |= {
         "counts": {state.value: count for state, count in found.counts.items()},
@@ -196,7 +200,23 @@ def _operate(outbox: Outbox, retry: str | None, skip: str | None, *, possibly_tw
         "relay": found.relay or None,
         "errors": [dataclasses.asdict(each) for each in outbox.errors(limit=20)],
     }
+    if not_failed:
+        shown["not_failed"] = not_failed
     sys.stdout.write(json.dumps(shown, indent=2, default=str) + "\n")
+    if not_failed:
+        listed = ", ".join(map(str, not_failed))
+        sys.stderr.write(f"halfmq: no message with this id is in MESSAGE_ERROR: {listed}; nothing was done about it\n")
+        raise SystemExit(1)
+
+
+def _failed(outbox: Outbox, numbers: list[int]) -> tuple[list[int], list[int]]:
+    """Those of the numbers that are of failed messages, and the others."""
+    failed: list[int] = []
+    others: list[int] = []
+    for number in dict.fromkeys(numbers):
+        found = outbox.errors(number - 1, 1)
+        (failed if found and found[0].id == number else others).append(number)
+    return failed, others
 
 
 def _retry_all(outbox: Outbox, *, possibly_twice: bool) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from client_core.connection import BackgroundRunner, BrokerLink, RetryConfig
-from client_core.connection.statuses import as_item_error
+from client_core.connection.statuses import as_item_error, is_unreachable
 from client_core.encoding import to_wire
 from client_core.errors import BrokerUnavailable, DuplicateKey, HalfmqError, RequestRefused
 from halfmq.v1 import producer_pb2
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from client_core.connection import Endpoint, TlsConfig
+    from client_core.connection.link import Broker
     from client_core.message import Message
     from halfmq.v1 import message_pb2 as pb
 
@@ -60,6 +61,8 @@ class BrokerTarget:
         self._runner = BackgroundRunner("relay")
         self._accepted: dict[str, int] = {}
         self._closed = False
+        self.is_failing = False
+        """Whether the last try to reach a broker failed: see RelayTarget."""
 
     def send(self, messages: Sequence[Message]) -> list[Exception | None]:
         """Stores messages; see RelayTarget."""
@@ -141,7 +144,17 @@ class BrokerTarget:
         if not wire:
             return []
         request = producer_pb2.SendRequest(messages=wire)
-        response = await self._link.call(lambda broker: broker.producer.Send, request)
+
+        async def once(broker: Broker, timeout: float) -> producer_pb2.SendResponse:  # noqa: ASYNC109 - gRPC's own
+            try:
+                answer = await broker.producer.Send(request, timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                self.is_failing = is_unreachable(error)
+                raise
+            self.is_failing = False
+            return answer
+
+        response = await self._link.attempt(once)
         return [_outcome(result) for result in response.results]
 
 

@@ -172,7 +172,7 @@ class Relay:
             self._clean()
         if self._reading.has_more and self._may_send():
             return 0.0
-        if wakes == self._wakes and not self._under_way:
+        if wakes == self._wakes and (not self._under_way or self._is_hopeless()):
             # Or nothing can be sent just now.
             self._idle.set()
         return self._wait()
@@ -216,6 +216,10 @@ class Relay:
             or any(call.done() for call in self._under_way)
             or self._is_renewal_due()
         )
+
+    def _is_hopeless(self) -> bool:
+        """Whether nothing can be sent soon, as far as is known: what waits for it waits for nothing."""
+        return self._failures > 0 or bool(getattr(self._target, "is_failing", False))
 
     def _is_renewal_due(self) -> bool:
         return time.monotonic() >= self._renewed_at + self._settings.lease / 3
@@ -344,12 +348,15 @@ class Relay:
     def _end(self) -> None:
         if self._decider is not None:
             self._decider.stop()
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + (0.0 if self._is_hopeless() else _END)
         for call in list(self._under_way):
             try:
                 call.result(max(deadline - time.monotonic(), 0.0))
             except Exception as error:
-                _log.warning("stopping with messages under way, which the next relay sends again: %s", error)
+                _log.warning(
+                    "stopping with messages under way, which the next relay sends again: %s",
+                    str(error) or "no answer yet",
+                )
         try:
             if self.has_turn:
                 self._collect()

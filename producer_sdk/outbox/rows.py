@@ -80,7 +80,13 @@ class OutboxRows:
             raise ConfigurationError(AUTOCOMMITS, field="database")
         if changed != 1:
             found = self.state(local, message_id)
-            is_now = "is not in the outbox" if found is None else f"is {found.value}"
+            if found in {OutboxState.LOCAL_COMMIT, OutboxState.GLOBAL_COMMIT}:
+                msg = (
+                    f"message {message_id} is confirmed already ({found.value}), and is confirmed once: if that was "
+                    "another business transaction, roll this one back"
+                )
+                raise LocalTransactionRefused(msg)
+            is_now = "is not in the outbox (or not any more)" if found is None else f"is {found.value}"
             msg = (
                 f"message {message_id} {is_now}, and cannot be confirmed any more: roll back, and run the business "
                 "transaction again with a message announced anew"

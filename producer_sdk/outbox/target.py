@@ -19,7 +19,11 @@ class NotTried(HalfmqError):
 
 
 class RelayTarget(Protocol):
-    """Stores messages; ``BrokerTarget`` is that of halfmq's brokers."""
+    """Stores messages; ``BrokerTarget`` is that of halfmq's brokers.
+
+    It may have an attribute ``is_failing``: True while its destination cannot be reached, as far as it knows. A relay
+    that is stopped does not wait for calls under way then.
+    """
 
     def send(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
         """Stores messages durably.

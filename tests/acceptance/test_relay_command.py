@@ -119,8 +119,19 @@ def test_failed_messages_are_skipped(shop: Shop) -> None:
     put(shop, outbox, Message("orders", "lamp"))
     with shop.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE halfmq_outbox SET state = 'MESSAGE_ERROR', failed_in = 'LOCAL_COMMIT'")
-    shown = status(shop, "--skip=1,2")
-    assert (shown["skipped"], shown["counts"]) == (1, {"LOCAL_ROLLBACK": 1})
+    for option in ("--retry=17,1001", "--skip=17"):
+        done = relay(f"--database={shop.url}", option)
+        assert done.returncode == 1
+        assert f"MESSAGE_ERROR: {option.partition('=')[2].replace(',', ', ')};" in done.stderr
+        shown = json.loads(done.stdout)
+        assert shown["counts"] == {"MESSAGE_ERROR": 1}
+    done = relay(f"--database={shop.url}", "--skip=1,2")
+    shown = json.loads(done.stdout)
+    assert (shown["skipped"], shown["not_failed"], shown["counts"]) == (1, [2], {"LOCAL_ROLLBACK": 1})
+    assert done.returncode == 1
+    assert "MESSAGE_ERROR: 2;" in done.stderr
+    # It is skipped by now, and not failed any more.
+    assert relay(f"--database={shop.url}", "--skip=1").returncode == 1
 
 
 def test_the_example_runs(shop: Shop, new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:

@@ -381,3 +381,18 @@ def test_it_ends_at_once_when_idle(shop: Shop, outbox: Outbox) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert outbox.status().relay == ""
+
+
+def test_it_ends_at_once_while_no_broker_can_be_reached(shop: Shop, outbox: Outbox) -> None:
+    """Nothing would come of waiting; what is in the table stays there."""
+    put(shop, outbox, "a")
+    target = BrokerTarget("127.0.0.1:1")
+    relay = outbox.relay(target)
+    relay.start()
+    until(lambda: target.is_failing)
+    began = time.monotonic()
+    relay.stop()
+    target.close()
+    assert time.monotonic() - began < 2.0
+    assert outbox.status().counts == {COMMIT: 1}
+    assert outbox.status().relay == ""

@@ -78,6 +78,18 @@ def test_a_confirmation_goes_with_its_transaction(shop: Shop, work: Work, outbox
     assert shop.orders() == []
 
 
+def test_confirmed_twice(shop: Shop, outbox: Outbox) -> None:
+    own = outbox.announce(LAMP)
+    with Session(shop.engine) as session:
+        outbox.confirm(session, own)
+        with pytest.raises(LocalTransactionRefused, match=r"is confirmed already \(LOCAL_COMMIT\)"):
+            outbox.confirm(session, own)
+        session.commit()
+        with pytest.raises(LocalTransactionRefused, match="is confirmed already"):
+            outbox.confirm(session, own)
+    assert outbox.state(own) is COMMIT
+
+
 @pytest.mark.parametrize("answer", [LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK])
 def test_what_is_not_confirmed_is_decided(shop: Shop, answer: LocalTransactionState) -> None:
     asked: list[Message] = []
