@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class SqlalchemyTransaction(LocalTransaction):
         self._session = given if isinstance(given, Session) else None
         self._root: Any = None
         self._watch: Watch | None = None
-        self._listened: tuple[sa.Connection, dict[str, Callable[..., None]]] | None = None
+        self._watched: sa.Connection | None = None
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
     def begin(self) -> None:
@@ -139,22 +140,12 @@ class SqlalchemyTransaction(LocalTransaction):
         if self.dialect.name == "sqlite" and in_transaction(connection.connection.driver_connection) is False:
             # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
             self._run("BEGIN", {})
-        watch = self._watch = Watch(
+        self._watch = Watch(
             self.dialect, functools.partial(_run_beside, connection), lambda: connection.connection.driver_connection
         )
-
-        def before(_: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: Any) -> None:
-            watch.before(statement)
-
-        def after(_: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: Any) -> None:
-            watch.after()
-
-        listeners = {"before_cursor_execute": before, "after_cursor_execute": after}
-        self._listened = connection, listeners
-        for name, listener in listeners.items():
-            sa.event.listen(connection, name, listener)
-        if in_transaction(connection.connection.driver_connection) is None:
-            _tell_of_failures(connection, watch)
+        _listen(connection.engine)
+        _watches[connection] = self._watch
+        self._watched = connection
 
     def is_whole(self) -> bool | None:
         """By what was seen."""
@@ -174,11 +165,9 @@ class SqlalchemyTransaction(LocalTransaction):
 
     def _stop_watching(self) -> Watch | None:
         self.let_go()
-        if self._listened is not None:
-            connection, listeners = self._listened
-            self._listened = None
-            for name, listener in listeners.items():
-                sa.event.remove(connection, name, listener)
+        if self._watched is not None:
+            _watches.pop(self._watched, None)
+            self._watched = None
         return self._watch
 
     def is_same(self) -> bool:
@@ -240,20 +229,42 @@ def _run_beside(connection: sa.Connection, sql: str) -> None:
         cursor.close()
 
 
-_watched: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
-"""Connections of drivers that do not tell whether a transaction is open."""
-_telling: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_watches: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
+"""What looks at the statements of a connection now."""
+_listening: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_listening_once = threading.Lock()
 
 
-def _tell_of_failures(connection: sa.Connection, watch: Watch) -> None:
-    _watched[connection] = watch
-    if connection.engine not in _telling:
-        sa.event.listen(connection.engine, "handle_error", _told_of_failure)
-        _telling.add(connection.engine)
+def _listen(engine: sa.Engine) -> None:
+    """Has the statements of an engine's connections seen; once for each engine, as listening costs more than a look."""
+    if engine in _listening:
+        return
+    with _listening_once:
+        if engine not in _listening:
+            sa.event.listen(engine, "before_cursor_execute", _before)
+            sa.event.listen(engine, "after_cursor_execute", _after)
+            sa.event.listen(engine, "handle_error", _failed)
+            _listening.add(engine)
 
 
-def _told_of_failure(context: sa.engine.ExceptionContext) -> None:
-    watch = _watched.get(context.connection) if context.connection is not None else None
+def _before(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    watch = _watches.get(connection)
+    if watch is not None:
+        watch.before(statement)
+
+
+def _after(
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    watch = _watches.get(connection)
+    if watch is not None:
+        watch.after()
+
+
+def _failed(context: sa.engine.ExceptionContext) -> None:
+    watch = _watches.get(context.connection) if context.connection is not None else None
     if watch is not None:
         watch.failed(context.original_exception)
 

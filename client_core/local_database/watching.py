@@ -109,7 +109,7 @@ class Watch:
         self._has_failed = False
 
     def failed(self, error: BaseException) -> None:
-        """The statement has failed; told where the driver does not know of its transaction."""
+        """The statement has failed."""
         self._error = error
 
     def sent(self) -> None:

@@ -62,12 +62,14 @@ class Shop:
         fence.create_tables()
         outbox.create_tables()
         self._producer = self._open.enter_context(Producer(endpoint))
+        self._halved = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-half"))
         self._fenced = self._open.enter_context(TransactionProducer(endpoint, GROUP, fence))
         self._boxed = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-outbox", outbox))
         self.ways: dict[str, Callable[[], None]] = {
             "bare": self.bare,
             "bare, both rows": self.bare_rows,
             "sent after the commit": self.sent_after,
+            "half message, no fence": self.halved,
             "fence": self.fenced,
             "outbox": self.boxed,
         }
@@ -75,6 +77,8 @@ class Shop:
             same = Outbox(self._engine, same_server=True, broker_tables=broker_tables)
             self._same = self._open.enter_context(TransactionProducer(endpoint, f"{GROUP}-same", same))
             self._same_outbox = same
+            self._submit = sa.text(f"INSERT INTO {broker_tables}submission (topic_name, body) VALUES (:topic, :body)")  # noqa: S608 - as the server names it
+            self.ways["same server, plain rows"] = self.submitted
             self.ways["same server, block"] = self.on_the_same_server
             self.ways["same server, put"] = self.put_on_the_same_server
         further = {"binlog": self.watched, "fence, to kafka": self.fenced_for_kafka}
@@ -99,8 +103,16 @@ class Shop:
             connection.execute(INSERT, {"body": body})
         self._producer.send(TOPIC, body)
 
+    def halved(self) -> None:
+        """A half message that nothing answers a check for: in doubt where the process dies between the two commits."""
+        body = self._body()
+        with self._engine.connect() as connection, self._halved.transaction() as tx:
+            connection.execute(INSERT, {"body": body})
+            tx.send(TOPIC, body)
+            connection.commit()
+
     def fenced(self) -> None:
-        """A half message."""
+        """A half message, and its row in the fence."""
         self._in(self._fenced)
 
     def fenced_for_kafka(self) -> None:
@@ -119,6 +131,13 @@ class Shop:
     def on_the_same_server(self) -> None:
         """A row of the broker's own table."""
         self._in(self._same)
+
+    def submitted(self) -> None:
+        """The same two rows, without the outbox: what any program can do."""
+        body = self._body()
+        with self._engine.begin() as connection:
+            connection.execute(INSERT, {"body": body})
+            connection.execute(self._submit, {"topic": TOPIC, "body": body})
 
     def put_on_the_same_server(self) -> None:
         """The same in a transaction of the service's own."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BARE, BOTH_ROWS = "bare", "bare, both rows"
 WITHOUT_MESSAGE = {BARE, BOTH_ROWS}
+HALF, FENCE = "half message, no fence", "fence"
+PLAIN_ROWS, SAME_SERVER = "same server, plain rows", ("same server, block", "same server, put")
 BINLOG, TO_KAFKA = "binlog", "fence, to kafka"
 WARM_UP = 0.3
 # Orders for the number of statements: one before that is not counted, and twenty.
@@ -82,6 +84,10 @@ def ways(
     except BrokerError as error:
         fail(error)
     figures: dict[str, Any] = {way: each.figures(taken) for way, each in taken.items()}
+    figures[FENCE]["to_half_message"] = round(taken[FENCE].rate / taken[HALF].rate, 3)
+    for way in SAME_SERVER:
+        if way in taken:
+            figures[way]["to_plain_rows"] = round(taken[way].rate / taken[PLAIN_ROWS].rate, 3)
     figures |= {"threads": threads, "size_bytes": size, "seconds": seconds, "rounds": rounds, "database": shown}
     print_figures("ways", figures, as_json=json_output)
 

@@ -32,14 +32,20 @@ def test_each_way_is_measured(kafka: str, tmp_path: Path) -> None:
     more = {way: figures[way]["more_statements"] for way in figures if "visible_p50_ms" in str(figures[way])}
     assert more.keys() == {
         "sent after the commit",
+        "half message, no fence",
         "fence",
         "outbox",
+        "same server, plain rows",
         "same server, block",
         "same server, put",
         "binlog",
         "fence, to kafka",
     }
-    assert (more["sent after the commit"], more["binlog"], more["same server, put"]) == (0, 0, 1)
+    assert (more["sent after the commit"], more["half message, no fence"], more["binlog"]) == (0, 0, 0)
+    assert (more["fence"], more["outbox"], more["same server, block"], more["same server, put"]) == (1, 1, 1, 1)
+    assert 0 < figures["same server, block"]["to_plain_rows"] < 3
+    rates = [figures[way]["orders_per_s"] for way in ("fence", "half message, no fence")]
+    assert figures["fence"]["to_half_message"] == pytest.approx(rates[0] / rates[1], rel=0.02)
     for way in more:
         assert 0 < figures[way]["visible_p50_ms"] <= figures[way]["visible_p99_ms"]
         assert figures[way]["to_bare"] == pytest.approx(
