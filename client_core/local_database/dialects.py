@@ -28,6 +28,8 @@ class Failure(Enum):
     """The transaction has no such savepoint: it is another one."""
     NO_TABLE = auto()
     """There is no such table, or no right to it."""
+    WRONG_SQL = auto()
+    """There is no such column, or the statement is none."""
     OTHER = auto()
 
 
@@ -136,6 +138,8 @@ class MySQL(Dialect):
         1142: Failure.NO_TABLE,
         1143: Failure.NO_TABLE,
         1146: Failure.NO_TABLE,
+        1054: Failure.WRONG_SQL,
+        1064: Failure.WRONG_SQL,
     }
     _ROLL_BACK = frozenset({1020, 1180, 1181, 1205, 1206, 1213, 2006, 2013, 4031})
 
@@ -200,6 +204,9 @@ class PostgreSQL(Dialect):
         "25P01": Failure.NO_SAVEPOINT,
         "42501": Failure.NO_TABLE,
         "42P01": Failure.NO_TABLE,
+        "42601": Failure.WRONG_SQL,
+        "42703": Failure.WRONG_SQL,
+        "42883": Failure.WRONG_SQL,
     }
 
     def failure_of_driver(self, error: BaseException) -> Failure | None:
@@ -251,7 +258,9 @@ class SQLite(Dialect):
             return Failure.LOCKED
         if "no such savepoint" in str(error):
             return Failure.NO_SAVEPOINT
-        return Failure.NO_TABLE if "no such table" in str(error) or "unknown database" in str(error) else None
+        if "no such table" in str(error) or "unknown database" in str(error):
+            return Failure.NO_TABLE
+        return Failure.WRONG_SQL if "no such column" in str(error) or "syntax error" in str(error) else None
 
     def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
         """By a setting of the connection."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from client_core.errors import ConfigurationError
+from client_core.local_database import Failure
 from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class BusinessTable:
             if not getattr(self, field):
                 msg = f"{field} of the business table is SQL, not {getattr(self, field)!r}"
                 raise ConfigurationError(msg, field=field)
+        if isinstance(self.columns, str):
+            msg = f"columns is a list of columns, such as [{self.columns!r}], not {self.columns!r}"
+            raise ConfigurationError(msg, field="columns")
         if self.time_unit is not None and self.time_unit not in _UNITS:
             msg = f"time_unit is one of {', '.join(_UNITS)}, not {self.time_unit!r}"
             raise ConfigurationError(msg, field="time_unit")
@@ -82,7 +86,7 @@ class BusinessTable:
         """Rows whose time is in [start, end), in pages.
 
         Raises:
-            ConfigurationError: The time column is none.
+            ConfigurationError: The time column is none, or the table cannot be read as it was described.
         """
         names = self.column_names
         listed = "".join(f", {each}" for each in self.columns)
@@ -93,6 +97,7 @@ class BusinessTable:
         further = f"({self.time} > :at OR ({self.time} = :at AND {self.key} > :after))"
         more = f"{head} AND {self.time} < :until AND {further}{order}"
         with database.transaction() as local:
+            self._try(local, f"{head} LIMIT 0")
             write = self._writer(local)
         last: tuple[Any, ...] | None = None
         while True:
@@ -124,6 +129,19 @@ class BusinessTable:
             statement = f"SELECT {self.key} FROM {self.name} WHERE {self.key} IN ({listed})"  # noqa: S608
             found |= {_text(row[0]) for row in local.fetch(statement, **part)}
         return found
+
+    def _try(self, local: LocalTransaction, statement: str) -> None:
+        try:
+            local.fetch(statement)
+        except Exception as error:
+            if local.dialect.failure_of(error) not in {Failure.NO_TABLE, Failure.WRONG_SQL}:
+                raise
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            msg = (
+                f"the business table cannot be read: {cause}; its name, key, time, columns and where are SQL of this "
+                f"database, and make: {statement}"
+            )
+            raise ConfigurationError(msg, field="table") from error
 
     def _writer(self, local: LocalTransaction) -> Any:
         """How times are written for the database to compare, as the table's own times are."""

@@ -421,3 +421,33 @@ def test_half_messages_are_read_once_and_a_few_at_a_time(
     assert asked == [created]
     # 80 MiB of bodies; some are read at a time, each in some copies.
     assert grown < 70 * MIB
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        ({"name": "nowhere"}, "nowhere"),
+        ({"key": "number"}, "number"),
+        ({"time": "written"}, "written"),
+        ({"columns": ["colour"]}, "colour"),
+        ({"where": "id >"}, "id >"),
+    ],
+)
+def test_a_business_table_that_is_described_wrongly(
+    sales: Shop, broker: EmbeddedBroker, topic: str, wrong: dict[str, Any], cause: str
+) -> None:
+    table = BusinessTable(**{"name": "sales", "key": "id", "time": "at", "columns": ["amount"], **wrong})
+    reconciliation = Reconciliation(sales.engine, table, broker.endpoint, topic, make=made(topic), settings=SOON)
+    reconciliation.create_tables()
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic)
+    with reconciliation.running(), pytest.raises(ConfigurationError, match="cannot be read") as raised:
+        reconciliation.compare()
+    assert raised.value.field == "table"
+    assert cause in str(raised.value)
+
+
+def test_columns_of_a_business_table_are_a_list() -> None:
+    with pytest.raises(ConfigurationError, match="such as \\['amount'\\]") as raised:
+        BusinessTable("sales", columns="amount")
+    assert raised.value.field == "columns"
