@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.topic import TopicSettings
-from broker.errors import AlreadyExists, BrokerError, NotFound, StaleReceipt
+from broker.errors import AlreadyExists, BrokerError, NotFound, RowsLocked, StaleReceipt
 from broker.ports.log import Duplicate
 from conformance.world import HOUR, LEASE, World, acks, bodies, log_of, new_id, ok, pull, sending, vanished
 
@@ -149,3 +149,28 @@ async def test_of_two_brokers_one_gets_through(
         )
         assert sorted(isinstance(outcome, StaleReceipt) for outcome in outcomes) == [False, True], outcomes
     assert await texts(store, out) == [f"{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+async def test_a_queue_that_is_held_keeps_no_others_waiting(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup, out: Topic
+) -> None:
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
+    ok(await store.send([sending(topic, f"{number}") for number in range(9)]))
+    received = await pull(store, group, topic, limit=9)
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT queue_id FROM queue WHERE queue_id = ? FOR UPDATE", (out.queue_ids[0],))
+    work = [sending(out, "held")]
+    async with asyncio.timeout(60):
+        held = [asyncio.create_task(store.send_and_ack(work, acks(received))) for _ in range(8)]
+        # They are before it, and all would wait for the queue, two at a time.
+        done = await store.send_and_ack([sending(other, "free")], [])
+        assert done.places == [(other.queue_ids[0], 0)]
+        for outcome in await asyncio.gather(*held, return_exceptions=True):
+            assert isinstance(outcome, RowsLocked)
+        holder.rollback()
+        await store.send_and_ack(work, acks(received))
+    assert await texts(store, out) == ["held"]
+    assert await texts(store, other) == ["free"]
+    assert world.count("lease") == 0

@@ -80,8 +80,10 @@ class Access:
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
-        # Sends with acks may wait for a queue, and delay no other change by that.
-        self._forwarding = _LookUps(database, self._lanes.reconnect_timeout, FORWARDING_THREADS)
+        # Sends with acks may wait for a queue, for a moment, and delay no other change by that.
+        self._forwarding = _LookUps(
+            database, self._lanes.reconnect_timeout, FORWARDING_THREADS, lock_wait=1, lock_waits=1
+        )
         # Submissions are read and released one part after the other, apart from the slower chores.
         self._submitting = _LookUps(
             database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import Receipt
-from broker.errors import BrokerError, Overloaded, StorageUnavailable
+from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog.free_queues import FreeQueues
 from broker.storage.delivery import claims, forwarding, judging, receipts
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.group_commit import Lane
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 TAKE_BACK_PAUSE = 0.5
 # Bytes of an offset in a list.
 OFFSET_MEMORY = 40
+# Seconds that sends with acks do not wait for queues of a topic of which one was held for long.
+HELD_FOR = 5.0
 
 
 class Delivery(Access):
@@ -50,6 +54,7 @@ class Delivery(Access):
             on_unacknowledged=self._take_back,
             config=config.lanes,
         )
+        self._held_topics: dict[int, float] = {}
         self._taking_back: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._receipts: Lane[Settling, _Outcome] = Lane(
@@ -137,7 +142,15 @@ class Delivery(Access):
         return await self._receipts.submit(work)
 
     async def send_and_ack(self, work: Sequence[SendWork], acks: Sequence[AckWork]) -> Forwarded:
-        """Stores all messages and applies all acks, or nothing."""
+        """Stores all messages and applies all acks, or nothing.
+
+        Raises:
+            RowsLocked: another session holds a needed row. After that, calls for the same topics do not wait for queues
+                for a while: they would keep those for others waiting.
+        """
+        topics = {item.topic_id for item in work}
+        began = time.monotonic()
+        self._held_topics = {topic: until for topic, until in self._held_topics.items() if until > began}
 
         def forward(session: Session) -> Forwarded:
             return forwarding.send_and_ack(
@@ -149,9 +162,19 @@ class Delivery(Access):
                 self.groups,
                 next(self._rotations),
                 keep_history=self._keep_history,
+                free=None if topics.isdisjoint(self._held_topics) else FreeQueues(session),
             )
 
-        return await self._forwarding.run(forward, write=True)
+        try:
+            done = await self._forwarding.run(forward, write=True)
+        except RowsLocked:
+            until = time.monotonic() + HELD_FOR
+            for topic in topics:
+                self._held_topics.setdefault(topic, until)
+            raise
+        for topic in topics:
+            self._held_topics.pop(topic, None)
+        return done
 
     async def join(self, work: JoinWork) -> ConsumerGroup:
         """Joins a group; returns the group to claim for, in a broadcasting group the consumer's member."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.ports.delivery import AckWork
     from broker.ports.log import SendWork
     from broker.storage.catalog.directory import Directory
+    from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.delivery.group_views import GroupMemory
     from broker.storage.engine.session import Session
 
@@ -30,11 +31,13 @@ def send_and_ack(
     rotation: int,
     *,
     keep_history: bool = True,
+    free: FreeQueues | None = None,
 ) -> Forwarded:
     """Applies all of it, or raises, so that the database transaction is rolled back.
 
     A repetition finds its receipts settled, and its messages stored or, by their dedup_key, those of others: it gets
-    their places. It must find one under its own id, as receipts are settled by other calls too.
+    their places. It must find one under its own id, as receipts are settled by other calls too. With `free`, no queue
+    is waited for.
 
     Raises:
         BrokerError: the refusal of the first ack or message that was refused.
@@ -45,7 +48,7 @@ def send_and_ack(
     if refusal is not None and not before:
         raise refusal
     places = []
-    for item, outcome in zip(work, log.send(session, work, now, directory, rotation), strict=True):
+    for item, outcome in zip(work, log.send(session, work, now, directory, rotation, free), strict=True):
         if refusal is not None and item.message_id not in before and not isinstance(outcome, Duplicate):
             raise refusal
         if isinstance(outcome, BrokerError):
