@@ -97,7 +97,7 @@ class BusinessTable:
         further = f"({self.time} > :at OR ({self.time} = :at AND {self.key} > :after))"
         more = f"{head} AND {self.time} < :until AND {further}{order}"
         with database.transaction() as local:
-            self._try(local, f"{head} LIMIT 0")
+            self._try(local, f"{head} LIMIT :rows")
             write = self._writer(local)
         last: tuple[Any, ...] | None = None
         while True:
@@ -132,7 +132,8 @@ class BusinessTable:
 
     def _try(self, local: LocalTransaction, statement: str) -> None:
         try:
-            local.fetch(statement)
+            # With a value: without one, a driver would take a % of the user's for a place.
+            local.fetch(statement, rows=0)
         except Exception as error:
             if local.dialect.failure_of(error) not in {Failure.NO_TABLE, Failure.WRONG_SQL}:
                 raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from client_core.local_database import Column, Failure, Index, Kind, Table
+from client_core.local_database import Column, Failure, Index, Kind, Table, asking_for
 from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -143,10 +143,11 @@ class Records:
 
     def judged_until(self, local: LocalTransaction) -> datetime | None:
         """Where the last round ended."""
-        rows = local.fetch(
-            f"SELECT judged_until FROM {self.state.name} WHERE reconciliation = :name",  # noqa: S608
-            name=self.name,
-        )
+        with asking_for(self.state.name, lambda: local.dialect):
+            rows = local.fetch(
+                f"SELECT judged_until FROM {self.state.name} WHERE reconciliation = :name",  # noqa: S608
+                name=self.name,
+            )
         return from_micros(int(rows[0][0])) if rows else None
 
     def judge_until(self, local: LocalTransaction, until: datetime) -> None:

@@ -451,3 +451,13 @@ def test_columns_of_a_business_table_are_a_list() -> None:
     with pytest.raises(ConfigurationError, match="such as \\['amount'\\]") as raised:
         BusinessTable("sales", columns="amount")
     assert raised.value.field == "columns"
+
+
+def test_records_that_have_no_table(sales: Shop, broker: EmbeddedBroker, topic: str) -> None:
+    with Admin(broker.endpoint) as admin:
+        admin.create_topic(topic)
+    table = BusinessTable("sales", key="id", time="at", columns=["amount"])
+    reconciliation = Reconciliation(sales.engine, table, broker.endpoint, topic, make=made(topic), settings=SOON)
+    with pytest.raises(ConfigurationError, match=r"create_tables\(\)") as raised:
+        reconciliation.compare()
+    assert raised.value.field == "table"
