@@ -66,9 +66,10 @@ class DbapiTransaction(LocalTransaction):
         Raises:
             ConfigurationError: The connection commits each statement by itself, and does not tell what is open.
         """
-        self.take(self.given)
         # A driver without autocommit begins with the next statement by itself.
-        if not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3"):
+        begins = not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3")
+        self.take(self.given)
+        if begins:
             self._run("BEGIN", {}).close()
             self._begun_here = True
 

@@ -25,6 +25,7 @@ __all__ = ["SqlalchemyTransaction", "sync_form"]
 _told: weakref.WeakKeyDictionary[Callable[[], None], weakref.WeakSet[Session]] = weakref.WeakKeyDictionary()
 """The sessions whose commits somebody is told of."""
 
+_SEVERAL = "the session has several databases (binds=, get_bind()), which do not commit together; use one for the block"
 _NESTED = (
     "begin the block outside of begin_nested(): the end of the block commits the whole transaction, not a savepoint"
 )
@@ -151,8 +152,10 @@ class SqlalchemyTransaction(LocalTransaction):
         """By what was seen."""
         if not self.is_same():
             return False
-        watch = self._stop_watching()
-        return watch is None or watch.is_whole(lambda sql: self._run(sql, {}))
+        if self._session is not None:
+            self._session.flush()
+            _refuse_what_it_joined(self._root)
+        return self._watch is None or self._watch.is_whole(lambda sql: self._run(sql, {}))
 
     def sent(self) -> None:
         """Counted, as savepoints are."""
@@ -177,11 +180,15 @@ class SqlalchemyTransaction(LocalTransaction):
 
     def commit(self) -> Ending:
         """Flushes and commits."""
-        self._stop_watching()
-        if self._session is not None:
-            self._session.commit()
-        else:
-            self._on().commit()
+        if self._watch is not None:
+            self._watch.is_ending = True
+        try:
+            if self._session is not None:
+                self._session.commit()
+            else:
+                self._on().commit()
+        finally:
+            self._stop_watching()
         return Ending.COMMITTED
 
     def rollback(self) -> None:
@@ -244,6 +251,7 @@ def _listen(engine: sa.Engine) -> None:
             sa.event.listen(engine, "before_cursor_execute", _before)
             sa.event.listen(engine, "after_cursor_execute", _after)
             sa.event.listen(engine, "handle_error", _failed)
+            sa.event.listen(engine, "commit", _before_commit)
             _listening.add(engine)
 
 
@@ -261,6 +269,17 @@ def _after(
     watch = _watches.get(connection)
     if watch is not None:
         watch.after()
+
+
+def _before_commit(connection: sa.Connection) -> None:
+    watch = _watches.get(connection)
+    if watch is not None and watch.is_ending:
+        try:
+            watch.before_commit()
+        except BaseException:
+            # SQLAlchemy takes the transaction for over, whatever becomes of its COMMIT.
+            connection.connection.rollback()
+            raise
 
 
 def _failed(context: sa.engine.ExceptionContext) -> None:
@@ -292,15 +311,19 @@ def _refuse_outer_transactions(session: Session) -> None:
     _refuse_several_databases(session)
 
 
+def _refuse_what_it_joined(root: Any) -> None:
+    """Refuses a session that got connections of several engines by its own get_bind()."""
+    joined = getattr(root, "_connections", None) or {}
+    if len({id(each[0].engine) for each in joined.values()}) > 1:
+        raise ConfigurationError(_SEVERAL, field="database")
+
+
 def _refuse_several_databases(session: Session) -> None:
     bind = session.bind
     # A public attribute since 2.1.
     binds: dict[Any, Any] = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
     if len({id(each.engine) for each in (*binds.values(), *([bind] if bind is not None else []))}) > 1:
-        msg = (
-            "the session has tables on several databases (binds=), which do not commit together; use one for the block"
-        )
-        raise ConfigurationError(msg, field="database")
+        raise ConfigurationError(_SEVERAL, field="database")
 
 
 def sync_form(given: object) -> sa.Engine | sa.Connection | Session | None:

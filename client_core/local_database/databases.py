@@ -172,6 +172,7 @@ def identity_of(
     """
     with database.transaction() as local:
         found = read(local)
+        local.dialect.refuse_dirty_reads(local.fetch)
     if found is not None:
         return found
     try:

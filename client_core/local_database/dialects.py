@@ -90,6 +90,14 @@ class Dialect(ABC):
                 return failure
         return Failure.OTHER
 
+    def refuse_dirty_reads(self, run: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        """Refuses connections that see what is not committed.
+
+        Raises:
+            ConfigurationError: They do.
+        """
+        return
+
     def may_roll_back(self, error: BaseException) -> bool:
         """Whether a server that fails with this error may have rolled back the whole transaction."""
         return True
@@ -163,6 +171,16 @@ class MySQL(Dialect):
         """By the server's error number, which every driver has as the first argument."""
         code = error.args[0] if error.args else None
         return self._CODES.get(code) if isinstance(code, int) else None
+
+    def refuse_dirty_reads(self, run: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        """By the session's level, under the names that MySQL and MariaDB have for it."""
+        found = run("SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+        if any(str(value) == "READ-UNCOMMITTED" for _, value in found):
+            msg = (
+                "connections of this database read what is not committed (READ UNCOMMITTED, set by the server, by "
+                "init_command or by options of the connection): use READ COMMITTED or REPEATABLE READ"
+            )
+            raise ConfigurationError(msg, field="database")
 
     def may_roll_back(self, error: BaseException) -> bool:
         """By the server's error number: deadlock, locks that ran out, a row changed behind a snapshot, a lost server.

@@ -60,7 +60,7 @@ class Watch:
         self._dialect = dialect
         self._run = run
         self._driver_connection = driver_connection
-        self._was_open = False
+        self._was_open = bool(in_transaction(driver_connection()))
         self._has_ended = False
         self._is_doubtful = False
         self._has_failed = False
@@ -70,8 +70,10 @@ class Watch:
         self._mark = ""
         """The savepoint before the last statement."""
         self._sent = 0
-        self._savepoints: dict[str, int] = {}
-        """How many messages were sent before each."""
+        self.is_ending = False
+        """The end of the block commits: what runs until then is looked at once more."""
+        self._savepoints: list[tuple[str, int]] = []
+        """Those that are set, in their order, and how many messages were sent before each."""
         self.has_lost_messages = False
         """Whether a savepoint was rolled back after a message was sent in it."""
 
@@ -94,22 +96,36 @@ class Watch:
         if _HARMLESS.match(text) and ";" not in text.rstrip("; \n\t"):
             return
         if found := _SAVEPOINT.match(text):
-            self._savepoints[_name(found)] = self._sent
+            name = self._name(found)
+            if self._dialect.name == "mysql":
+                # There a later one of the same name takes the place of the earlier one.
+                self._savepoints = [each for each in self._savepoints if each[0] != name]
+            self._savepoints.append((name, self._sent))
         elif found := _ROLLBACK_TO.match(text):
-            before = self._savepoints.get(_name(found))
-            if before is None:
+            place = self._place_of(self._name(found))
+            if place is None:
+                self._has_failed = False
                 raise _would_end("ROLLBACK TO a savepoint that was set before the block")
-            self.has_lost_messages |= self._sent > before
-        elif not _RELEASE.match(text):
+            del self._savepoints[place + 1 :]
+            self.has_lost_messages |= self._sent > self._savepoints[place][1]
+        elif found := _RELEASE.match(text):
+            place = self._place_of(self._name(found))
+            if place is not None:
+                del self._savepoints[place:]
+        else:
             self._refuse(text)
             self._set_mark()
 
     def after(self) -> None:
-        """The statement has run."""
+        """The statement has run; its rows may still fail."""
         self._has_failed = False
+        self._was_open = self._was_open or bool(self._is_open())
 
     def failed(self, error: BaseException) -> None:
-        """The statement has failed."""
+        """The statement has failed, or its rows have."""
+        if isinstance(error, LocalTransactionEnded):
+            return  # It was refused here, and has not run.
+        self._has_failed = True
         self._error = error
 
     def sent(self) -> None:
@@ -151,8 +167,33 @@ class Watch:
             return False
         return None if self._is_doubtful else True
 
+    def _name(self, found: re.Match[str]) -> str:
+        name = found[1].rstrip(";")
+        plain = name.strip('`"[]')
+        return plain if self._dialect.name == "postgresql" and name.startswith('"') else plain.lower()
+
+    def _place_of(self, name: str) -> int | None:
+        """The last savepoint of a name, as every database means it."""
+        places = [place for place, (each, _) in enumerate(self._savepoints) if each == name]
+        return places[-1] if places else None
+
     def _is_open(self) -> bool | None:
         return in_transaction(self._driver_connection())
+
+    def before_commit(self) -> None:
+        """The COMMIT of the block's end is to be sent; a library may have run more statements since is_whole.
+
+        Raises:
+            LocalTransactionEnded: What is open is not the transaction of the block any more.
+        """
+        was_doubtful = self._is_doubtful
+        known = self.is_whole(self._run)
+        if known is False or (known is None and not was_doubtful):
+            msg = (
+                "the local transaction was ended by the server while it was to be committed, in a hook that caught the "
+                "error: have the error raised, it rolls back"
+            )
+            raise LocalTransactionEnded(msg)
 
     def _refuse(self, text: str) -> None:
         if _ENDS.match(text) or (self._dialect.name == "mysql" and _ENDS_ON_MYSQL.match(text)):
@@ -191,10 +232,6 @@ class Watch:
             self._run("DO 0")
         except Exception:
             self._is_doubtful = True
-
-
-def _name(found: re.Match[str]) -> str:
-    return found[1].rstrip(";").strip('`"[]').lower()
 
 
 def _would_end(what: str) -> LocalTransactionEnded:

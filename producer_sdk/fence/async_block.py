@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
-from client_core.states import LocalTransactionState
+from client_core.states import LocalTransactionState, TransactionState
 from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.fencing import ended_inside, lost_messages
@@ -81,6 +81,12 @@ class AsyncFencedTransaction(AsyncTransaction):
         if outcome is LocalTransactionState.COMMIT:
             await self._conclude_with(None, outcome)
             raise ended_inside(self.transaction_id)
+        if outcome is None:
+            # A COMMIT may have taken effect: its row tells, as after an exception.
+            await self._conclude_with(HalfmqError(reason or "rolled back"), None)
+            if self.result is None or self.result.state is not TransactionState.ROLLED_BACK:
+                raise ended_inside(self.transaction_id)
+            return
         await super().rollback(reason)
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.local_database import Ending
-from client_core.states import LocalTransactionState
+from client_core.states import LocalTransactionState, TransactionState
 from producer_sdk.fencing import ended_inside, lost_messages
 from producer_sdk.transaction import Transaction
 
@@ -81,6 +81,12 @@ class FencedTransaction(Transaction):
         if outcome is LocalTransactionState.COMMIT:
             self._finish(None, outcome)
             raise ended_inside(self.transaction_id)
+        if outcome is None:
+            # A COMMIT may have taken effect: its row tells, as after an exception.
+            self._finish(HalfmqError(reason or "rolled back"), None)
+            if self.result is None or self.result.state is not TransactionState.ROLLED_BACK:
+                raise ended_inside(self.transaction_id)
+            return
         super().rollback(reason)
 
     def __enter__(self) -> Self:
