@@ -306,7 +306,7 @@ class Planner:
 
     def _overdue(self, row: Pending) -> str:
         if row.time_left is not None and row.time_left <= 0:
-            return DEADLINE
+            return DEADLINE if row.tried_ago is None else f"{DEADLINE}; it was tried before, and may be in the log"
         if row.tried_ago is not None and row.tried_ago > self._settings.ids_remembered * 1_000_000:
             return FORGOTTEN
         return ""
