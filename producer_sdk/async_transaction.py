@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from producer_sdk.own_check import OwnCheck
     from producer_sdk.transaction_calls import TransactionCalls
 
-__all__ = ["AsyncTransaction"]
+__all__ = ["AsyncTransaction", "over"]
 
 _log = logging.getLogger("halfmq.producer")
 
@@ -221,9 +221,7 @@ class AsyncTransaction:
             TransactionRefused: It was begun before.
         """
         if self._was_used:
-            raise TransactionRefused(
-                f"transaction {self.transaction_id} is over; begin another one", transaction_id=self.transaction_id
-            )
+            raise over(self.transaction_id)
         self._was_used = True
 
     async def settle(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
@@ -325,5 +323,10 @@ class AsyncTransaction:
 
     def _refuse_if_over(self) -> None:
         if self._over or self._closed_for_sends:
-            msg = f"transaction {self.transaction_id} is over; begin another one"
-            raise TransactionRefused(msg, transaction_id=self.transaction_id)
+            raise over(self.transaction_id)
+
+
+def over(transaction_id: str) -> TransactionRefused:
+    """The error of what comes after the end of a block."""
+    msg = f"transaction {transaction_id} is over; begin another one"
+    return TransactionRefused(msg, transaction_id=transaction_id)

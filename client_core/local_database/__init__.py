@@ -7,7 +7,7 @@ user hands in an object of it.
 
 from client_core.local_database.async_databases import AsyncLocalDatabase
 from client_core.local_database.databases import LocalDatabase, identity_of, local_database
-from client_core.local_database.dialects import Dialect, Failure, dialect_of, storable
+from client_core.local_database.dialects import Dialect, Failure, dialect_of, first_line_of, storable, text_of
 from client_core.local_database.joining import join, join_async
 from client_core.local_database.tables import Column, Index, Kind, Table, asking_for
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
@@ -28,9 +28,11 @@ __all__ = [
     "VerifiedDatabases",
     "asking_for",
     "dialect_of",
+    "first_line_of",
     "identity_of",
     "join",
     "join_async",
     "local_database",
     "storable",
+    "text_of",
 ]

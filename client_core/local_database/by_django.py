@@ -13,7 +13,7 @@ from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import _PLACE
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.transactions import Ending, LocalTransaction
-from client_core.local_database.watching import Watch
+from client_core.local_database.watching import Watch, WatchedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DjangoOwnTransaction", "DjangoTransaction", "alias_of"]
 
 
-class DjangoTransaction(LocalTransaction):
+class DjangoTransaction(WatchedTransaction):
     """An atomic block of the calling thread's connection; inside of another one it is a savepoint of that."""
 
     def __init__(self, alias: str) -> None:
@@ -31,7 +31,6 @@ class DjangoTransaction(LocalTransaction):
         self._alias = alias
         self._outer = False
         self._atomic: Any = None
-        self._watch: Watch | None = None
 
     def begin(self) -> None:
         """Enters the atomic block.
@@ -93,17 +92,8 @@ class DjangoTransaction(LocalTransaction):
 
     def is_whole(self) -> bool | None:
         """By what was seen."""
-        watch = self._stop_watching()
-        return self.is_unbroken() and (watch is None or watch.is_whole(self.execute))
-
-    def sent(self) -> None:
-        """Counted, as savepoints are."""
-        if self._watch is not None:
-            self._watch.sent()
-
-    def has_lost_messages(self) -> bool:
-        """By what was seen."""
-        return self._watch is not None and self._watch.has_lost_messages
+        self._stop_watching()
+        return self.is_unbroken() and (self._watch is None or self._watch.is_whole(self.execute))
 
     def _look(self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
         watch = self._watch
@@ -122,10 +112,9 @@ class DjangoTransaction(LocalTransaction):
         with contextlib.closing(self.given.connection.cursor()) as cursor:
             cursor.execute(sql)
 
-    def _stop_watching(self) -> Watch | None:
+    def _stop_watching(self) -> None:
         if self._look in self.given.execute_wrappers:
             self.given.execute_wrappers.remove(self._look)
-        return self._watch
 
     def is_same(self) -> bool:
         """Django itself refuses to end a transaction inside of an atomic block."""

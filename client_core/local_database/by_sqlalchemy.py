@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, scoped_session
 from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import in_transaction, refuse_autocommit
 from client_core.local_database.dialects import dialect_of
-from client_core.local_database.transactions import Ending, LocalTransaction
-from client_core.local_database.watching import Watch
+from client_core.local_database.transactions import Ending
+from client_core.local_database.watching import Watch, WatchedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -31,7 +31,7 @@ _NESTED = (
 )
 
 
-class SqlalchemyTransaction(LocalTransaction):
+class SqlalchemyTransaction(WatchedTransaction):
     """The transaction of a Session or of a Connection; of an Engine, on a connection of its own."""
 
     def __init__(self, given: sa.Engine | sa.Connection | Session) -> None:
@@ -41,7 +41,6 @@ class SqlalchemyTransaction(LocalTransaction):
         self._connection = given if isinstance(given, sa.Connection) else None
         self._session = given if isinstance(given, Session) else None
         self._root: Any = None
-        self._watch: Watch | None = None
         self._watched: sa.Connection | None = None
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
@@ -157,21 +156,11 @@ class SqlalchemyTransaction(LocalTransaction):
             _refuse_what_it_joined(self._root)
         return self._watch is None or self._watch.is_whole(lambda sql: self._run(sql, {}))
 
-    def sent(self) -> None:
-        """Counted, as savepoints are."""
-        if self._watch is not None:
-            self._watch.sent()
-
-    def has_lost_messages(self) -> bool:
-        """By what was seen."""
-        return self._watch is not None and self._watch.has_lost_messages
-
-    def _stop_watching(self) -> Watch | None:
+    def _stop_watching(self) -> None:
         self.let_go()
         if self._watched is not None:
             _watches.pop(self._watched, None)
             self._watched = None
-        return self._watch
 
     def is_same(self) -> bool:
         """By the identity of SQLAlchemy's transaction."""
@@ -223,9 +212,11 @@ class SqlalchemyTransaction(LocalTransaction):
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:
-    refuse_autocommit(connection.connection.driver_connection)
-    # What adapts drivers of asyncio has it of its own; theirs do not know.
-    refuse_autocommit(connection.connection.dbapi_connection)
+    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
+    refuse_autocommit(driver)
+    if adapter is not driver:
+        # What adapts drivers of asyncio has it of its own; theirs do not know.
+        refuse_autocommit(adapter)
 
 
 def _run_beside(connection: sa.Connection, sql: str) -> None:

@@ -12,7 +12,7 @@ from client_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Dialect", "Failure", "dialect_of", "storable"]
+__all__ = ["Dialect", "Failure", "dialect_of", "first_line_of", "storable", "text_of"]
 
 
 class Failure(Enum):
@@ -289,6 +289,16 @@ class SQLite(Dialect):
 
 _DIALECTS: dict[str, Dialect] = {each.name: each for each in (MySQL(), PostgreSQL(), SQLite())}
 _DIALECTS["mariadb"] = _DIALECTS["mysql"]
+
+
+def text_of(error: BaseException) -> str:
+    """What the database says, without the statement that a library adds."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+def first_line_of(error: BaseException) -> str:
+    """The same, as it fits into another sentence."""
+    return text_of(error).partition("\n")[0]
 
 
 def storable(text: str) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.dialects import Failure, dialect_of
+from client_core.local_database.dialects import Failure, dialect_of, first_line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,9 +195,9 @@ def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
     except Exception as error:
         if dialect().failure_of(error) is not Failure.NO_TABLE:
             raise
-        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         msg = (
             f"table {name} is not in this database, or this connection has no right to it: call create_tables(), or "
-            f"run the statements of sql() in a migration, and grant SELECT, INSERT, UPDATE and DELETE on it ({cause})"
+            "run the statements of sql() in a migration, and grant SELECT, INSERT, UPDATE and DELETE on it "
+            f"({first_line_of(error)})"
         )
         raise ConfigurationError(msg, field="table") from error

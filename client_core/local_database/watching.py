@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from client_core.errors import LocalTransactionEnded
 from client_core.local_database.by_dbapi import in_transaction, is_aborted
 from client_core.local_database.dialects import Failure
+from client_core.local_database.transactions import LocalTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from client_core.local_database.dialects import Dialect
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "WatchedTransaction"]
 
 _BEFORE = r"(?>\s+|\(|--[^\n]*\n|\#[^\n]*\n|/\*(?![!M]).*?\*/)*+"
 """Comments and brackets before the first word; MySQL runs those that begin with ! or M!."""
@@ -83,7 +84,7 @@ class Watch:
         Raises:
             LocalTransactionEnded: It would end the transaction, or one before it did; it must not run.
         """
-        self.look_back()
+        self._look_back()
         if self._has_ended:
             msg = (
                 "the local transaction was ended inside of its block, by a commit, a rollback, a statement that "
@@ -132,7 +133,7 @@ class Watch:
         """A message is sent, outside of the transaction."""
         self._sent += 1
 
-    def look_back(self) -> None:
+    def _look_back(self) -> None:
         """Finds out what the last statement did."""
         mark, has_failed = self._mark, self._has_failed
         self._mark, self._has_failed = "", False
@@ -159,7 +160,7 @@ class Watch:
         Raises:
             Exception: The transaction cannot go on, so that it is rolled back.
         """
-        self.look_back()
+        self._look_back()
         if self._dialect.name == "postgresql" and (self._failures or is_aborted(self._driver_connection())):
             # One that is aborted refuses any statement, but not a COMMIT, which rolls back.
             run("SELECT 1")
@@ -217,7 +218,8 @@ class Watch:
             if self._dialect.failure_of(error) is Failure.NO_SAVEPOINT:
                 self._has_ended = True
             else:
-                self._is_doubtful = self._dialect.name != "postgresql"
+                # PostgreSQL keeps the transaction, aborted, and says so at the end.
+                self._is_doubtful |= self._dialect.name != "postgresql"
                 self._failures += 1
 
     def _look_at_failure(self) -> None:
@@ -232,6 +234,21 @@ class Watch:
             self._run("DO 0")
         except Exception:
             self._is_doubtful = True
+
+
+class WatchedTransaction(LocalTransaction):
+    """A transaction whose library lets its statements be looked at."""
+
+    _watch: Watch | None = None
+
+    def sent(self) -> None:
+        """Counted, as savepoints are."""
+        if self._watch is not None:
+            self._watch.sent()
+
+    def has_lost_messages(self) -> bool:
+        """By what was seen."""
+        return self._watch is not None and self._watch.has_lost_messages
 
 
 def _would_end(what: str) -> LocalTransactionEnded:

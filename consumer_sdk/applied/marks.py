@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_core.errors import ConfigurationError
 from client_core.local_database import Column, Failure, Index, Kind, Table, asking_for, storable
 from consumer_sdk.applied.keys import mark_id
 
@@ -97,8 +96,6 @@ class Marks:
                     queue=message.queue,
                     place=message.offset,
                 )
-        except ConfigurationError:
-            raise
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import Failure
+from client_core.local_database import Failure, first_line_of
 from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -137,10 +137,9 @@ class BusinessTable:
         except Exception as error:
             if local.dialect.failure_of(error) not in {Failure.NO_TABLE, Failure.WRONG_SQL}:
                 raise
-            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
             msg = (
-                f"the business table cannot be read: {cause}; its name, key, time, columns and where are SQL of this "
-                f"database, and make: {statement}"
+                f"the business table cannot be read: {first_line_of(error)}; its name, key, time, columns and where "
+                f"are SQL of this database, and make: {statement}"
             )
             raise ConfigurationError(msg, field="table") from error
 

@@ -76,8 +76,6 @@ class FenceRows:
                 inserted = local.execute(
                     self._insert_here.format(id=expression), id=transaction_id, first=IDENTITY, identity=identity
                 )
-        except ConfigurationError:
-            raise
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise

@@ -10,9 +10,9 @@ from client_core.message import Message, as_messages
 from client_core.results import TransactionResult
 from client_core.states import TransactionState
 from client_core.uninterrupted import to_its_end
-from producer_sdk.async_transaction import AsyncTransaction
+from producer_sdk.async_transaction import AsyncTransaction, over
 from producer_sdk.fencing import ended_inside
-from producer_sdk.outbox.block import is_whole, over
+from producer_sdk.outbox.block import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,12 +7,12 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.connection import text_of_reason
-from client_core.errors import TransactionRefused
 from client_core.ids import new_id
 from client_core.local_database import Ending
 from client_core.message import Message, as_messages
 from client_core.results import TransactionResult
 from client_core.states import TransactionState
+from producer_sdk.async_transaction import over
 from producer_sdk.fencing import ended_inside
 from producer_sdk.transaction import Transaction
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from client_core.times import Span
     from producer_sdk.outbox.content import Content
 
-__all__ = ["OutboxTransaction", "is_whole", "over"]
+__all__ = ["OutboxTransaction", "is_whole"]
 
 _log = logging.getLogger("halfmq.producer")
 
@@ -266,9 +266,3 @@ def is_whole(local: LocalTransaction) -> bool:
     """
     # One that is doomed runs no statement any more; its commit() rolls back, and says so.
     return local.is_doomed() or local.is_whole() is True
-
-
-def over(transaction_id: str) -> TransactionRefused:
-    """The error of what comes after the end of a block."""
-    msg = f"transaction {transaction_id} is over; begin another one"
-    return TransactionRefused(msg, transaction_id=transaction_id)

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from client_core.local_database import text_of
 from client_core.message import Message
 from client_core.states import LocalTransactionState
 from producer_sdk.outbox.content import content_of
 from producer_sdk.outbox.pending import PendingRows
 from producer_sdk.outbox.states import OutboxState
-from producer_sdk.outbox.working import LOCK_WAIT, is_locked, text_of
+from producer_sdk.outbox.working import LOCK_WAIT, is_locked
 
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction

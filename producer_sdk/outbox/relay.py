@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
+from client_core.local_database import text_of
 from producer_sdk.outbox.pending import PendingRows
 from producer_sdk.outbox.planning import Batch
 from producer_sdk.outbox.reading import SHORTEST_REST, Reading
@@ -24,7 +25,7 @@ from producer_sdk.outbox.settling import Becomes, Ended, Settling
 from producer_sdk.outbox.states import OutboxState
 from producer_sdk.outbox.target import NotTried
 from producer_sdk.outbox.turn import Turn, TurnLost
-from producer_sdk.outbox.working import LOCK_WAIT, is_locked, text_of
+from producer_sdk.outbox.working import LOCK_WAIT, is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import Failure, VerifiedDatabases
+from client_core.local_database import Failure, VerifiedDatabases, first_line_of
 from client_core.local_database.by_dbapi import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -123,11 +123,10 @@ class SubmissionRows:
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.NO_TABLE:
                 raise
-            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
             msg = (
-                f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection: "
-                f"{cause}; broker_tables names the schema (and prefix) of the broker's tables, such as 'halfmq.', "
-                "and the right is GRANT INSERT on that table"
+                f"same_server: rows cannot be inserted into the broker's table {self._table} by this connection:"
+                f" {first_line_of(error)}; broker_tables names the schema (and prefix) of the broker's tables, such as"
+                " 'halfmq.', and the right is GRANT INSERT on that table"
             )
             raise ConfigurationError(msg, field="broker_tables") from error
 

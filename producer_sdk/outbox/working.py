@@ -11,7 +11,7 @@ from client_core.local_database import Failure, dialect_of
 if TYPE_CHECKING:
     from client_core.local_database import LocalTransaction
 
-__all__ = ["LOCK_WAIT", "OpensDatabase", "RunsWork", "is_locked", "text_of"]
+__all__ = ["LOCK_WAIT", "OpensDatabase", "RunsWork", "is_locked"]
 
 ResultT = TypeVar("ResultT")
 
@@ -37,8 +37,3 @@ def is_locked(error: Exception) -> bool:
         dialect_of(name).failure_of(error) in {Failure.LOCKED, Failure.CONFLICT}
         for name in ("mysql", "postgresql", "sqlite")
     )
-
-
-def text_of(error: Exception) -> str:
-    """What the database says, without the statement that a library adds."""
-    return str(getattr(error, "orig", None) or error).strip()

@@ -14,12 +14,11 @@ from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.ports.transactions import Half, PrepareWork
-from broker.services.catalog import Catalog
 from broker.services.producing.submissions import SubmissionService
-from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from broker.storage.log import submissions
-from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, rollback, sending, text
+from conformance.submitting import committed, refused, service_on, submit, texts
+from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, sending, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,42 +30,9 @@ if TYPE_CHECKING:
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 
 
-def submit(session: Session, body: str = "hello", topic: str = "orders", **columns: object) -> None:
-    """What an application does."""
-    names = ", ".join(["topic_name", "body", *columns])
-    marks = ", ".join("?" * (2 + len(columns)))
-    session.run(f"INSERT INTO submission ({names}) VALUES ({marks})", (topic, body.encode(), *columns.values()))
-
-
-def committed(world: World, *bodies: str, **columns: object) -> None:
-    session = world.session()
-    session.begin()
-    for body in bodies:
-        submit(session, body, **columns)
-    session.commit()
-
-
-def service_on(store: Store, wakeups: Wakeups | None = None) -> SubmissionService:
-    validator = MessageValidator(Catalog(store, store, store), store.clock)
-    return SubmissionService(store, validator, wakeups or Wakeups())
-
-
 @pytest.fixture
 def service(store: Store) -> SubmissionService:
     return service_on(store)
-
-
-async def texts(store: Store, topic: Topic) -> list[str]:
-    return [message.body.decode() for message in await everywhere(store, topic)]
-
-
-def refused(world: World) -> list[tuple[str, str]]:
-    """Bodies and causes."""
-    session = world.session()
-    session.begin(write=False)
-    found = session.fetch("SELECT body, cause FROM refused_submission ORDER BY submission_id")
-    session.rollback()
-    return [(bytes(body).decode(), cause) for body, cause in found]
 
 
 async def test_what_is_committed_becomes_messages_in_order(
@@ -376,127 +342,6 @@ async def test_one_that_is_refused_again_under_its_number_holds_up_nothing(
     committed(world, "good")
     assert await service.release() == 1
     assert [each[0] for each in refused(world)] == ["wrong"]
-
-
-async def test_many_that_wait_hold_up_no_others(
-    world: World, store: Store, service: SubmissionService, topic: Topic
-) -> None:
-    group = await store.producer_group_id("shop")
-    ok(await store.prepare([PrepareWork(new_id(), group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
-    other = await store.create_topic("other", TopicSettings(1, HOUR))
-    committed(world, *["x" * (3 * 1024 * 1024)] * 4, deduplication_key="7")
-    committed(world, "free", topic="other")
-    assert await service.release() == 1
-    assert await texts(store, other) == ["free"]
-    assert await service.release() == 0
-    assert world.count("submission") == 4
-
-
-async def test_none_overtakes_one_of_its_message_group_that_waits(
-    world: World, store: Store, service: SubmissionService, topic: Topic
-) -> None:
-    group = await store.producer_group_id("shop")
-    half = new_id()
-    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
-    committed(world, "first", message_group="g")
-    committed(world, "waits", message_group="g", deduplication_key="7")
-    committed(world, "behind", message_group="g")
-    committed(world, "another group", message_group="h")
-    released = 0
-    while count := await service.release():
-        released += count
-    assert released == 2
-    assert sorted(await texts(store, topic)) == ["another group", "first"]
-    ok(await store.decide([rollback(half)]))
-    while await service.release():
-        pass
-    assert [each for each in await texts(store, topic) if each != "another group"] == ["first", "waits", "behind"]
-
-
-def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many submissions each query gives from now on."""
-    counts: list[int] = []
-    read = store.submissions
-
-    async def counted(*arguments: Any) -> Any:
-        found = await read(*arguments)
-        counts.append(len(found))
-        return found
-
-    monkeypatch.setattr(store, "submissions", counted)
-    return counts
-
-
-async def test_what_waits_for_a_verdict_is_not_read_again(
-    world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = await store.producer_group_id("shop")
-    half = new_id()
-    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
-    committed(world, *["x"] * 2500, deduplication_key="7")
-    committed(world, "in a group", message_group="g", deduplication_key="7")
-    committed(world, *["behind"] * 300, message_group="g")
-    counts = reads(store, monkeypatch)
-    assert await service.release() == 0
-    # The first page, then what has a message group, of which one is tried.
-    assert sum(counts) <= 1000 + 301
-    counts.clear()
-    committed(world, "free")
-    assert await service.release() == 1
-    assert await service.release() == 0
-    assert counts == [1, 0]
-    assert await texts(store, topic) == ["free"]
-    ok(await store.decide([rollback(half)]))
-    while await service.release():
-        pass
-    found = await texts(store, topic)
-    # The first one has the key, and the window of the topic drops the others.
-    assert found == ["free", "x", *["behind"] * 300]
-    assert world.count("submission") == 0
-
-
-async def test_a_broker_that_begins_finds_what_waits(
-    world: World, store: Store, service: SubmissionService, topic: Topic
-) -> None:
-    group = await store.producer_group_id("shop")
-    half = new_id()
-    ok(await store.prepare([PrepareWork(half, group, [Half(topic.topic_id, None, text("half", dedup_key="7"))])]))
-    committed(world, "first", deduplication_key="7")
-    committed(world, "in a group", message_group="g", deduplication_key="8")
-    assert await service.release() == 1
-    another = service_on(world.broker("b"))
-    assert await another.release() == 0
-    ok(await store.decide([rollback(half)]))
-    assert await another.release() == 1
-    assert await service.release() == 0
-    assert sorted(await texts(store, topic)) == ["first", "in a group"]
-
-
-async def test_more_keys_wait_than_a_query_passes_over(
-    world: World,
-    store: Store,
-    service: SubmissionService,
-    topic: Topic,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("broker.services.producing.submissions.MOST_PASSED_OVER", 2)
-    group = await store.producer_group_id("shop")
-    halves = [new_id() for _ in range(5)]
-    for number, half in enumerate(halves):
-        prepared = Half(topic.topic_id, None, text("half", dedup_key=str(number)))
-        ok(await store.prepare([PrepareWork(half, group, [prepared])]))
-        committed(world, f"waits {number}", deduplication_key=str(number), message_group=f"g{number % 3}")
-    committed(world, "free")
-    assert await service.release() == 1
-    assert await service.release() == 0
-    for half in halves:
-        ok(await store.decide([rollback(half)]))
-    while await service.release():
-        pass
-    found = await texts(store, topic)
-    assert sorted(found) == ["free", *(f"waits {number}" for number in range(5))]
-    assert found.index("waits 0") < found.index("waits 3")
-    assert found.index("waits 1") < found.index("waits 4")
 
 
 async def test_what_was_refused_long_ago_is_deleted(

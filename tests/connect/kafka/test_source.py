@@ -150,14 +150,18 @@ def test_committed_records_alone_come_once_and_it_goes_on_where_it_was(
     assert {message.text for message in found} == {"0", "2"}
 
 
-def test_a_record_that_halfmq_refuses(
-    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
-) -> None:
-    source = new_topic(kafka, 1, max_message_bytes=20_000_000)
-    large = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 10_000_000})
-    for value in (b"before", b"x" * 5_000_000, b"behind"):
-        large.produce(source, value, b"k")
-    large.flush(30)
+def with_a_large_one(kafka: str, size: int) -> str:
+    """A topic of Kafka with three records, of which the second is large."""
+    source = new_topic(kafka, 1, max_message_bytes=50_000_000)
+    writer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 50_000_000})
+    for value in (b"before", b"x" * size, b"behind"):
+        writer.produce(source, value, b"k")
+    writer.flush(60)
+    return source
+
+
+def test_a_record_that_halfmq_refuses(kafka: str, topic: str, stored: Stored, from_kafka: Callable[..., Any]) -> None:
+    source = with_a_large_one(kafka, 5_000_000)
     with from_kafka({source: topic}) as running:
         failure = running.failed()
     assert isinstance(failure, RecordRefused)
@@ -172,11 +176,7 @@ def test_a_record_that_halfmq_refuses(
 def test_a_record_that_no_request_can_hold(
     kafka: str, topic: str, stored: Stored, from_kafka: Callable[..., Any]
 ) -> None:
-    source = new_topic(kafka, 1, max_message_bytes=50_000_000)
-    large = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 50_000_000})
-    for value in (b"before", b"x" * 40_000_000, b"behind"):
-        large.produce(source, value, b"k")
-    large.flush(60)
+    source = with_a_large_one(kafka, 40_000_000)
     with from_kafka({source: topic}) as running:
         failure = running.failed()
     assert isinstance(failure, RecordRefused)
