@@ -58,7 +58,7 @@ class ReleasedSubmissions:
 
     Attributes:
         count: submissions that became messages, or were dropped as duplicates.
-        deferred: submissions that wait for a later round.
+        deferred: submissions that wait for a later round, or that another broker or an operator removed.
         pending: those of them whose deduplication key is that of a half message without a verdict, with topic id and
             hash of the key.
         refused: submissions that cannot become messages, with the cause.
@@ -81,8 +81,18 @@ class ReleasedSubmissions:
 class SubmissionStore(Protocol):
     """The port of submissions."""
 
-    async def submissions(self, after: int | None = None, passed_over: PassedOver | None = None) -> list[Submission]:
-        """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
+    async def newest_submission(self) -> int | None:
+        """The highest number of the committed submissions; None: there are none."""
+        ...
+
+    async def submissions(
+        self, until: int, after: int | None = None, passed_over: PassedOver | None = None
+    ) -> list[Submission]:
+        """Committed submissions up to a number and behind another (None: all), in order, as many as are sent at once.
+
+        All queries of a round have the same `until`, read before the first: what is committed between two queries is
+        not seen in one order in the first and in another in the second.
+        """
         ...
 
     async def pending_keys(self, keys: Collection[tuple[int, bytes]]) -> set[tuple[int, bytes]]:

@@ -42,9 +42,12 @@ class SubmissionService:
         are not read again before it is there.
         """
         await self._forget_decided()
+        until = await self._store.newest_submission()
+        if until is None:
+            return 0
         waiting: set[tuple[str, str]] = set()
         after: int | None = None
-        while found := await self._store.submissions(after, PassedOver(self._pending, self._behind)):
+        while found := await self._store.submissions(until, after, PassedOver(self._pending, self._behind)):
             ended = 0
             for part in _parts(found):
                 done = await self._release(part, waiting)
@@ -57,8 +60,10 @@ class SubmissionService:
         return 0
 
     async def _release(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> int | None:
+        """Releases a part; adds the message groups whose submissions have to wait."""
         now = self._validator.now()
-        work = [await self._work(each, now) for each in found if _order(each) not in waiting]
+        found = [each for each in found if _order(each) not in waiting]
+        work = [await self._work(each, now) for each in found]
         if not work:
             return 0
         try:
@@ -69,10 +74,19 @@ class SubmissionService:
             if len(work) == 1:
                 return self._released(await self._refuse(work[0], error))
             logger.warning("submissions cannot be released together, and are one by one: %s", error)
-            return await self._release_each(work)
+            return await self._release_each(found, waiting)
         self._remember(found, done)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         return self._released(done)
+
+    async def _release_each(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> int | None:
+        """Releases them singly, so that one that the database cannot store holds up no other."""
+        count = 0
+        for each in found:
+            if (ended := await self._release([each], waiting)) is None:
+                return None
+            count += ended
+        return count
 
     def _remember(self, found: Sequence[Submission], done: ReleasedSubmissions) -> None:
         """Keys that wait for a verdict, and the message groups that wait behind them."""
@@ -91,21 +105,6 @@ class SubmissionService:
             still = await self._store.pending_keys(self._pending.values())
             self._pending = {key: own for key, own in self._pending.items() if own in still}
             self._behind = {order: key for order, key in self._behind.items() if key in self._pending}
-
-    async def _release_each(self, work: list[SubmissionWork]) -> int | None:
-        """Releases them singly, so that one that the database cannot store holds up no other."""
-        count = 0
-        for item in work:
-            try:
-                done = await self._store.release_submissions([item])
-            except StorageUnavailable:
-                raise
-            except Exception as error:
-                done = await self._refuse(item, error)
-            if (ended := self._released(done)) is None:
-                return None
-            count += ended
-        return count
 
     async def _refuse(self, item: SubmissionWork, error: Exception) -> ReleasedSubmissions:
         logger.error("submission %d cannot be stored", item.number, exc_info=error)

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 class Submissions(Access):
     """Implements SubmissionStore."""
 
-    async def submissions(self, after: int | None = None, passed_over: PassedOver | None = None) -> list[Submission]:
-        """Committed submissions behind a number (None: all), in their order, as many as are sent at once."""
+    async def newest_submission(self) -> int | None:
+        """The highest number of the committed submissions; None: there are none."""
+        return await self._submitting.run(submissions.newest, write=False)
+
+    async def submissions(
+        self, until: int, after: int | None = None, passed_over: PassedOver | None = None
+    ) -> list[Submission]:
+        """Committed submissions up to a number and behind another (None: all), in order, a part of them."""
 
         def read(session: Session) -> list[Submission]:
             if after is None:
-                return submissions.waiting(session, passed_over=passed_over)
-            return submissions.waiting(session, after, passed_over=passed_over)
+                return submissions.waiting(session, until, passed_over=passed_over)
+            return submissions.waiting(session, until, after, passed_over=passed_over)
 
         return await self._submitting.run(read, write=False)
 

@@ -24,6 +24,7 @@ from broker.storage.log.turns import take_turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.ports.log import SendWork
     from broker.ports.submissions import SubmissionWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -47,23 +48,36 @@ _SIZE = "LENGTH(body)" + "".join(
 _LONGEST_CAUSE = 500
 
 
+def newest(session: Session) -> int | None:
+    """The highest number of the committed submissions; None: there are none.
+
+    A round reads up to it and no further. It reads in several queries, and what is committed between two of them would
+    be missing from the first and have its successors in the second. Numbers are given in order, so such successors are
+    above the bound.
+    """
+    highest = session.fetch("SELECT MAX(submission_id) FROM submission")[0][0]
+    return None if highest is None else int(highest)
+
+
 def waiting(
     session: Session,
+    until: int,
     after: int = -(1 << 63),
     at_once: int = AT_ONCE,
     bytes_at_once: int = BYTES_AT_ONCE,
     passed_over: PassedOver | None = None,
 ) -> list[Submission]:
-    """Committed submissions behind a number; in the order of the primary key.
+    """Committed submissions between two numbers; in the order of the primary key.
 
     Args:
         session: for reading.
-        after: the number.
+        until: the last number.
+        after: the number before the first.
         at_once: maximum number.
         bytes_at_once: maximum bytes, if it is more than one.
         passed_over: those that are left out.
     """
-    numbers = _numbers(session, after, at_once, bytes_at_once, *_left_out(passed_over or PassedOver()))
+    numbers = _numbers(session, after, until, at_once, bytes_at_once, *_left_out(passed_over or PassedOver()))
     if not numbers:
         return []
     found = session.fetch_in(
@@ -92,9 +106,9 @@ def _left_out(passed_over: PassedOver) -> tuple[str, list[str]]:
 
 
 def _numbers(
-    session: Session, after: int, at_once: int, bytes_at_once: int, condition: str, values: Sequence[str]
+    session: Session, after: int, until: int, at_once: int, bytes_at_once: int, condition: str, values: Sequence[str]
 ) -> list[int]:
-    """Those behind a number, up to bounds.
+    """Those between two numbers, up to bounds.
 
     To learn its size the server reads a body, so they are not asked for far beyond the bound: at most as many as were
     read so far, and by their sizes.
@@ -103,9 +117,9 @@ def _numbers(
     size, wanted = 0, min(FIRST_PAGE, at_once)
     while wanted > 0:
         page = session.fetch(
-            f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ?{condition}"
+            f"SELECT submission_id, {_SIZE} FROM submission WHERE submission_id > ? AND submission_id <= ?{condition}"
             " ORDER BY submission_id LIMIT ?",
-            (numbers[-1] if numbers else after, *values, wanted),
+            (numbers[-1] if numbers else after, until, *values, wanted),
         )
         for number, length in page:
             size += length
@@ -143,14 +157,7 @@ def release(
             " ORDER BY submission_id" + session.dialect.skip_locked,
         )
     }
-    sending, ended = [], []
-    for item in work:
-        if item.number not in locked:
-            continue
-        if isinstance(item.send, BrokerError):
-            done.refused[item.number] = _cause(item.send)
-        else:
-            sending.append((item.number, item.send))
+    sending, ended = _sending(work, locked, done), []
     # What is for a queue that another session holds waits for the next round, and holds up nothing else.
     free = FreeQueues(session)
     outcomes = log.send(session, [each for _, each in sending], now, directory, rotation, free) if sending else []
@@ -184,6 +191,25 @@ def release(
         ]
     )
     return done
+
+
+def _sending(work: Sequence[SubmissionWork], locked: set[int], done: ReleasedSubmissions) -> list[tuple[int, SendWork]]:
+    """What is sent: that which is locked here, and no other session holds it or one before it in its message group."""
+    sending: list[tuple[int, SendWork]] = []
+    held: set[tuple[int, str | None]] = set()
+    for item in work:
+        if isinstance(item.send, BrokerError):
+            if item.number in locked:
+                done.refused[item.number] = _cause(item.send)
+            continue
+        order = item.send.topic_id, item.send.message.message_group
+        if item.number in locked and order not in held:
+            sending.append((item.number, item.send))
+            continue
+        done.deferred.add(item.number)
+        if item.send.message.message_group is not None:
+            held.add(order)
+    return sending
 
 
 def trim_refused(session: Session, before: int) -> int:
