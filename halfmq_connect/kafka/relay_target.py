@@ -11,7 +11,7 @@ from halfmq_connect.kafka.target import KafkaPosition, KafkaTarget
 from producer_sdk.outbox import NotTried
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from client_core.message import Message
 
@@ -29,7 +29,7 @@ class KafkaRelayTarget:
         """Takes the client of Kafka, which this closes."""
         self._target = target
 
-    def send(self, messages: Sequence[Message]) -> list[Exception | None]:
+    def send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         """Stores messages, in waves: of each message group one at a time, so that none overtakes one that failed."""
         outcomes: list[Exception | None] = [None] * len(messages)
         waves: dict[int, list[int]] = defaultdict(list)
@@ -42,8 +42,11 @@ class KafkaRelayTarget:
         stopped: set[tuple[str, str]] = set()
         for number in sorted(waves):
             sending = []
+            may = may_send()
             for index in waves[number]:
-                if _order(messages[index]) in stopped:
+                if not may:
+                    outcomes[index] = NotTried("the relay stood still, or has lost its turn")
+                elif _order(messages[index]) in stopped:
                     outcomes[index] = NotTried("one before it in its message group was not stored")
                 else:
                     sending.append(index)

@@ -14,7 +14,7 @@ from halfmq.v1 import producer_pb2
 from producer_sdk.outbox.target import NotTried
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from client_core.connection import Endpoint, TlsConfig
     from client_core.connection.link import Broker
@@ -64,9 +64,9 @@ class BrokerTarget:
         self.is_failing = False
         """Whether the last try to reach a broker failed: see RelayTarget."""
 
-    def send(self, messages: Sequence[Message]) -> list[Exception | None]:
+    def send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         """Stores messages; see RelayTarget."""
-        return self._runner.run(self._send(messages))
+        return self._runner.run(self._send(messages, may_send))
 
     def close(self) -> None:
         """Closes the connections."""
@@ -79,7 +79,7 @@ class BrokerTarget:
         finally:
             self._runner.close()
 
-    async def _send(self, messages: Sequence[Message]) -> list[Exception | None]:
+    async def _send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         self._link.bind()
         outcomes: list[Exception | None] = [None] * len(messages)
         stopped: dict[tuple[str, str], Exception] = {}
@@ -88,7 +88,8 @@ class BrokerTarget:
         while left:
             part, left = self._part(messages, left, most, stopped, outcomes)
             try:
-                found = await self._request([to_wire(messages[index], messages[index].message_id) for index in part])
+                wire = [to_wire(messages[index], messages[index].message_id) for index in part]
+                found = await self._request(wire, may_send)
             except RequestRefused as error:
                 if error.code in _FINAL and len(part) > 1:
                     # One of them is at fault, and the others need not share its fate.
@@ -140,12 +141,17 @@ class BrokerTarget:
             and message.dedup_key is None
         )
 
-    async def _request(self, wire: list[pb.Message]) -> list[Exception | None]:
+    async def _request(self, wire: list[pb.Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         if not wire:
             return []
         request = producer_pb2.SendRequest(messages=wire)
+        tried = False
 
-        async def once(broker: Broker, timeout: float) -> producer_pb2.SendResponse:  # noqa: ASYNC109 - gRPC's own
+        async def once(broker: Broker, timeout: float) -> producer_pb2.SendResponse | None:  # noqa: ASYNC109 - gRPC's own
+            nonlocal tried
+            if not may_send():
+                return None
+            tried = True
             try:
                 answer = await broker.producer.Send(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
@@ -155,6 +161,10 @@ class BrokerTarget:
             return answer
 
         response = await self._link.attempt(once)
+        if response is None:
+            # After a try without an answer it may be stored.
+            kind = BrokerUnavailable if tried else NotTried
+            return [kind("the relay stood still, or has lost its turn") for _ in wire]
         return [_outcome(result) for result in response.results]
 
 

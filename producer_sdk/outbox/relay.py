@@ -79,6 +79,8 @@ class Relay:
         self._decider = decider
         self.turn = Turn(schema, settings.lease)
         self.has_turn = False
+        self._turns = 0
+        """How often it took the turn."""
         self._reading: Reading
         self._settling: Settling
         self._signal = threading.Event()
@@ -187,6 +189,7 @@ class Relay:
             # Also by a relay that gave its turn back, which others hear of by looking.
             return min(seconds, self._settings.lease / 4)
         self._renewed_at, self.has_turn = began, True
+        self._turns += 1
         self._reading = Reading(self._run, self._rows, self._settings)
         self._settling = Settling(self._run, self._rows, self.turn, keep=self._settings.keep > 0, backoff=self._backoff)
         # What the last relay may have sent is not sent before that is noted.
@@ -241,19 +244,23 @@ class Relay:
                     return
         assert self._calls is not None  # noqa: S101 - run() made it
         self._next = []
-        call = self._calls.submit(self._call_target, rows, self._renewed_at)
+        call = self._calls.submit(self._call_target, rows, self._turns)
         self._under_way[call] = rows, self._renewed_at
         call.add_done_callback(lambda _: self._signal.set())
 
-    def _call_target(self, rows: list[Pending], renewed_at: float) -> Sequence[Exception | None]:
-        if time.monotonic() > renewed_at + self._settings.lease / 2:
-            # This process stood still since: the turn may be another's.
+    def _call_target(self, rows: list[Pending], turn: int) -> Sequence[Exception | None]:
+        def may_send() -> bool:
+            """False after this process stood still: the turn may be another's."""
+            held = self.has_turn and self._turns == turn
+            return held and time.monotonic() <= self._renewed_at + self._settings.lease / 2
+
+        if not may_send():
             return [NotTried("the relay stood still")] * len(rows)
         outcomes, messages = _messages_of(rows)
         if not messages:
             return outcomes
         try:
-            found = self._target.send(messages)
+            found = self._target.send(messages, may_send)
             if len(found) != len(messages):
                 msg = f"the target gave {len(found)} outcomes for {len(messages)} messages"
                 raise RuntimeError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from client_core.errors import HalfmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from client_core.message import Message
 
@@ -15,7 +15,7 @@ __all__ = ["NotTried", "RelayTarget"]
 
 
 class NotTried(HalfmqError):
-    """The message was not sent, because one before it in its message group was not stored."""
+    """The message was not sent: one before it in its group was not stored, or the relay may not send now."""
 
 
 class RelayTarget(Protocol):
@@ -25,7 +25,7 @@ class RelayTarget(Protocol):
     that is stopped does not wait for calls under way then.
     """
 
-    def send(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
+    def send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> Sequence[Exception | None]:
         """Stores messages durably.
 
         Messages of one message group keep their order: after one that is not stored, none of its group is sent any
@@ -34,9 +34,12 @@ class RelayTarget(Protocol):
 
         Args:
             messages: Up to ``RelaySettings.batch`` of them, never none.
+            may_send: Whether the relay still has the turn, as far as it can know. To be asked before each request, also
+                before one that is repeated: a process may have stood still since the request before, and another relay
+                may have sent later messages of these groups. If it may not, the messages left are not sent.
 
         Returns:
-            For each message, in their order: None, it is stored. NotTried: see above. RequestRefused: it can never be
+            For each message, in order: None, it is stored. NotTried: it was not sent. RequestRefused: it can never be
             stored as it is. Any other exception: it may be stored or not, and is sent again later.
 
         Raises:

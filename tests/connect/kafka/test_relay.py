@@ -47,7 +47,8 @@ def test_what_follows_a_refused_one_of_its_group_is_not_sent(kafka: str) -> None
             Message(small, "x" * 2000, message_group="g"),
             Message(small, "3", message_group="g"),
             Message(small, "4"),
-        ]
+        ],
+        lambda: True,
     )
     target.close()
     assert first is None
@@ -55,6 +56,17 @@ def test_what_follows_a_refused_one_of_its_group_is_not_sent(kafka: str) -> None
     assert isinstance(large, RequestRefused)
     assert isinstance(third, NotTried)
     assert sorted(record.value() for record in committed(kafka, small, 2)) == [b"1", b"4"]
+
+
+def test_nothing_is_sent_once_the_turn_may_be_anothers(kafka: str) -> None:
+    topic = new_topic(kafka, 1)
+    target = KafkaRelayTarget(KafkaTarget(kafka))
+    may = iter([True, False])
+    first, second = target.send([Message(topic, text, message_group="g") for text in "12"], lambda: next(may))
+    target.close()
+    assert first is None
+    assert isinstance(second, NotTried)
+    assert [record.value() for record in committed(kafka, topic, 1)] == [b"1"]
 
 
 def test_the_command_relays_to_kafka(kafka: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from client_core.errors import BrokerUnavailable, RequestRefused
 from producer_sdk.outbox import NotTried
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from client_core.message import Message
 
@@ -34,7 +34,7 @@ class FakeTarget:
     def texts(self) -> list[str]:
         return [text_of(message) for message in self.stored]
 
-    def send(self, messages: Sequence[Message]) -> list[Exception | None]:
+    def send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         self.entered.set()
         self.held.wait(30)
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from producer_sdk import Message
-from producer_sdk.outbox import BrokerTarget, Outbox, OutboxState
+from producer_sdk import BrokerUnavailable, Message
+from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState
 from support.memory import MIB, forget_peak, resident
 from ways.outbox.conftest import QUICK
 from ways.outbox.fakes import FakeTarget
@@ -21,6 +22,8 @@ from ways.outbox.running import relaying, until
 from ways.shops import texts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.embedded import EmbeddedBroker
     from ways.shops import Shop
 
@@ -358,7 +361,7 @@ def test_large_bodies_take_bounded_memory(shop: Shop, outbox: Outbox) -> None:
     class Counting(FakeTarget):
         count = 0
 
-        def send(self, messages: Any) -> list[Exception | None]:
+        def send(self, messages: Any, may_send: object) -> list[Exception | None]:
             self.count += len(messages)
             return [None] * len(messages)
 
@@ -396,3 +399,52 @@ def test_it_ends_at_once_while_no_broker_can_be_reached(shop: Shop, outbox: Outb
     assert time.monotonic() - began < 2.0
     assert outbox.status().counts == {COMMIT: 1}
     assert outbox.status().relay == ""
+
+
+def test_a_request_is_not_sent_once_the_turn_may_be_anothers(broker: EmbeddedBroker, topic: str) -> None:
+    """The bodies grow, so each has a request of its own: any of them could be refused."""
+    target = BrokerTarget(broker.endpoint)
+    messages = [Message(topic, "x" * number, message_group="g", message_id=str(uuid.uuid4())) for number in (1, 2, 3)]
+    may = iter([True, False, False])
+    first, *others = target.send(messages, lambda: next(may))
+    assert first is None
+    assert [type(each) for each in others] == [NotTried] * 2
+    assert texts(broker.endpoint, topic) == ["x"]
+    assert target.send(messages, lambda: True) == [None] * 3
+    target.close()
+    assert texts(broker.endpoint, topic) == ["x", "xx", "xxx"]
+
+
+def test_a_call_that_is_repeated_asks_whether_it_still_may() -> None:
+    target = BrokerTarget("127.0.0.1:1")
+    may = iter([True, False])
+    (outcome,) = target.send([Message("orders", "a", message_id=str(uuid.uuid4()))], lambda: next(may))
+    target.close()
+    # It was tried once, so it may have been stored.
+    assert isinstance(outcome, BrokerUnavailable)
+    assert "lost its turn" in str(outcome)
+
+
+def test_a_call_under_way_hears_that_another_relay_has_taken_over(shop: Shop, outbox: Outbox) -> None:
+    heard: list[bool] = []
+
+    class Slow(FakeTarget):
+        def send(self, messages: Any, may_send: Callable[[], bool]) -> list[Exception | None]:
+            heard.append(may_send())
+            self.held.wait(30)
+            until(lambda: not may_send())
+            heard.append(may_send())
+            return [NotTried("it is another's")] * len(messages)
+
+    target = Slow()
+    target.held.clear()
+    put(shop, outbox, "a")
+    with relaying(outbox, target) as relay:
+        until(lambda: heard)
+        with shop.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE halfmq_outbox_relay SET token = token + 1, owner = 'another'")
+        target.held.set()
+        until(lambda: len(heard) == 2)
+        assert not relay.has_turn
+    assert heard == [True, False]
+    assert outbox.status().counts == {COMMIT: 1}
