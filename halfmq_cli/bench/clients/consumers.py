@@ -7,12 +7,10 @@ import time
 from contextlib import AsyncExitStack
 
 from consumer_sdk import AsyncConsumer
-from halfmq_cli.bench.clients.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import QUIET, answer, missing, next_request
 from halfmq_cli.bench.load import GROUP, TOPIC, made_at, mark_of
 
 RECEIVE = 512
-# Seconds without a message after which the missing ones count as lost; longer than any retry of the SDKs.
-QUIET = 60.0
 
 
 async def follow(endpoint: str) -> None:
@@ -23,8 +21,11 @@ async def follow(endpoint: str) -> None:
     async with AsyncConsumer(endpoint, GROUP, [TOPIC], prefetch=4 * RECEIVE) as consumer:
         answer("ready")
         told = asyncio.create_task(next_request())
+        heard = time.monotonic()
         while True:
             messages = await consumer.receive(RECEIVE, timeout=0.2)
+            if messages or not told.done():
+                heard = time.monotonic()
             if messages:
                 await consumer.ack(messages)
                 now = time.monotonic_ns()
@@ -38,6 +39,8 @@ async def follow(endpoint: str) -> None:
                     answer({"consumed": seen, "ended": ended, "latency_ms": latencies})
                     latencies = []
                     told = asyncio.create_task(next_request())
+                elif time.monotonic() - heard > QUIET:
+                    raise missing(told.result() - seen)
 
 
 async def note_arrivals(endpoint: str) -> None:

@@ -7,6 +7,14 @@ import json
 import sys
 from typing import Any
 
+QUIET = 60.0
+"""Seconds without a message after which the missing ones count as lost; longer than any retry of the SDKs."""
+
+
+def missing(count: int) -> TimeoutError:
+    """The error for messages that do not come."""
+    return TimeoutError(f"nothing has come for {QUIET:g} s; {count} messages are missing")
+
 
 async def next_request() -> Any:
     """The next request on standard input; None at the end."""

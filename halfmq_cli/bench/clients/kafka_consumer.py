@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from halfmq_cli.bench.clients.conversation import answer, next_request
+from halfmq_cli.bench.clients.conversation import QUIET, answer, missing, next_request
 from halfmq_cli.bench.load import mark_of
 
 
@@ -24,9 +24,14 @@ async def follow(endpoint: str, *, kafka: str, topic: str) -> None:
 
     def receive(wanted: int) -> dict[str, Any]:
         nonlocal seen, latencies
+        heard = time.monotonic()
         while seen < wanted:
             records = consumer.consume(500, 0.01)
             now = time.monotonic_ns()
+            if records:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > QUIET:
+                raise missing(wanted - seen)
             latencies += [(now - mark_of(record.value() or b"")) / 1e6 for record in records if record.error() is None]
             seen += sum(record.error() is None for record in records)
         received, latencies = latencies, []

@@ -17,7 +17,8 @@ from broker.errors import BrokerError
 from broker.storage.tables import rows
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
-from halfmq_cli.bench.clients.consumers import QUIET, RECEIVE
+from halfmq_cli.bench.clients.consumers import RECEIVE
+from halfmq_cli.bench.clients.conversation import QUIET
 from halfmq_cli.bench.databases import settle, side_by_side, with_tables
 from halfmq_cli.bench.floor import ConsumeFloor
 from halfmq_cli.bench.load import GROUP, QUEUES, TOPIC, body_of, marked
