@@ -108,19 +108,24 @@ def as_halfmq_error(error: grpc.aio.AioRpcError) -> HalfmqError:
     code, details = error.code(), error.details() or "no details"
     field, reason = field_and_reason(_trailing(error, DETAILS_KEY))
     reason = reason or _trailing(error, "halfmq-reason").decode("utf-8", "replace")
-    return _error(code, is_retryable(error), f"{code.name}: {details}", reason, field, "")
+    return _error(code, is_retryable(error), f"{code.name}: {_named(field, details)}", reason, field, "")
 
 
 def as_item_error(error: pb.ItemError, transaction_id: str = "") -> HalfmqError:
     """Converts the failure of one item to an error of the SDK."""
     code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
-    text = error.message or error.reason or code.name
+    text = _named(error.field, error.message or error.reason or code.name)
     return _error(code, code in _PASSING, text, error.reason, error.field, transaction_id)
 
 
 def is_passing_item(error: pb.ItemError) -> bool:
     """Whether the same item may succeed when it is retried."""
     return _CODES.get(error.code) in _PASSING
+
+
+def _named(field: str, text: str) -> str:
+    """The text with the field at fault before it."""
+    return f"{field}: {text}" if field and field not in text else text
 
 
 def _error(
