@@ -33,12 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         one_server_each(config, items, Path(__file__).parent)
 
 
-@pytest.fixture(scope="session")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Databases and brokers of this test process."""
-    made = Brokers(tmp_path_factory.mktemp("brokers"), **SHARED)
-    yield made
-    made.close()
+@pytest.fixture
+def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Brokers:
+    """Databases and brokers of this folder's tests in this process."""
+    return Brokers.of_folder(request, tmp_path_factory, **SHARED)
 
 
 @pytest.fixture(params=ALL_KINDS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from support.brokers import BrokerProcess
 from support.databases import create_database, drop_database, server_url
 
@@ -54,6 +56,23 @@ class Brokers:
             self._seconds[kind] = BrokerProcess(first.database, **{**self._settings, "broker_id": "second"})
         return self._seconds[kind]
 
+    @classmethod
+    def of_folder(
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, **settings: Any
+    ) -> Brokers:
+        """Those of all tests in the test's folder; they end with the last one, because idle ones take time as well."""
+        folder = request.node.getparent(pytest.Dir)
+        made: Brokers | None = folder.stash.get(_OF_FOLDER, None)
+        if made is None:
+            made = folder.stash[_OF_FOLDER] = cls(tmp_path_factory.mktemp("brokers"), **settings)
+
+            def end() -> None:
+                folder.stash[_OF_FOLDER].close()
+                del folder.stash[_OF_FOLDER]
+
+            folder.addfinalizer(end)
+        return made
+
     def close(self) -> None:
         """Ends the shared brokers; none may have met an error it did not expect."""
         kept = [*self._shared.values(), *self._seconds.values()]
@@ -64,3 +83,6 @@ class Brokers:
         for broker in kept:
             assert broker.process.returncode == 0, broker.log
             assert broker.count("[error") == 0, broker.log
+
+
+_OF_FOLDER = pytest.StashKey[Brokers]()
