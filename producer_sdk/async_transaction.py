@@ -69,6 +69,8 @@ class AsyncTransaction:
         self._was_used = False
         self.on_send: Callable[[], None] | None = None
         """Called when messages are about to be stored."""
+        self.on_refused: Callable[[], None] | None = None
+        """Called after that, when they were not stored for certain."""
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -255,6 +257,7 @@ class AsyncTransaction:
             self._refuse_if_over()
             if self._doubt is not None:
                 raise self._doubt
+            await self._before_send()
             if self.on_send is not None:
                 self.on_send()
             if self._own_check is not None:
@@ -263,6 +266,8 @@ class AsyncTransaction:
                 await self._calls.prepare(self.transaction_id, encoded, self._count)
             except (RequestRefused, ClientClosed):
                 del self._messages[self._count :]
+                if self.on_refused is not None:
+                    self.on_refused()
                 raise
             except PrepareUnconfirmed as error:
                 self._doubt = error
@@ -277,6 +282,10 @@ class AsyncTransaction:
             before = self._count
             self._count += len(encoded)
             return self.message_ids[before:] if before or self._count > 1 else (self.transaction_id,)
+
+    async def _before_send(self) -> None:
+        """Called before messages are stored."""
+        return
 
     async def _commit(self) -> None:
         if self._doubt is not None:

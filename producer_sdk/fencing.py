@@ -24,6 +24,7 @@ __all__ = [
     "AsyncMessageStore",
     "FencingListener",
     "MessageStore",
+    "ended_before_send",
     "ended_inside",
     "lost_messages",
     "refuse_half_a_fence",
@@ -135,6 +136,16 @@ def ended_inside(transaction_id: str) -> LocalTransactionEnded:
         f"the local transaction of {transaction_id} was committed or rolled back inside of its block; leave both to "
         "the end of the block, or use tx.rollback(). What it had changed until then is as its own end made it, and the "
         "messages go with that; what followed was rolled back"
+    )
+    return LocalTransactionEnded(msg, transaction_id=transaction_id)
+
+
+def ended_before_send(transaction_id: str) -> LocalTransactionEnded:
+    """The error of a message that comes after its block's local transaction was ended."""
+    msg = (
+        f"the message was not sent: the local transaction that the block of {transaction_id} joined was ended inside "
+        "of it, by a commit, a rollback, a statement that commits by itself, or the server, and a message that is sent "
+        "now would not belong to it. Leave the end to the block; what follows a commit goes into another block"
     )
     return LocalTransactionEnded(msg, transaction_id=transaction_id)
 

@@ -80,6 +80,7 @@ class Transaction:
             RequestRefused: The broker refused the message; it is not part of the transaction.
             PrepareUnconfirmed: It is unknown whether it was stored. The transaction can only be rolled back.
         """
+        self._before_send()
         return self._runner.run(
             self._core.send(
                 topic,
@@ -105,7 +106,12 @@ class Transaction:
             RequestRefused: The broker refused one of them; none is part of the transaction.
             PrepareUnconfirmed: It is unknown whether they were stored. The transaction can only be rolled back.
         """
+        self._before_send()
         return self._runner.run(self._core.send_many(messages))
+
+    def _before_send(self) -> None:
+        """Called before messages are stored, by whoever sends them."""
+        return
 
     def rollback(self, reason: str = "") -> None:
         """Drops the messages now; the rest of the block cannot send, and its end does nothing.

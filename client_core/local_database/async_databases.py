@@ -45,7 +45,7 @@ class AsyncLocalDatabase:
             def run(sync_connection: sa.Connection) -> ResultT:
                 @contextlib.contextmanager
                 def opened() -> Iterator[LocalTransaction]:
-                    yield SqlalchemyTransaction(sync_connection)
+                    yield SqlalchemyTransaction(sync_connection, is_own=True)
 
                 return work(LocalDatabase(opened))
 

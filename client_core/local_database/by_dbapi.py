@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.dialects import Failure, dialect_of
+from client_core.local_database.dialects import dialect_of
+from client_core.local_database.drivers import (
+    DRIVERS,
+    autocommits,
+    in_transaction,
+    refuse_autocommit,
+    refuse_unfinished,
+    with_places,
+)
+from client_core.local_database.guarding import Guard, guard_of
 from client_core.local_database.transactions import Ending, LocalTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
-__all__ = [
-    "AUTOCOMMITS",
-    "DRIVERS",
-    "DbapiTransaction",
-    "driver_of",
-    "in_transaction",
-    "is_aborted",
-    "refuse_autocommit",
-]
+__all__ = ["DbapiTransaction"]
 
-DRIVERS = {
-    "pymysql": "mysql",
-    "MySQLdb": "mysql",
-    "psycopg": "postgresql",
-    "psycopg2": "postgresql",
-    "sqlite3": "sqlite",
-}
-"""The database of each driver, by the package of its connections."""
-
-AUTOCOMMITS = (
-    "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
-    "it, or switch autocommit off"
+_NESTED = (
+    "the block is inside of psycopg's connection.transaction(), whose end commits: begin the block outside of that (it "
+    "may be used inside, as a savepoint), or inside of it use what ends nothing, outbox.put(connection, message) to "
+    "send, applied.mark(connection, message) to apply"
 )
-
-_PLACE = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
-_IN_TRANSACTION = 1
-"""MySQL's SERVER_STATUS_IN_TRANS."""
-_IDLE = 0
-"""PQTRANS_IDLE of PostgreSQL's client library."""
-_ABORTED = 3
-"""PQTRANS_INERROR."""
 
 
 class DbapiTransaction(LocalTransaction):
@@ -57,15 +40,19 @@ class DbapiTransaction(LocalTransaction):
         self.dialect = dialect_of(DRIVERS[driver])
         self._driver = driver
         self._begun_here = False
-        self._mark = ""
+        self._guard: Guard | None = None
         self._was_open = False
 
     def begin(self) -> None:
         """Joins the open transaction, or begins one.
 
         Raises:
-            ConfigurationError: The connection commits each statement by itself, and does not tell what is open.
+            ConfigurationError: The connection commits each statement by itself, and does not tell what is open; or
+                psycopg is to commit it.
         """
+        if getattr(self.given, "_num_transactions", 0):
+            raise ConfigurationError(_NESTED, field="database")
+        refuse_unfinished(self.given)
         # A driver without autocommit begins with the next statement by itself.
         begins = not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3")
         self.take(self.given)
@@ -90,6 +77,7 @@ class DbapiTransaction(LocalTransaction):
     def fetch(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Runs a query, or a statement without rows."""
         with contextlib.closing(self._run(sql, values)) as cursor:
+            self._was_open |= self.in_transaction()
             if cursor.description is None:
                 return []
             rows = cursor.fetchall()
@@ -106,6 +94,8 @@ class DbapiTransaction(LocalTransaction):
 
     def is_unbroken(self) -> bool:
         """By the state that the driver keeps: what was open here is open still."""
+        if self._guard is not None and not self._guard.is_unbroken():
+            return False
         return self.in_transaction() or not self._was_open
 
     def is_going_on(self) -> bool:
@@ -113,26 +103,40 @@ class DbapiTransaction(LocalTransaction):
         return True
 
     def watch(self) -> None:
-        """By a savepoint, which ends with the transaction: drivers do not tell one from the next."""
-        if self.dialect.name == "sqlite" and not self._in_transaction():
-            # The driver begins with the first change, and a savepoint outside of a transaction would be one.
-            self.execute("BEGIN")
-        self._mark = f"halfmq_{uuid.uuid4().hex}"
-        self.execute(f"SAVEPOINT {self._mark}")
+        """By what its database has for it."""
+        self._guard = guard_of(self.given, self.dialect, self.fetch)
+        self._guard.start()
 
-    def is_whole(self) -> bool:
-        """By releasing the savepoint."""
-        try:
-            self.execute(f"RELEASE SAVEPOINT {self._mark}")
-        except Exception as error:
-            if self.dialect.failure_of(error) is Failure.NO_SAVEPOINT:
-                return False
-            raise
-        return True
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        """By what its database has for it."""
+        return self._guard is not None and self._guard.has_ended(is_gone)
+
+    def sent(self) -> None:
+        """Counted, where savepoints are seen."""
+        if self._guard is not None:
+            self._guard.sent()
+
+    def unsent(self) -> None:
+        """Not counted."""
+        if self._guard is not None:
+            self._guard.unsent()
+
+    def has_lost_messages(self) -> bool:
+        """As far as savepoints are seen."""
+        return self._guard is not None and self._guard.has_lost_messages()
+
+    def is_whole(self) -> bool | None:
+        """By what its database has for it."""
+        return True if self._guard is None else self._guard.is_whole()
+
+    def _stop_watching(self) -> None:
+        self.let_go()
+        if self._guard is not None:
+            self._guard.stop()
 
     def commit(self) -> Ending:
         """Commits."""
-        self.let_go()
+        self._stop_watching()
         if self._begun_here and self._driver == "sqlite3":
             # With autocommit=True the connection's own commit() does nothing.
             self._run("COMMIT", {}).close()
@@ -142,7 +146,7 @@ class DbapiTransaction(LocalTransaction):
 
     def rollback(self) -> None:
         """Rolls back."""
-        self.let_go()
+        self._stop_watching()
         if self._begun_here and self._driver == "sqlite3":
             if self.given.in_transaction:
                 self._run("ROLLBACK", {}).close()
@@ -154,9 +158,10 @@ class DbapiTransaction(LocalTransaction):
         return None if isinstance(self.given, sqlite3.Connection) else self.given
 
     def _run(self, sql: str, values: dict[str, Any]) -> Any:
+        refuse_unfinished(self.given)
         cursor = self.given.cursor()
         if self._driver != "sqlite3" and values:
-            sql = _PLACE.sub(r"%(\1)s", sql.replace("%", "%%"))
+            sql = with_places(sql)
         try:
             cursor.execute(sql, values) if values else cursor.execute(sql)
         except BaseException:
@@ -177,55 +182,4 @@ class DbapiTransaction(LocalTransaction):
         return False
 
     def _autocommits(self) -> bool:
-        given = self.given
-        if self._driver in {"pymysql", "MySQLdb"}:
-            return bool(given.get_autocommit())
-        if self._driver == "sqlite3":
-            return given.isolation_level is None
-        return bool(given.autocommit)
-
-
-def in_transaction(connection: Any) -> bool | None:
-    """Whether a connection of a driver, of asyncio too, has a transaction open; None: the driver does not tell."""
-    if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
-        return bool(connection.in_transaction)
-    if hasattr(connection, "server_status"):  # PyMySQL, aiomysql
-        return bool(connection.server_status & _IN_TRANSACTION)
-    if hasattr(connection, "info") and hasattr(connection.info, "transaction_status"):  # psycopg, psycopg2
-        return int(connection.info.transaction_status) != _IDLE
-    if hasattr(connection, "is_in_transaction"):  # asyncpg
-        return bool(connection.is_in_transaction())
-    return None
-
-
-def is_aborted(connection: Any) -> bool:
-    """Whether PostgreSQL has aborted the transaction of a connection, as far as the driver tells."""
-    info = getattr(connection, "info", None)
-    return int(getattr(info, "transaction_status", _IDLE)) == _ABORTED
-
-
-def refuse_autocommit(connection: Any) -> None:
-    """Refuses a connection of a driver, of asyncio too, that would commit the next statement by itself.
-
-    Raises:
-        ConfigurationError: It would, as far as the driver tells.
-    """
-    if in_transaction(connection):
-        return
-    if hasattr(connection, "get_autocommit"):  # PyMySQL, mysqlclient, aiomysql
-        alone = bool(connection.get_autocommit())
-    elif hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
-        alone = connection.isolation_level is None
-    else:
-        alone = getattr(connection, "autocommit", False) is True
-    if alone:
-        raise ConfigurationError(AUTOCOMMITS, field="database")
-
-
-def driver_of(given: object) -> str | None:
-    """The driver of a DB-API connection; None: it is not one of those that are known."""
-    for base in type(given).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in DRIVERS and base.__name__.lower() == "connection":
-            return package
-    return None
+        return autocommits(self.given)

@@ -10,8 +10,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionProxy
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.by_dbapi import _PLACE
 from client_core.local_database.dialects import dialect_of
+from client_core.local_database.drivers import with_places
+from client_core.local_database.listening import DriverListener
 from client_core.local_database.transactions import Ending, LocalTransaction
 from client_core.local_database.watching import Watch, WatchedTransaction
 
@@ -31,6 +32,7 @@ class DjangoTransaction(WatchedTransaction):
         self._alias = alias
         self._outer = False
         self._atomic: Any = None
+        self._listener: DriverListener | None = None
 
     def begin(self) -> None:
         """Enters the atomic block.
@@ -89,6 +91,10 @@ class DjangoTransaction(WatchedTransaction):
         """By a wrapper around each statement."""
         self._watch = Watch(self.dialect, self._run_beside, lambda: self.given.connection)
         self.given.execute_wrappers.append(self._look)
+        if DriverListener.can_listen(self.given.connection):
+            # callproc() passes no wrapper.
+            self._listener = DriverListener(self.given.connection)
+            self._listener.start(self._watch)
 
     def is_whole(self) -> bool | None:
         """By what was seen."""
@@ -101,20 +107,26 @@ class DjangoTransaction(WatchedTransaction):
             return execute(sql, params, many, context)
         watch.before(sql)
         try:
-            result = execute(sql, params, many, context)
+            with self._listener.seen() if self._listener is not None else contextlib.nullcontext():
+                result = execute(sql, params, many, context)
         except Exception as error:
             watch.failed(error)
             raise
         watch.after()
         return result
 
-    def _run_beside(self, sql: str) -> None:
+    def _run_beside(self, sql: str) -> list[tuple[Any, ...]]:
+        if self._listener is not None:
+            return self._listener.run(sql)
         with contextlib.closing(self.given.connection.cursor()) as cursor:
             cursor.execute(sql)
+            return [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
 
     def _stop_watching(self) -> None:
         if self._look in self.given.execute_wrappers:
             self.given.execute_wrappers.remove(self._look)
+        if self._listener is not None:
+            self._listener.stop()
 
     def is_same(self) -> bool:
         """Django itself refuses to end a transaction inside of an atomic block."""
@@ -181,6 +193,10 @@ class DjangoOwnTransaction(LocalTransaction):
         """Nobody else has the connection."""
         return
 
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        """Nobody else has the connection."""
+        return False
+
     def watch(self) -> None:
         """Nobody else has the connection."""
         return
@@ -209,7 +225,7 @@ class DjangoOwnTransaction(LocalTransaction):
 
 def _placed(sql: str, values: dict[str, Any]) -> str:
     """A statement with its places as Django has them; without values it is not looked through for places."""
-    return _PLACE.sub(r"%(\1)s", sql.replace("%", "%%")) if values else sql
+    return with_places(sql) if values else sql
 
 
 def alias_of(given: object) -> str | None:

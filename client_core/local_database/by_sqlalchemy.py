@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.by_dbapi import in_transaction, refuse_autocommit
 from client_core.local_database.dialects import dialect_of
+from client_core.local_database.drivers import autocommits, in_transaction, refuse_autocommit, refuse_unfinished
 from client_core.local_database.transactions import Ending
 from client_core.local_database.watching import Watch, WatchedTransaction
 
@@ -34,9 +34,17 @@ _NESTED = (
 class SqlalchemyTransaction(WatchedTransaction):
     """The transaction of a Session or of a Connection; of an Engine, on a connection of its own."""
 
-    def __init__(self, given: sa.Engine | sa.Connection | Session) -> None:
-        """Takes what the user works with; nothing is begun."""
+    def __init__(self, given: sa.Engine | sa.Connection | Session, *, is_own: bool = False) -> None:
+        """Takes what the user works with; nothing is begun.
+
+        Args:
+            given: It.
+            is_own: Nobody else has the connection; its transactions are begun by a statement where it would commit
+                each statement by itself.
+        """
         self.given = given
+        self._is_own = is_own
+        self._was_alone = False
         self._engine = given if isinstance(given, sa.Engine) else None
         self._connection = given if isinstance(given, sa.Connection) else None
         self._session = given if isinstance(given, Session) else None
@@ -72,7 +80,10 @@ class SqlalchemyTransaction(WatchedTransaction):
             self._root = connection.get_transaction()
         self.dialect = dialect_of(connection.dialect.name)
         try:
+            if self._is_own and self.dialect.name == "mysql":
+                _begin_where_it_autocommits(connection)
             _refuse_autocommit(connection)
+            refuse_unfinished(connection.connection.driver_connection)
             self.take(connection.connection.dbapi_connection)
         except ConfigurationError:
             if is_new:
@@ -140,6 +151,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         if self.dialect.name == "sqlite" and in_transaction(connection.connection.driver_connection) is False:
             # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
             self._run("BEGIN", {})
+        self._was_alone = autocommits(connection.connection.driver_connection)
         self._watch = Watch(
             self.dialect, functools.partial(_run_beside, connection), lambda: connection.connection.driver_connection
         )
@@ -162,6 +174,13 @@ class SqlalchemyTransaction(WatchedTransaction):
             _watches.pop(self._watched, None)
             self._watched = None
 
+    def _drop_what_commits_now(self) -> None:
+        connection = self._watched
+        if connection is None or connection.closed or connection.invalidated or self._was_alone:
+            return
+        if autocommits(connection.connection.driver_connection):
+            connection.invalidate()
+
     def is_same(self) -> bool:
         """By the identity of SQLAlchemy's transaction."""
         root = self._session.get_transaction() if self._session is not None else self._on().get_transaction()
@@ -181,7 +200,8 @@ class SqlalchemyTransaction(WatchedTransaction):
         return Ending.COMMITTED
 
     def rollback(self) -> None:
-        """Rolls back; a connection that cannot is not used again."""
+        """Rolls back; a connection that cannot is not used again, nor is one that was changed (SET autocommit)."""
+        self._drop_what_commits_now()
         self._stop_watching()
         self._watch = None
         if self._session is not None:
@@ -205,6 +225,7 @@ class SqlalchemyTransaction(WatchedTransaction):
     def _run(self, sql: str, values: dict[str, Any]) -> sa.CursorResult[Any]:
         # On the session's connection: execute() of the session would flush what the user has not finished.
         connection = self._session.connection() if self._session is not None else self._on()
+        refuse_unfinished(connection.connection.driver_connection)
         if not values:
             # As it stands: one that has its keys inside comes once, and is not worth parsing.
             return connection.exec_driver_sql(sql)
@@ -219,10 +240,18 @@ def _refuse_autocommit(connection: sa.Connection) -> None:
         refuse_autocommit(adapter)
 
 
-def _run_beside(connection: sa.Connection, sql: str) -> None:
+def _begin_where_it_autocommits(connection: sa.Connection) -> None:
+    driver = connection.connection.driver_connection
+    if autocommits(driver) and not in_transaction(driver):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _run_beside(connection: sa.Connection, sql: str) -> list[tuple[Any, ...]]:
+    refuse_unfinished(connection.connection.driver_connection)
     cursor = connection.connection.cursor()
     try:
         cursor.execute(sql)
+        return [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
     finally:
         cursor.close()
 

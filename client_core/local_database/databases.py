@@ -7,8 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.by_dbapi import DbapiTransaction, driver_of
+from client_core.local_database.by_dbapi import DbapiTransaction
 from client_core.local_database.dialects import Failure
+from client_core.local_database.drivers import driver_of
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
 
     @contextlib.contextmanager
     def opened() -> Iterator[LocalTransaction]:
-        local = SqlalchemyTransaction(given)
+        local = SqlalchemyTransaction(given, is_own=True)
         try:
             yield local
         finally:

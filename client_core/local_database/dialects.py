@@ -98,8 +98,13 @@ class Dialect(ABC):
         """
         return
 
-    def may_roll_back(self, error: BaseException) -> bool:
-        """Whether a server that fails with this error may have rolled back the whole transaction."""
+    def may_roll_back(self, error: BaseException, run: Callable[[str], list[tuple[Any, ...]]]) -> bool:
+        """Whether a server that failed with this error may have rolled back the whole transaction.
+
+        Args:
+            error: The error of a statement.
+            run: Runs a query on the same connection.
+        """
         return True
 
     @abstractmethod
@@ -149,7 +154,8 @@ class MySQL(Dialect):
         1054: Failure.WRONG_SQL,
         1064: Failure.WRONG_SQL,
     }
-    _ROLL_BACK = frozenset({1020, 1180, 1181, 1205, 1206, 1213, 2006, 2013, 4031})
+    _ROLL_BACK = frozenset({1020, 1180, 1181, 1206, 1213, 2006, 2013, 4031})
+    _LOCK_WAIT = 1205
 
     def by_index(self, name: str) -> str:
         """By a hint."""
@@ -182,12 +188,17 @@ class MySQL(Dialect):
             )
             raise ConfigurationError(msg, field="database")
 
-    def may_roll_back(self, error: BaseException) -> bool:
+    def may_roll_back(self, error: BaseException, run: Callable[[str], list[tuple[Any, ...]]]) -> bool:
         """By the server's error number: deadlock, locks that ran out, a row changed behind a snapshot, a lost server.
 
-        With innodb_rollback_on_timeout a lock wait that took too long as well.
+        A lock wait that took too long ends one statement, or all with innodb_rollback_on_timeout.
         """
         codes = {each.args[0] for each in _chain(error) if each.args and isinstance(each.args[0], int)}
+        if self._LOCK_WAIT in codes and codes.isdisjoint(self._ROLL_BACK):
+            try:
+                return bool(int(run("SELECT @@innodb_rollback_on_timeout")[0][0]))
+            except Exception:
+                return True
         return not codes or not codes.isdisjoint(self._ROLL_BACK)
 
     def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.by_dbapi import DbapiTransaction, driver_of
+from client_core.local_database.by_dbapi import DbapiTransaction
+from client_core.local_database.drivers import driver_of
 
 if TYPE_CHECKING:
     from client_core.local_database.transactions import AsyncLocalTransaction, LocalTransaction

@@ -139,8 +139,21 @@ class LocalTransaction(ABC):
             Exception: The transaction cannot go on, so that it is rolled back.
         """
 
+    @abstractmethod
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        """Whether the transaction that ``begin`` joined was ended; asked before a message is sent outside of it.
+
+        Args:
+            is_gone: Finds out whether what the block wrote first is committed, or rolled back; for libraries that
+                tell nothing by themselves.
+        """
+
     def sent(self) -> None:
         """A message is sent outside of the transaction."""
+        return
+
+    def unsent(self) -> None:
+        """The last one was refused: nobody has it."""
         return
 
     def has_lost_messages(self) -> bool:

@@ -8,7 +8,7 @@ as a text, procedures), and servers roll back by themselves (a deadlock whose er
 * after a statement that failed, the server is asked whether the transaction is still open.
 
 The usual block has none of them, and costs no statement. What runs on the driver's connection beside the library is
-seen only by the state that the driver keeps.
+seen only by the state that the driver keeps, or where the driver itself can be listened to (listening.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import LocalTransactionEnded
-from client_core.local_database.by_dbapi import in_transaction, is_aborted
 from client_core.local_database.dialects import Failure
+from client_core.local_database.drivers import in_transaction, is_aborted
 from client_core.local_database.transactions import LocalTransaction
 
 if TYPE_CHECKING:
@@ -29,20 +29,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch", "WatchedTransaction"]
 
-_BEFORE = r"(?>\s+|\(|--[^\n]*\n|\#[^\n]*\n|/\*(?![!M]).*?\*/)*+"
-"""Comments and brackets before the first word; MySQL runs those that begin with ! or M!."""
+_COMMENT = r"--[^\n]*\n|\#[^\n]*\n|/\*(?![!M]).*?\*/"
+"""MySQL runs those that begin with ! or M!."""
+_BEFORE = rf"(?>\s+|\(|{_COMMENT})*+"
+"""What may stand before the first word."""
+_GAP = rf"(?>\s+|{_COMMENT})++"
+"""What stands between two words."""
+_NAME = r"(`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|[^\s;/#]+)"
 _FLAGS = re.IGNORECASE | re.DOTALL
+_COMMENTS = re.compile(_COMMENT, _FLAGS)
 _HARMLESS = re.compile(
     _BEFORE + r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|MERGE|WITH|VALUES|TABLE|EXPLAIN|SHOW|DESCRIBE)\b", _FLAGS
 )
-_SAVEPOINT = re.compile(_BEFORE + r"SAVEPOINT\s+(\S+)", _FLAGS)
-_RELEASE = re.compile(_BEFORE + r"RELEASE\s+(?:SAVEPOINT\s+)?(\S+)", _FLAGS)
-_ROLLBACK_TO = re.compile(_BEFORE + r"ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?(\S+)", _FLAGS)
+_SAVEPOINT = re.compile(rf"{_BEFORE}SAVEPOINT{_GAP}{_NAME}", _FLAGS)
+_RELEASE = re.compile(rf"{_BEFORE}RELEASE{_GAP}(?:SAVEPOINT{_GAP})?{_NAME}", _FLAGS)
+_ROLLBACK_TO = re.compile(
+    rf"{_BEFORE}ROLLBACK{_GAP}(?:(?:WORK|TRANSACTION){_GAP})?TO{_GAP}(?:SAVEPOINT{_GAP})?{_NAME}", _FLAGS
+)
 _ENDS = re.compile(_BEFORE + r"(?:COMMIT|ROLLBACK|ABORT|END)\b", _FLAGS)
 _ENDS_ON_MYSQL = re.compile(
     _BEFORE
-    + r"(?:(?:BEGIN|START\s+TRANSACTION|ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
-    + r"|CREATE\s+(?!(?:OR\s+REPLACE\s+)?TEMPORARY\b)|DROP\s+(?!TEMPORARY\b|PREPARE\b))",
+    + rf"(?:(?:BEGIN|START{_GAP}TRANSACTION|ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
+    # ALTER and TRUNCATE commit for a temporary table as well, and so does CREATE INDEX on one.
+    + rf"|CREATE{_GAP}(?!(?:OR{_GAP}REPLACE{_GAP})?TEMPORARY\b)|DROP{_GAP}(?!TEMPORARY\b|PREPARE\b)"
+    + rf"|SET{_GAP}(?!GLOBAL\b|PERSIST)[^;]*?(?<!GLOBAL\.)\bAUTOCOMMIT\b`?\s*:?=(?!\s*(?:0|OFF|FALSE)\b))",
     _FLAGS,
 )
 
@@ -50,22 +60,28 @@ _ENDS_ON_MYSQL = re.compile(
 class Watch:
     """Looks at the statements of one block."""
 
-    def __init__(self, dialect: Dialect, run: Callable[[str], object], driver_connection: Callable[[], Any]) -> None:
+    def __init__(
+        self, dialect: Dialect, run: Callable[[str], list[tuple[Any, ...]]], driver_connection: Callable[[], Any]
+    ) -> None:
         """Begins to look.
 
         Args:
             dialect: The database.
-            run: Runs a statement that is not looked at.
+            run: Runs a statement that is not looked at; its rows, if it has some.
             driver_connection: The connection of the driver.
         """
         self._dialect = dialect
         self._run = run
         self._driver_connection = driver_connection
+        self.takes_several = True
+        """Whether the server may take several statements at once, separated by semicolons."""
         self._was_open = bool(in_transaction(driver_connection()))
         self._has_ended = False
         self._is_doubtful = False
+        self._is_running = False
+        """A statement is, or it ended in a way that was not told."""
         self._has_failed = False
-        """The last statement did, or it is running."""
+        """The last statement did."""
         self._failures = 0
         self._error: BaseException | None = None
         self._mark = ""
@@ -86,15 +102,11 @@ class Watch:
         """
         self._look_back()
         if self._has_ended:
-            msg = (
-                "the local transaction was ended inside of its block, by a commit, a rollback, a statement that "
-                "commits by itself, or the server: leave its end to the block, and what commits by itself out of it"
-            )
-            raise LocalTransactionEnded(msg)
+            raise LocalTransactionEnded(_WAS_ENDED)
         text = statement if isinstance(statement, str) else ""
-        self._has_failed = True  # Until it is told otherwise.
+        self._is_running = True
         self._error = None
-        if _HARMLESS.match(text) and ";" not in text.rstrip("; \n\t"):
+        if _HARMLESS.match(text) and not (self.takes_several and ";" in text.rstrip("; \n\t")):
             return
         if found := _SAVEPOINT.match(text):
             name = self._name(found)
@@ -105,7 +117,7 @@ class Watch:
         elif found := _ROLLBACK_TO.match(text):
             place = self._place_of(self._name(found))
             if place is None:
-                self._has_failed = False
+                self._is_running = False
                 raise _would_end("ROLLBACK TO a savepoint that was set before the block")
             del self._savepoints[place + 1 :]
             self.has_lost_messages |= self._sent > self._savepoints[place][1]
@@ -119,13 +131,14 @@ class Watch:
 
     def after(self) -> None:
         """The statement has run; its rows may still fail."""
-        self._has_failed = False
+        self._is_running = False
         self._was_open = self._was_open or bool(self._is_open())
 
     def failed(self, error: BaseException) -> None:
         """The statement has failed, or its rows have."""
         if isinstance(error, LocalTransactionEnded):
             return  # It was refused here, and has not run.
+        self._is_running = False
         self._has_failed = True
         self._error = error
 
@@ -133,10 +146,14 @@ class Watch:
         """A message is sent, outside of the transaction."""
         self._sent += 1
 
+    def unsent(self) -> None:
+        """The last one was refused: nobody has it."""
+        self._sent -= 1
+
     def _look_back(self) -> None:
         """Finds out what the last statement did."""
-        mark, has_failed = self._mark, self._has_failed
-        self._mark, self._has_failed = "", False
+        mark, has_failed = self._mark, self._has_failed or self._is_running
+        self._mark, self._has_failed, self._is_running = "", False, False
         if mark:
             self._look_for(mark)
         elif has_failed:
@@ -146,6 +163,16 @@ class Watch:
             self._was_open = True
         elif is_open is False and self._was_open:
             self._has_ended = True
+
+    def ended(self) -> None:
+        """The driver was told to end the transaction."""
+        self._has_ended = True
+
+    def has_ended_by_now(self) -> bool:
+        """Whether the transaction was ended; asks the server where the last statement leaves that open."""
+        if (self._mark or self._has_failed) and not self._is_running:
+            self._look_back()
+        return self.has_ended()
 
     def has_ended(self) -> bool:
         """Whether the transaction is known to have been ended; asks no server."""
@@ -198,8 +225,9 @@ class Watch:
 
     def _refuse(self, text: str) -> None:
         if _ENDS.match(text) or (self._dialect.name == "mysql" and _ENDS_ON_MYSQL.match(text)):
-            self._has_failed = False
-            raise _would_end(" ".join(text.split(maxsplit=3)[:2])[:60])
+            self._is_running = False
+            words = _COMMENTS.sub(" ", text).strip(" ();\n\t").split(maxsplit=2)
+            raise _would_end(" ".join(words[:2])[:60])
 
     def _set_mark(self) -> None:
         name = f"halfmq_{uuid.uuid4().hex}"
@@ -227,7 +255,7 @@ class Watch:
         if self._dialect.name != "mysql":
             return  # PostgreSQL keeps the transaction, aborted; the driver of SQLite tells.
         if self._is_open() is None:
-            self._is_doubtful |= self._error is None or self._dialect.may_roll_back(self._error)
+            self._is_doubtful |= self._error is None or self._dialect.may_roll_back(self._error, self._run)
             return
         try:
             # The answer to a statement that failed does not tell whether the transaction is still open.
@@ -241,14 +269,29 @@ class WatchedTransaction(LocalTransaction):
 
     _watch: Watch | None = None
 
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        """By what was seen."""
+        return self.is_same() is False or (self._watch is not None and self._watch.has_ended_by_now())
+
     def sent(self) -> None:
         """Counted, as savepoints are."""
         if self._watch is not None:
             self._watch.sent()
 
+    def unsent(self) -> None:
+        """Not counted."""
+        if self._watch is not None:
+            self._watch.unsent()
+
     def has_lost_messages(self) -> bool:
         """By what was seen."""
         return self._watch is not None and self._watch.has_lost_messages
+
+
+_WAS_ENDED = (
+    "the local transaction was ended inside of its block, by a commit, a rollback, a statement that commits by itself, "
+    "or the server: leave its end to the block, and what commits by itself out of it"
+)
 
 
 def _would_end(what: str) -> LocalTransactionEnded:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionEnded
 from client_core.local_database import Ending
-from client_core.local_database.by_dbapi import AUTOCOMMITS
+from client_core.local_database.drivers import AUTOCOMMITS
 from consumer_sdk.applied.keys import key_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState, TransactionState
 from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
-from producer_sdk.fencing import ended_inside, lost_messages
+from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
 
 if TYPE_CHECKING:
     from client_core.local_database import AsyncLocalTransaction, LocalTransaction
@@ -54,9 +54,23 @@ class AsyncFencedTransaction(AsyncTransaction):
         self._joined = joined
         self._rolled_back = False
         self.on_send = self._sent
+        self.on_refused = self._unsent
 
     def _sent(self) -> None:
         self._joined.local.sent()
+
+    def _unsent(self) -> None:
+        self._joined.local.unsent()
+
+    async def _before_send(self) -> None:
+        """Refuses messages that would belong to another transaction.
+
+        Raises:
+            LocalTransactionEnded: The block's own code, or the server, had ended the one that it joined.
+        """
+        # SQLAlchemy tells by itself: nobody else is to be asked.
+        if await self._joined.run(lambda local: local.has_ended(lambda: False)):
+            raise ended_before_send(self.transaction_id)
 
     @property
     def connection(self) -> Any:

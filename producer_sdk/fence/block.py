@@ -9,7 +9,7 @@ from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.local_database import Ending
 from client_core.states import LocalTransactionState, TransactionState
-from producer_sdk.fencing import ended_inside, lost_messages
+from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
 from producer_sdk.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Fence(Protocol):
         """Writes the row of a local transaction that has begun."""
         ...
 
+    def is_gone(self, local: LocalTransaction, transaction_id: str) -> bool:
+        """Whether the row is not of this local transaction any more."""
+        ...
+
     def decided(self, transaction_id: str) -> None:
         """The row can be deleted."""
         ...
@@ -57,6 +61,7 @@ class FencedTransaction(Transaction):
         self._local = local
         self._rolled_back = False
         self._core.on_send = local.sent
+        self._core.on_refused = local.unsent
 
     @property
     def connection(self) -> Any:
@@ -88,6 +93,17 @@ class FencedTransaction(Transaction):
                 raise ended_inside(self.transaction_id)
             return
         super().rollback(reason)
+
+    def _before_send(self) -> None:
+        """Refuses messages that would belong to another transaction.
+
+        Raises:
+            LocalTransactionEnded: The block's own code, or the server, had ended the one that it joined.
+            TransactionRefused: The block is over.
+        """
+        self._core.refuse_if_over()
+        if self._local.has_ended(lambda: self._fence.is_gone(self._local, self.transaction_id)):
+            raise ended_before_send(self.transaction_id)
 
     def __enter__(self) -> Self:
         """Begins or joins the local transaction.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import Ending, join, local_database
+from client_core.local_database import Ending, Failure, join, local_database
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.block import FencedTransaction
 from producer_sdk.fence.cleaning import FenceCleaner
@@ -143,6 +143,19 @@ class TransactionFence(FenceSchema, FencingListener):
         """
         self.rows.put(local, transaction_id, self.identity())
         local.watch()
+
+    def is_gone(self, local: LocalTransaction, transaction_id: str) -> bool:
+        """Whether the row is not of this local transaction any more: it does not see it, or others do."""
+        if self.rows.verdict(local, transaction_id) is not LocalTransactionState.COMMIT:
+            return True
+        other: LocalTransaction | None = None
+        try:
+            with self._database.transaction(0.0) as other:
+                return self.rows.verdict(other, transaction_id) is LocalTransactionState.COMMIT
+        except Exception as error:
+            if other is not None and other.dialect.failure_of(error) is Failure.LOCKED:
+                return False  # By the local transaction: it is open.
+            raise
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
 from client_core.local_database import asking_for, identity_of
-from client_core.local_database.by_dbapi import AUTOCOMMITS
+from client_core.local_database.drivers import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
 from client_core.local_database import Failure, VerifiedDatabases, first_line_of
-from client_core.local_database.by_dbapi import AUTOCOMMITS
+from client_core.local_database.drivers import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from producer_sdk import ConfigurationError, LocalTransactionEnded, TransactionProducer
+from producer_sdk import (
+    ConfigurationError,
+    HalfMessages,
+    LocalTransactionEnded,
+    LocalTransactionState,
+    Message,
+    TransactionProducer,
+    TransactionState,
+)
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import Outbox, RelaySettings
 from ways.shops import Shop, texts
@@ -106,7 +115,7 @@ def order(library: Library, content: str) -> None:
     library.run(f"INSERT INTO orders (content) VALUES ('{content}')")
 
 
-ENDING = ["COMMIT", "rollback", " /* by hand */ COMMIT;", "-- by hand\nROLLBACK"]
+ENDING = ["COMMIT", "rollback", " /* by hand */ COMMIT;", "-- by hand\nROLLBACK", "/* a */ ROLLBACK /* TO */ "]
 ENDING_ON_MYSQL = [
     "CREATE TABLE further (number INT)",
     "DROP TABLE IF EXISTS orders",
@@ -115,6 +124,9 @@ ENDING_ON_MYSQL = [
     "RENAME TABLE orders TO sold",
     "START TRANSACTION",
     "begin",
+    "SET autocommit = 1",
+    "set @a = 1, @@session.AUTOCOMMIT:=ON",
+    "CREATE /* TEMPORARY */ TABLE further (number INT)",
 ]
 
 
@@ -158,10 +170,25 @@ def test_a_procedure_that_commits(
 def test_what_might_end_a_transaction_and_does_not(
     library: Library, shop: Shop, producer: TransactionProducer, agree: Callable[..., None], topic: str
 ) -> None:
-    statements = {
-        "sqlite": ["CREATE TABLE further (number INT)", "PRAGMA user_version"],
-        "postgresql": ["CREATE TABLE further (number INT)", "SET LOCAL search_path = public", "ANALYZE orders"],
-    }.get(shop.kind, ["CREATE TEMPORARY TABLE further (number INT)", "SET @a = 1", "CALL counted()"])
+    statements = [
+        "SAVEPOINT/*a*/here",
+        "ROLLBACK/*b*/TO/**/here",
+        "ROLLBACK -- c\n TO SAVEPOINT here",
+        "RELEASE/*d*/SAVEPOINT/*e*/here",
+        *{
+            "sqlite": ["CREATE TABLE further (number INT)", "PRAGMA user_version"],
+            "postgresql": ["CREATE TABLE further (number INT)", "SET LOCAL search_path = public", "ANALYZE orders"],
+        }.get(
+            shop.kind,
+            [
+                "CREATE /* a */ TEMPORARY TABLE further (number INT)",
+                "DROP/**/TEMPORARY/**/TABLE further",
+                "SET @a = 1",
+                "SET autocommit = 0",
+                "CALL counted()",
+            ],
+        ),
+    ]
     if shop.kind in MYSQL:
         with shop.engine.begin() as connection:
             connection.exec_driver_sql("CREATE PROCEDURE counted() BEGIN SET @b = 1; END")
@@ -175,6 +202,62 @@ def test_what_might_end_a_transaction_and_does_not(
         library.run(statements[-1])
         tx.send(topic, "lamp")
     agree(["chair", "lamp"])
+
+
+def test_what_is_refused_is_named_without_its_comments(
+    library: Library, shop: Shop, producer: TransactionProducer, agree: Callable[..., None], topic: str
+) -> None:
+    with producer.transaction(library.given) as tx:
+        for statement in ("/* ours: ROLLBACK TO */ -- or not\n ( COMMIT;", "COMMIT", "/*a*/COMMIT/*b*/"):
+            with pytest.raises(LocalTransactionEnded, match=r"^COMMIT would end"):
+                library.run(statement)
+        order(library, "lamp")
+        tx.send(topic, "lamp")
+    agree(["lamp"])
+
+
+def test_a_lock_that_took_too_long_and_whose_error_is_caught(
+    library: Library, shop: Shop, producer: TransactionProducer, agree: Callable[..., None], topic: str
+) -> None:
+    """The server ends the statement alone, unless it is set otherwise (innodb_rollback_on_timeout)."""
+    if shop.kind not in MYSQL:
+        pytest.skip("SQLite locks all of it, and PostgreSQL refuses what follows by itself")
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE stock (item INT PRIMARY KEY, count INT)")
+        connection.exec_driver_sql("INSERT INTO stock VALUES (1, 1)")
+    with shop.engine.connect() as other, producer.transaction(library.given) as tx:
+        other.exec_driver_sql("UPDATE stock SET count = 0 WHERE item = 1")
+        library.run("SET SESSION innodb_lock_wait_timeout = 1")
+        order(library, "lamp")
+        tx.send(topic, "lamp")
+        with pytest.raises(Exception, match="1205"):
+            library.run("UPDATE stock SET count = 9 WHERE item = 1")
+        order(library, "chair")
+        tx.send(topic, "chair")
+    agree(["chair", "lamp"])
+
+
+def test_a_procedure_that_commits_called_by_its_name(
+    library: Library,
+    shop: Shop,
+    producer: TransactionProducer,
+    agree: Callable[..., None],
+    topic: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    """cursor.callproc() of Django passes none of its wrappers."""
+    if shop.kind not in MYSQL or "django" not in request.node.callspec.id:
+        pytest.skip("Django's, with procedures that commit")
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE PROCEDURE booked() BEGIN COMMIT; END")
+    with pytest.raises(LocalTransactionEnded), producer.transaction(library.given) as tx:
+        order(library, "lamp")
+        tx.send(topic, "lamp")
+        with library.given.cursor() as cursor:
+            cursor.callproc("booked")
+        order(library, "chair")
+        tx.send(topic, "chair")
+    agree(["lamp"])
 
 
 def test_an_error_in_a_savepoint_that_is_caught(
@@ -284,3 +367,50 @@ def test_a_connection_that_commits_each_statement_is_refused_at_the_door(
         connection.exec_driver_sql("INSERT INTO orders (content) VALUES ('mine')")
     agree(["mine"], messages=[])
     alone.dispose()
+
+
+def test_a_connection_that_a_block_has_made_commit_each_statement(
+    shop: Shop, store: TransactionFence | Outbox, producer: TransactionProducer, agree: Callable[..., None], topic: str
+) -> None:
+    """It does not go back to the pool."""
+    if shop.kind not in MYSQL:
+        pytest.skip("a statement switches it there alone")
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE PROCEDURE alone() BEGIN SET autocommit = 1; END")
+    engine = sa.create_engine(shop.engine.url, pool_size=1, max_overflow=0)
+    for content in ("lamp", "chair"):
+        session = Session(engine)
+        given = engine if content == "lamp" else session
+        with pytest.raises(LocalTransactionEnded), producer.transaction(given) as tx:
+            tx.send(topic, content)
+            connection = tx.connection if given is engine else session.connection()
+            connection.exec_driver_sql(f"INSERT INTO orders (content) VALUES ('{content}')")
+            connection.exec_driver_sql("CALL alone()")
+        session.close()
+        with engine.connect() as connection:
+            assert not connection.connection.driver_connection.get_autocommit()  # type: ignore[union-attr]
+            connection.exec_driver_sql("INSERT INTO orders (content) VALUES ('not committed')")
+    engine.dispose()
+    agree(["chair", "lamp"])
+
+
+def test_checks_begin_by_a_statement_where_connections_commit_each(
+    shop: Shop, store: TransactionFence | Outbox, broker: EmbeddedBroker, topic: str
+) -> None:
+    if shop.kind not in MYSQL or isinstance(store, Outbox):
+        pytest.skip("checks are the fence's, and a statement switches it on MySQL and MariaDB alone")
+    engine = sa.create_engine(shop.engine.url, pool_size=1, max_overflow=0)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET autocommit = 1")
+    fence = TransactionFence(engine)
+    with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence) as producer:
+        refused = producer.transaction(engine)
+        with pytest.raises(ConfigurationError, match="autocommit"):
+            refused.__enter__()
+        sent = producer.send_in_transaction(Message(topic, "lamp"), arg=lambda _: None)
+        assert sent.state is TransactionState.COMMITTED
+        assert fence.check_local_transaction(HalfMessages(sent.transaction_id, ())) is LocalTransactionState.COMMIT
+        other = HalfMessages(str(uuid.uuid4()), ())
+        assert fence.check_local_transaction(other) is LocalTransactionState.ROLLBACK
+        assert shop.fences()[other.transaction_id] == "refused"
+    engine.dispose()

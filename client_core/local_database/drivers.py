@@ -1,0 +1,120 @@
+"""What connections of drivers tell of their state, those of asyncio too; nothing here asks a server."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from client_core.errors import ConfigurationError
+
+__all__ = [
+    "AUTOCOMMITS",
+    "DRIVERS",
+    "autocommits",
+    "driver_of",
+    "in_transaction",
+    "is_aborted",
+    "refuse_autocommit",
+    "refuse_unfinished",
+    "with_places",
+]
+
+DRIVERS = {
+    "pymysql": "mysql",
+    "MySQLdb": "mysql",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "sqlite3": "sqlite",
+}
+"""The database of each driver, by the package of its connections."""
+
+AUTOCOMMITS = (
+    "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
+    "it, or switch autocommit off"
+)
+_UNREAD = (
+    "rows of this connection are still being read one by one (yield_per, stream_results, SSCursor), and the driver "
+    "would drop those that are left: read them to their end first, or read them on another connection"
+)
+_PIPELINE = (
+    "the connection is in pipeline mode, in which it is not known what a statement did: leave connection.pipeline() "
+    "before the messages are written"
+)
+
+_PLACE = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+_IN_TRANSACTION = 1
+"""MySQL's SERVER_STATUS_IN_TRANS."""
+_IDLE = 0
+"""PQTRANS_IDLE of PostgreSQL's client library."""
+_ABORTED = 3
+"""PQTRANS_INERROR."""
+_NO_PIPELINE = 0
+"""PQ_PIPELINE_OFF."""
+
+
+def in_transaction(connection: Any) -> bool | None:
+    """Whether a connection has a transaction open; None: the driver does not tell."""
+    if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
+        return bool(connection.in_transaction)
+    if hasattr(connection, "server_status"):  # PyMySQL, aiomysql
+        return bool(connection.server_status & _IN_TRANSACTION)
+    if hasattr(connection, "info") and hasattr(connection.info, "transaction_status"):  # psycopg, psycopg2
+        return int(connection.info.transaction_status) != _IDLE
+    if hasattr(connection, "is_in_transaction"):  # asyncpg
+        return bool(connection.is_in_transaction())
+    return None
+
+
+def is_aborted(connection: Any) -> bool:
+    """Whether PostgreSQL has aborted the transaction of a connection, as far as the driver tells."""
+    info = getattr(connection, "info", None)
+    return int(getattr(info, "transaction_status", _IDLE)) == _ABORTED
+
+
+def autocommits(connection: Any) -> bool:
+    """Whether a connection commits each statement by itself where no transaction was begun."""
+    if hasattr(connection, "get_autocommit"):  # PyMySQL, mysqlclient, aiomysql
+        return bool(connection.get_autocommit())
+    if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
+        return connection.isolation_level is None
+    return getattr(connection, "autocommit", False) is True
+
+
+def refuse_autocommit(connection: Any) -> None:
+    """Refuses a connection that would commit the next statement by itself.
+
+    Raises:
+        ConfigurationError: It would, as far as the driver tells.
+    """
+    if not in_transaction(connection) and autocommits(connection):
+        raise ConfigurationError(AUTOCOMMITS, field="database")
+
+
+def refuse_unfinished(connection: Any) -> None:
+    """Refuses a connection on which a statement would disturb what the user is doing, or have no answer yet.
+
+    PyMySQL and aiomysql drop the rest of an unbuffered result in silence; mysqlclient raises an error of its own, and
+    other drivers keep both apart.
+
+    Raises:
+        ConfigurationError: It is one.
+    """
+    if getattr(getattr(connection, "_result", None), "unbuffered_active", False) is True:
+        raise ConfigurationError(_UNREAD, field="database")
+    info = getattr(connection, "info", None)
+    if int(getattr(info, "pipeline_status", _NO_PIPELINE)) != _NO_PIPELINE:
+        raise ConfigurationError(_PIPELINE, field="database")
+
+
+def driver_of(given: object) -> str | None:
+    """The driver of a DB-API connection; None: it is not one of those that are known."""
+    for base in type(given).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in DRIVERS and base.__name__.lower() == "connection":
+            return package
+    return None
+
+
+def with_places(sql: str) -> str:
+    """A statement that has its values as ``:name``, as drivers of servers take it."""
+    return _PLACE.sub(r"%(\1)s", sql.replace("%", "%%"))

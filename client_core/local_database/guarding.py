@@ -1,0 +1,211 @@
+"""How a block on a plain connection finds out that its transaction was ended: what each database has for it.
+
+* MySQL and MariaDB: the statements are seen (listening.py), as those of SQLAlchemy and Django are.
+* PostgreSQL: a setting of the transaction, which ends with it, and with a savepoint that is rolled back. It counts the
+  messages, so that one whose savepoint was rolled back is noticed.
+* SQLite: a savepoint, which ends with the transaction. To release it would release the user's own savepoints, so before
+  the end of the block it is looked whether the block's row is still of this transaction: there, and not for others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Protocol
+
+from client_core.local_database.dialects import Failure
+from client_core.local_database.drivers import in_transaction
+from client_core.local_database.listening import DriverListener
+from client_core.local_database.watching import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from client_core.local_database.dialects import Dialect
+
+__all__ = ["Guard", "guard_of"]
+
+
+class Guard(Protocol):
+    """Looks after the transaction of one block."""
+
+    def start(self) -> None:
+        """Begins, in the transaction."""
+        ...
+
+    def stop(self) -> None:
+        """The transaction is to be ended by the block."""
+        ...
+
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        """Whether it was ended; asked before each message that is sent outside of it."""
+        ...
+
+    def sent(self) -> None:
+        """A message is sent outside of it."""
+        ...
+
+    def unsent(self) -> None:
+        """The last one was refused: nobody has it."""
+        ...
+
+    def is_unbroken(self) -> bool:
+        """Whether it was not ended, as far as is known without asking."""
+        ...
+
+    def is_whole(self) -> bool | None:
+        """Whether what is open is the transaction, all of it; asked at its end. None: that cannot be told.
+
+        Raises:
+            Exception: The transaction cannot go on, so that it is rolled back.
+        """
+        ...
+
+    def has_lost_messages(self) -> bool:
+        """Whether a savepoint was rolled back after a message was sent in it; asked at the end."""
+        ...
+
+
+def guard_of(connection: Any, dialect: Dialect, fetch: Callable[..., list[tuple[Any, ...]]]) -> Guard:
+    """What looks after a transaction of a connection.
+
+    Args:
+        connection: A connection of a driver.
+        dialect: Its database.
+        fetch: Runs a statement and returns its rows.
+    """
+    if dialect.name == "mysql":
+        return _ByStatements(connection, dialect, fetch)
+    return _BySetting(fetch) if dialect.name == "postgresql" else _BySavepoint(connection, dialect, fetch)
+
+
+class _ByStatements:
+    """Statements are seen."""
+
+    def __init__(self, connection: Any, dialect: Dialect, fetch: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._listener = DriverListener(connection)
+        self._watch = Watch(dialect, self._listener.run, lambda: connection)
+        self._fetch = fetch
+
+    def start(self) -> None:
+        self._listener.start(self._watch)
+
+    def stop(self) -> None:
+        self._listener.stop()
+
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        return self._watch.has_ended_by_now()
+
+    def sent(self) -> None:
+        self._watch.sent()
+
+    def unsent(self) -> None:
+        self._watch.unsent()
+
+    def is_unbroken(self) -> bool:
+        return not self._watch.has_ended()
+
+    def is_whole(self) -> bool | None:
+        return self._watch.is_whole(self._fetch)
+
+    def has_lost_messages(self) -> bool:
+        return self._watch.has_lost_messages
+
+
+class _BySetting:
+    """A setting of the transaction has the number of messages."""
+
+    _NAME = "halfmq.block"
+
+    def __init__(self, fetch: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._fetch = fetch
+        self._block = uuid.uuid4().hex
+        self._number = 0
+        self._before: list[str] = []
+        self._values = [self._value()]
+        """Those that it may have: more than one after messages that were refused."""
+        self._has_lost = False
+
+    def start(self) -> None:
+        self._fetch("SELECT set_config(:name, :value, true)", name=self._NAME, value=self._value())
+
+    def stop(self) -> None:
+        return
+
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        self._number += 1
+        changed = self._fetch(
+            "SELECT set_config(:name, :value, true)"
+            " WHERE current_setting(:name, true) = ANY(string_to_array(:values, ','))",
+            name=self._NAME,
+            value=self._value(),
+            values=",".join(self._values),
+        )
+        if changed:
+            self._values = [*self._values, self._value()]
+            return False
+        ((found,),) = self._fetch("SELECT current_setting(:name, true)", name=self._NAME)
+        # Where a savepoint was rolled back, the end of the block says so.
+        return not str(found).startswith(self._block)
+
+    def sent(self) -> None:
+        self._before, self._values = self._values, [self._value()]
+
+    def unsent(self) -> None:
+        self._values = [*self._before, *self._values]
+
+    def is_unbroken(self) -> bool:
+        return True
+
+    def is_whole(self) -> bool:
+        ((found,),) = self._fetch("SELECT current_setting(:name, true)", name=self._NAME)
+        self._has_lost = str(found) not in self._values
+        return str(found).startswith(self._block)
+
+    def has_lost_messages(self) -> bool:
+        return self._has_lost
+
+    def _value(self) -> str:
+        return f"{self._block} {self._number}"
+
+
+class _BySavepoint:
+    """A savepoint ends with the transaction."""
+
+    def __init__(self, connection: Any, dialect: Dialect, fetch: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._fetch = fetch
+        self._name = f"halfmq_{uuid.uuid4().hex}"
+
+    def start(self) -> None:
+        if not in_transaction(self._connection):
+            # The driver begins with the first change, and a savepoint outside of a transaction would be one.
+            self._fetch("BEGIN")
+        self._fetch(f"SAVEPOINT {self._name}")
+
+    def stop(self) -> None:
+        return
+
+    def has_ended(self, is_gone: Callable[[], bool]) -> bool:
+        return not in_transaction(self._connection) or is_gone()
+
+    def sent(self) -> None:
+        return
+
+    def unsent(self) -> None:
+        return
+
+    def is_unbroken(self) -> bool:
+        return True
+
+    def is_whole(self) -> bool:
+        try:
+            self._fetch(f"RELEASE SAVEPOINT {self._name}")
+        except Exception as error:
+            if self._dialect.failure_of(error) is Failure.NO_SAVEPOINT:
+                return False
+            raise
+        return True
+
+    def has_lost_messages(self) -> bool:
+        return False
