@@ -102,9 +102,15 @@ class DbapiTransaction(LocalTransaction):
         """Until its end: before the first change, drivers tell of no transaction."""
         return True
 
-    def watch(self) -> None:
+    def noting(self) -> str:
         """By what its database has for it."""
         self._guard = guard_of(self.given, self.dialect, self.fetch)
+        return self._guard.noting()
+
+    def watch(self) -> None:
+        """By what its database has for it."""
+        if self._guard is None:
+            self._guard = guard_of(self.given, self.dialect, self.fetch)
         self._guard.start()
 
     def has_ended(self, is_gone: Callable[[], bool]) -> bool:
@@ -133,6 +139,7 @@ class DbapiTransaction(LocalTransaction):
         self.let_go()
         if self._guard is not None:
             self._guard.stop()
+            self._guard = None
 
     def commit(self) -> Ending:
         """Commits."""

@@ -28,6 +28,10 @@ __all__ = ["Guard", "guard_of"]
 class Guard(Protocol):
     """Looks after the transaction of one block."""
 
+    def noting(self) -> str:
+        """What an INSERT of one row has at its end that comes right before ``start``."""
+        ...
+
     def start(self) -> None:
         """Begins, in the transaction."""
         ...
@@ -86,6 +90,9 @@ class _ByStatements:
         self._watch = Watch(dialect, self._listener.run, lambda: connection)
         self._fetch = fetch
 
+    def noting(self) -> str:
+        return ""
+
     def start(self) -> None:
         self._listener.start(self._watch)
 
@@ -124,8 +131,15 @@ class _BySetting:
         self._values = [self._value()]
         """Those that it may have: more than one after messages that were refused."""
         self._has_lost = False
+        self._is_noted = False
+
+    def noting(self) -> str:
+        self._is_noted = True
+        return f" RETURNING set_config('{self._NAME}', '{self._value()}', true)"
 
     def start(self) -> None:
+        if self._is_noted:
+            return
         self._fetch("SELECT set_config(:name, :value, true)", name=self._NAME, value=self._value())
 
     def stop(self) -> None:
@@ -176,6 +190,9 @@ class _BySavepoint:
         self._dialect = dialect
         self._fetch = fetch
         self._name = f"halfmq_{uuid.uuid4().hex}"
+
+    def noting(self) -> str:
+        return ""
 
     def start(self) -> None:
         if not in_transaction(self._connection):

@@ -124,6 +124,10 @@ class LocalTransaction(ABC):
         """Whether commit() will roll back, and no statement runs any more."""
         return False
 
+    def noting(self) -> str:
+        """What the INSERT of one row has at its end where it is the last statement before ``watch``, and saves one."""
+        return ""
+
     @abstractmethod
     def watch(self) -> None:
         """Begins to look whether the transaction that ``begin`` joined is ended, until ``commit`` or ``rollback``."""

@@ -74,7 +74,10 @@ class FenceRows:
         try:
             with asking_for(self.table.name, lambda: local.dialect):
                 inserted = local.execute(
-                    self._insert_here.format(id=expression), id=transaction_id, first=IDENTITY, identity=identity
+                    self._insert_here.format(id=expression) + local.noting(),
+                    id=transaction_id,
+                    first=IDENTITY,
+                    identity=identity,
                 )
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:

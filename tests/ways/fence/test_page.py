@@ -67,6 +67,37 @@ def test_one_more_statement_in_the_local_transaction(shop: Shop, broker: Embedde
                 assert found == ["INSERT INTO", "INSERT INTO"], mine
 
 
+def test_what_a_plain_connection_runs(shop: Shop, broker: EmbeddedBroker, topic: str) -> None:
+    """Counted at its cursors; SQLite's run in the process."""
+    fence = TransactionFence(shop.engine)
+    fence.create_tables()
+    seen: list[str] = []
+    connection = shop.connect()
+    kind: Any = type(connection.cursor())
+
+    class Counting(kind):  # type: ignore[misc]
+        def execute(self, statement: Any, *rest: Any, **options: Any) -> Any:
+            seen.append(str(statement).split()[0])
+            return super().execute(statement, *rest, **options)
+
+    counted: Any = connection
+    if shop.kind == "sqlite":
+        pytest.skip("cursors cannot be replaced there")
+    elif shop.kind == "postgresql":
+        counted.cursor_factory = Counting
+    else:
+        counted.cursorclass = Counting
+    with TransactionProducer(broker.endpoint, "counting", fence) as producer:
+        for messages in (1, 2):
+            del seen[:]
+            with producer.transaction(connection) as tx:
+                for number in range(messages):
+                    tx.send(topic, f"{number}")
+            looks = ["SELECT"] * (messages + 1) if shop.kind == "postgresql" else []
+            assert seen == ["INSERT", *looks]
+    connection.close()
+
+
 @pytest.mark.parametrize("module", ["producer_sdk", "producer_sdk.fence", "consumer_sdk", "client_core.local_database"])
 def test_the_sdks_load_no_database_library(module: str) -> None:
     program = (
