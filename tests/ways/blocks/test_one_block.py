@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session, registry, sessionmaker
 
 from consumer_sdk import ConfigurationError
 from consumer_sdk.applied import AppliedMessages, AsyncAppliedMessages
@@ -203,6 +204,35 @@ def test_a_session_whose_transaction_somebody_else_has_begun(
     soon(broker, topic, ["zzz"] if fails else ["lamp", "zzz"])
     assert shop.orders() == ([] if fails else ["lamp"])
     assert not caplog.records
+
+
+def test_a_session_that_a_dependency_opens_and_does_not_begin(
+    shop: Shop, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    """What an answer needs can be read inside of the block and behind it; of a session that was begun, inside alone."""
+    table = sa.Table("orders", sa.MetaData(), sa.Column("content", sa.String(200), primary_key=True))
+
+    class Order:
+        content: str
+
+    registry().map_imperatively(Order, table)
+
+    def place(session: Session, content: str) -> list[str]:
+        with producer.transaction(session) as tx:
+            order = Order()
+            order.content = content
+            session.add(order)
+            session.flush()
+            tx.send(topic, order.content)
+            answer = order.content
+        return [answer, order.content]
+
+    with sessionmaker(shop.engine)() as session:
+        assert place(session, "lamp") == ["lamp", "lamp"]
+    with pytest.raises(InvalidRequestError, match="closed transaction"), sessionmaker(shop.engine).begin() as session:
+        place(session, "tent")
+    soon(broker, topic, ["lamp", "tent"])
+    assert shop.orders() == ["lamp", "tent"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
