@@ -145,17 +145,21 @@ class TransactionFence(FenceSchema, FencingListener):
         local.watch()
 
     def is_gone(self, local: LocalTransaction, transaction_id: str) -> bool:
-        """Whether the row is not of this local transaction any more: it does not see it, or others do."""
-        if self.rows.verdict(local, transaction_id) is not LocalTransactionState.COMMIT:
-            return True
+        """Whether the row is not of this local transaction any more: others see it, or it does not."""
         other: LocalTransaction | None = None
         try:
             with self._database.transaction(0.0) as other:
-                return self.rows.verdict(other, transaction_id) is LocalTransactionState.COMMIT
+                if self.rows.verdict(other, transaction_id) is LocalTransactionState.COMMIT:
+                    return True
         except Exception as error:
-            if other is not None and other.dialect.failure_of(error) is Failure.LOCKED:
-                return False  # By the local transaction: it is open.
-            raise
+            if other is None or other.dialect.failure_of(error) is not Failure.LOCKED:
+                raise
+            return False  # By the local transaction: it is open.
+        try:
+            return self.rows.verdict(local, transaction_id) is not LocalTransactionState.COMMIT
+        except Exception:
+            # A connection that its own thread alone may use, for example. What was rolled back is told at the end.
+            return False
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""

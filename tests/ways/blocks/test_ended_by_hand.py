@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,6 +139,25 @@ def test_messages_to_the_end_of_the_block(
         by_statement(work, "RELEASE SAVEPOINT place0")
     soon(broker, topic, ["0", "1", "2", "3", "4"])
     assert shop.orders() == ["0", "1", "2", "3", "4"]
+
+
+def test_messages_of_another_thread(
+    shop: Shop, work: Work, producer: TransactionProducer, broker: EmbeddedBroker, topic: str
+) -> None:
+    """Connections of sqlite3 are of one thread; messages are not."""
+    with ThreadPoolExecutor(1) as other, producer.transaction(work.given) as tx:
+        work.write("lamp")
+        other.submit(tx.send, topic, "lamp").result(30)
+        work.write("chair")
+        other.submit(tx.send, topic, "chair").result(30)
+    with ThreadPoolExecutor(1) as other, pytest.raises(LocalTransactionEnded), producer.transaction(work.given) as tx:
+        work.write("tent")
+        other.submit(tx.send, topic, "tent").result(30)
+        work.commit()
+        with pytest.raises(LocalTransactionEnded, match="was not sent"):
+            other.submit(tx.send, topic, "desk").result(30)
+    soon(broker, topic, ["chair", "lamp", "tent"])
+    assert shop.orders() == ["chair", "lamp", "tent"]
 
 
 def test_a_session_that_is_removed_or_closed(
