@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from client_core.local_database.drivers import refuse_unfinished
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -72,7 +74,12 @@ class DriverListener:
             self._is_seen = before
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """Runs a statement that nobody is told of; its rows."""
+        """Runs a statement that nobody is told of; its rows.
+
+        Raises:
+            ConfigurationError: Rows are being read one by one, which it would end.
+        """
+        refuse_unfinished(self._connection)
         with self.seen(), contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(statement)
             if cursor.description is None:

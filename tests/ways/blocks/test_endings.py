@@ -24,6 +24,7 @@ from producer_sdk import (
 )
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import Outbox, RelaySettings
+from support.databases import in_ci
 from ways.shops import Shop, texts
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def library(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Library]:
     if request.param == "mysqlclient":
         if shop.kind not in MYSQL:
             pytest.skip("mysqlclient is a driver of MySQL and MariaDB")
+        if not in_ci():
+            pytest.importorskip("MySQLdb")
         engine = sa.create_engine(shop.url.replace("+pymysql", "+mysqldb"))
     with Session(engine) as session:
         yield Library(session, lambda sql: session.execute(sa.text(sql)), session.begin_nested)

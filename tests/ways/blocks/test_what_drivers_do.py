@@ -129,6 +129,29 @@ def test_a_block_while_rows_are_read_one_by_one(
     soon(broker, topic, ["chair"])
 
 
+def test_rows_of_a_procedure_that_are_read_while_messages_are_sent(
+    shop: Shop, producer: TransactionProducer, broker: EmbeddedBroker, topic: str, request: pytest.FixtureRequest
+) -> None:
+    """A procedure may have committed; that is asked for when its rows are read."""
+    if shop.kind not in MYSQL or "outbox" in request.node.callspec.id:
+        pytest.skip("PyMySQL's, with messages that are no rows")
+    with shop.engine.begin() as connection:
+        connection.execute(ORDER, [{"content": f"{number:05}"} for number in range(MANY)])
+        connection.exec_driver_sql("CREATE PROCEDURE listed() BEGIN SELECT content FROM orders ORDER BY content; END")
+    with contextlib.closing(shop.connect()) as connection, producer.transaction(connection) as tx:
+        OfDriver(connection).write("lamp")
+        with contextlib.closing(connection.cursor(pymysql.cursors.SSCursor)) as cursor:
+            cursor.execute("CALL listed()")
+            found = 0
+            for _ in cursor:
+                found += 1
+                if found < 3:
+                    tx.send(topic, f"{found}")
+            assert found == MANY + 1
+        tx.send(topic, "last")
+    soon(broker, topic, ["1", "2", "last"])
+
+
 @pytest.fixture
 def psycopg_connection(shop: Shop) -> Iterator[Any]:
     if shop.kind != "postgresql":
