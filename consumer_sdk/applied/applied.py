@@ -69,7 +69,8 @@ class AppliedMessages(MarksSchema):
                 or sqlite3.
             group: Name under which the marks are kept: the consumer group. Groups have effects of their own.
             key: Names the effect that a message asks for, such as ``by_property("order")`` or a function of the
-                message. By default the ``dedup_key`` that the message was sent with.
+                message. By default the ``dedup_key`` that the message was sent with. The keys of ``by_dedup_key`` and
+                ``by_property`` belong to a topic; what a function returns is the key in all topics of the group.
             table: Name of the table.
             session: Makes what handlers are given, such as a ``sessionmaker`` of SQLAlchemy; None: a connection.
             settings: How long marks are kept; None: the defaults of AppliedSettings.

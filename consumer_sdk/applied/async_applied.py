@@ -146,7 +146,7 @@ class AsyncAppliedMessages(MarksSchema):
         """Deletes marks that are old and whose messages the group has handled; how many."""
         count, work = 0, Sweep(self.marks, self.settings)
         while part := await self._database.run(work.next_part):
-            for topic in work.unknown_topics(part):
+            for topic in work.topics(part):
                 try:
                     work.learn(topic, await reader.queue_offsets(topic, self.marks.group))
                 except RequestRefused as error:

@@ -3,7 +3,11 @@
 A mark is needed while its message may be delivered again, or another message with the same business key may come. The
 first ends when the broker has every message up to its offset as handled by the group; the second is a matter of time
 (``AppliedSettings.keep``). A mark goes when both are over. Messages before the group's position are delivered again
-only if an operator sets the position back.
+only if an operator sets the position back, or redrives dead letters.
+
+The positions are read anew for each part, after the part itself. A mark is committed after its message was stored, so
+the queue of a mark in the part then ends behind its message. With positions that were read before, an offset at or
+behind the queue's end could be that of a message which came since, and is not acked yet.
 """
 
 from __future__ import annotations
@@ -53,17 +57,19 @@ class Sweep:
         """Some marks that are old enough; none at the end."""
         with database.transaction() as local:
             found = self._marks.older(local, self._keep, self._since, _AT_ONCE)
+        self._queues = {}  # Positions from before this part do not tell about it.
         if found:
             # Those of the last instant are looked at again, unless the part has no other.
             self._since = found[-1].applied_at + (found[0].applied_at == found[-1].applied_at)
         return found
 
-    def unknown_topics(self, marks: Iterable[Mark]) -> list[str]:
-        """Topics whose positions are to be asked for: see learn()."""
-        return sorted({each.topic for each in marks} - self._queues.keys())
+    @staticmethod
+    def topics(marks: Iterable[Mark]) -> list[str]:
+        """Topics of a part, whose positions are to be read now: see learn()."""
+        return sorted({each.topic for each in marks})
 
     def learn(self, topic: str, offsets: list[QueueOffset]) -> None:
-        """Takes a topic's positions; none: the topic is gone, and its messages with it."""
+        """Takes a topic's positions for the current part; none: the topic is gone, and its messages with it."""
         self._queues[topic] = {each.queue: each for each in offsets}
 
     def delete(self, database: LocalDatabase, marks: list[Mark]) -> int:
@@ -84,7 +90,7 @@ def sweep(database: LocalDatabase, marks: Marks, settings: AppliedSettings, read
     """Deletes what can go; how many."""
     count, work = 0, Sweep(marks, settings)
     while part := work.next_part(database):
-        for topic in work.unknown_topics(part):
+        for topic in work.topics(part):
             try:
                 work.learn(topic, reader.queue_offsets(topic, marks.group))
             except RequestRefused as error:

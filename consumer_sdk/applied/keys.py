@@ -22,7 +22,9 @@ __all__ = [
 ]
 
 BusinessKey: TypeAlias = Callable[[StoredMessage], str | None]
-"""Names the effect that a message asks for; messages with the same key are applied once."""
+"""Names the effect that a message asks for; messages with the same key are applied once, whatever their topics."""
+
+_ORIGIN_TOPIC = "halfmq.origin-topic"
 
 
 class NoBusinessKey(ConsumerError):
@@ -30,8 +32,11 @@ class NoBusinessKey(ConsumerError):
 
 
 def by_dedup_key(message: StoredMessage) -> str | None:
-    """The ``dedup_key`` that the message was sent with."""
-    return message.dedup_key
+    """The message's topic and the ``dedup_key`` that it was sent with, such as ``payments/order-7``.
+
+    As in the broker, a ``dedup_key`` belongs to a topic: the same one in another topic is another key.
+    """
+    return _within_topic(message, message.dedup_key)
 
 
 def by_message_id(message: StoredMessage) -> str:
@@ -40,17 +45,28 @@ def by_message_id(message: StoredMessage) -> str:
 
 
 def by_property(name: str) -> BusinessKey:
-    """The value of a property of the message.
+    """The message's topic and the value of a property, such as ``payments/7``.
+
+    The same value in another topic is another key. For one key across topics, pass a function of the message:
+    ``lambda message: message.properties.get("order")``.
 
     Args:
         name: Name of the property.
     """
 
     def business_key(message: StoredMessage) -> str | None:
-        return message.properties.get(name)
+        return _within_topic(message, message.properties.get(name))
 
     business_key.__name__ = f"by_property({name!r})"
     return business_key
+
+
+def _within_topic(message: StoredMessage, key: str | None) -> str | None:
+    """A key of a topic. No name of a topic has a slash, so that two topics never give the same text.
+
+    A dead letter keeps the key that it had in the topic it comes from.
+    """
+    return f"{message.properties.get(_ORIGIN_TOPIC, message.topic)}/{key}" if key else None
 
 
 def key_of(message: StoredMessage, key: BusinessKey) -> str:

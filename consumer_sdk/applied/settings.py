@@ -14,8 +14,11 @@ class AppliedSettings:
     """Settings of AppliedMessages, in seconds.
 
     Attributes:
-        keep: How long a mark is kept at least. Another message with the same business key is recognised for so long;
-            redeliveries of the same message are for as long as they can come.
+        keep: How long a mark is kept at least, from when the effect was committed. Redeliveries of the same message are
+            recognised for as long as they can come. Another message with the same business key is recognised for
+            ``keep`` only, and may be delivered long after it was sent. So ``keep`` must be longer than the longest time
+            between two sends of a key, plus the topic's retention and the retry delays. Where dead letters are
+            redriven with ``republish_expired``, the retention counts three times.
         clean_every: How often a running consumer deletes marks that are not needed any more; 0: never.
         attempts: How often a handler is called for one delivery, if the database gives its transaction up because of
             a conflict with another one (a deadlock, for example).

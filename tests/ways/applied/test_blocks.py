@@ -131,6 +131,30 @@ def test_what_a_business_key_can_be(shop: Shop, key: object, same: dict[str, str
     assert firsts == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("key", "properties", "apart"),
+    [
+        (by_dedup_key, {"dedup_key": "7"}, True),
+        (by_property("order"), {"order": "7"}, True),
+        (lambda message: message.properties["order"], {"order": "7"}, False),
+    ],
+)
+def test_the_same_key_in_two_topics(shop: Shop, key: object, properties: dict[str, str], apart: bool) -> None:
+    applied = AppliedMessages(shop.engine, "accounts", key=key)  # type: ignore[arg-type]
+    applied.create_tables()
+    firsts = []
+    for topic in ("payments", "refunds", "payments", "refunds"):
+        with Session(shop.engine) as session, applied.once(session, delivered(topic=topic, **properties)) as is_first:
+            firsts.append(is_first)
+    assert firsts == [True, apart, False, False]
+
+
+def test_a_batch_of_two_topics_applies_both(shop: Shop, applied: AppliedMessages) -> None:
+    messages = [delivered(topic=topic, dedup_key="7") for topic in ("payments", "refunds", "payments")]
+    with Session(shop.engine) as session, applied.batch(session, messages) as fresh:
+        assert fresh == messages[:2]
+
+
 def test_by_its_id_only_a_redelivery_is_known(shop: Shop) -> None:
     applied = AppliedMessages(shop.engine, "accounts", key=by_message_id)
     applied.create_tables()

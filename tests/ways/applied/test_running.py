@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from consumer_sdk import Admin, AsyncConsumer, Consumer, QueueReader
+from consumer_sdk import Admin, AsyncConsumer, Consumer, QueueOffset, QueueReader, ReceivedMessage
 from consumer_sdk.applied import AppliedMessages, AppliedSettings, AsyncAppliedMessages, by_property
 from producer_sdk import ConfigurationError, Message, Producer
 from ways.shops import ORDER
@@ -110,6 +110,32 @@ def test_one_that_was_applied_and_not_acked_is_not_applied_again(
     assert shop.orders() == ["a bought"]
 
 
+def test_a_dead_letter_keeps_its_key(shop: Shop, broker: EmbeddedBroker, topic: str, group: str) -> None:
+    applied = AppliedMessages(shop.engine, group)
+    applied.create_tables()
+    handler = applied.handler(lambda message, connection: connection.execute(ORDER, {"content": message.text}))
+    dead_letters = f"%DLQ%{group}"
+    with Admin(broker.endpoint) as admin, Producer(broker.endpoint) as producer:
+        admin.update_group(group, max_attempts=1)
+        producer.send(topic, "a lamp", dedup_key="7")
+        with Consumer(broker.endpoint, group, topic) as consumer:
+            (message,) = consumer.receive(timeout=20)
+            handler(message)
+            message.nack()  # As where each ack was lost.
+            for progress in admin.redrive(group):
+                assert progress.redriven == 1
+            (redriven,) = consumer.receive(timeout=20)
+            assert redriven.topic == topic
+            handler(redriven)
+            redriven.ack()
+        with Consumer(broker.endpoint, group, dead_letters, start="earliest") as consumer:
+            (letter,) = consumer.receive(timeout=20)
+            assert letter.topic == dead_letters
+            handler(letter)
+            letter.ack()
+    assert shop.orders() == ["a lamp"]
+
+
 def test_marks_go_when_they_are_old_and_their_messages_are_handled(
     shop: Shop, broker: EmbeddedBroker, topic: str, group: str
 ) -> None:
@@ -157,6 +183,69 @@ def test_many_marks_are_deleted_in_parts(shop: Shop, broker: EmbeddedBroker, top
             count += len(messages)
         assert applied.clean(consumer) == 1200
     assert marks(shop) == 0
+
+
+class Meanwhile:
+    """A consumer; does something once, after its first answer on positions and before the sweep goes on."""
+
+    def __init__(self, consumer: Consumer, act: Callable[[], None]) -> None:
+        self._consumer = consumer
+        self._acts = [act]
+
+    def queue_offsets(self, topic: str, group: str | None = None, /) -> list[QueueOffset]:
+        offsets = self._consumer.queue_offsets(topic, group)
+        while self._acts:
+            self._acts.pop()()
+        return offsets
+
+
+class MeanwhileAsync:
+    """The same on asyncio."""
+
+    def __init__(self, reader: Meanwhile) -> None:
+        self._reader = reader
+
+    async def queue_offsets(self, topic: str, group: str | None = None, /) -> list[QueueOffset]:
+        return self._reader.queue_offsets(topic, group)
+
+
+@pytest.mark.parametrize("form", ["threads", "asyncio"])
+async def test_marks_of_messages_that_come_during_a_sweep_stay(
+    shop: Shop, broker: EmbeddedBroker, topic: str, group: str, form: str
+) -> None:
+    settings = AppliedSettings(keep=0)
+    applied = AppliedMessages(shop.engine, group, key=BY_ORDER, settings=settings)
+    applied.create_tables()
+    count, late = 600, 10
+
+    def receive_and_apply(consumer: Consumer, wanted: int) -> list[ReceivedMessage]:
+        messages: list[ReceivedMessage] = []
+        while len(messages) < wanted:
+            messages += consumer.receive(wanted - len(messages), timeout=20)
+        with shop.engine.connect() as connection, applied.batch(connection, messages) as fresh:
+            assert len(fresh) == len(messages)
+        return messages
+
+    send(broker, topic, *(f"{number}" for number in range(count)))
+    with Consumer(broker.endpoint, group, topic, prefetch=2000) as consumer:
+        consumer.ack(receive_and_apply(consumer, count))
+        held: list[ReceivedMessage] = []
+
+        def apply_more() -> None:
+            send(broker, topic, *(f"late {number}" for number in range(late)))
+            held.extend(receive_and_apply(consumer, late))
+
+        reader = Meanwhile(consumer, apply_more)
+        if form == "asyncio":
+            engine = create_async_engine(shop.async_url)
+            deleted = await AsyncAppliedMessages(engine, group, settings=settings).clean(MeanwhileAsync(reader))
+            await engine.dispose()
+        else:
+            deleted = applied.clean(reader)
+        assert deleted == count
+        assert marks(shop) == late, "none of them is acked"
+        consumer.ack(held)
+        assert applied.clean(consumer) == late
 
 
 def test_marks_of_a_topic_that_is_gone_can_go(shop: Shop, broker: EmbeddedBroker, topic: str, group: str) -> None:
