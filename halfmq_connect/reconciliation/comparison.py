@@ -23,6 +23,7 @@ from consumer_sdk.reconciliation import (
     halves_of_topic,
 )
 from halfmq_connect.reconciliation.findings import Finding
+from halfmq_connect.reconciliation.group import dead_letters
 from halfmq_connect.reconciliation.recorder import key_or_none
 from halfmq_connect.reconciliation.records import pages
 
@@ -58,6 +59,7 @@ class Comparison:
         topic: str,
         group: str,
         key: Callable[[StoredMessage | Message], str | None],
+        record_of: Callable[[StoredMessage], Record],
         *,
         unique: bool,
     ) -> None:
@@ -69,6 +71,7 @@ class Comparison:
         self._topic = topic
         self._group = group
         self._key = key
+        self._record_of = record_of
         self._unique = unique
         self._halves: Counter[str] | None = None
         self.rows = 0
@@ -151,6 +154,14 @@ class Comparison:
                 runner.close()
 
     def _catch_up(self, catch_up: float) -> None:
+        """Returns when all that the log has at this moment is recorded."""
+        self._wait_for_ends(catch_up)
+        # The group counts as past its dead letters. After the wait, because until then messages may become some.
+        for message in dead_letters(self._endpoint, self._group, self._topic):
+            with self._database.transaction() as local:
+                self._records.add(local, [self._record_of(message)])
+
+    def _wait_for_ends(self, catch_up: float) -> None:
         with QueueReader(self._endpoint) as reader:
             ends = {each.queue: each.max_offset for each in reader.queue_offsets(self._topic, self._group)}
             give_up = time.monotonic() + catch_up

@@ -8,7 +8,6 @@ import threading
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from client_core.admin import Admin
 from client_core.errors import BatchRefused, ConfigurationError, RequestRefused
 from client_core.local_database import local_database
 from client_core.message import Message
@@ -24,7 +23,8 @@ from consumer_sdk.reconciliation import (
 )
 from halfmq_connect.reconciliation.comparison import Comparison, NotCaughtUp
 from halfmq_connect.reconciliation.findings import Finding, Round
-from halfmq_connect.reconciliation.recorder import Recorder, first_key
+from halfmq_connect.reconciliation.group import make_group
+from halfmq_connect.reconciliation.recorder import Recorder, first_key, record_of
 from halfmq_connect.reconciliation.records import Records
 from halfmq_connect.reconciliation.settings import ReconciliationSettings
 from producer_sdk import Producer
@@ -88,8 +88,8 @@ class Reconciliation:
             message_key: The key of a message's row; by default its first key.
             compare: What to compare, by the name of a column of the table: the same value of a message.
             unique: Whether a second message of the same key is a finding.
-            group: Consumer group that records; None: ``reconcile-`` and the topic. It is made so that retention spares
-                what it has not read.
+            group: Consumer group that records; None: ``reconcile-`` and the topic. It is made so that it passes over
+                no message: retention keeps what it has not read, and nothing becomes a dead letter.
             record_table: Name of the table of records.
             on_finding: Called with each finding, once in this process; by default it is logged.
             settings: Times; None: the defaults of ReconciliationSettings.
@@ -147,9 +147,12 @@ class Reconciliation:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Records what is delivered while the block runs; call compare() for a round."""
-        with Admin(self._endpoint) as admin:
-            admin.create_group(self.group, start="earliest", keep_unread=True, exist_ok=True)
+        """Records what is delivered while the block runs; call compare() for a round.
+
+        Raises:
+            ConfigurationError: The group exists, with settings by which it would pass over messages.
+        """
+        make_group(self._endpoint, self.group, self._topic)
         recorder = Recorder(self._database, self._records, self._topic, self._key, self._compare)
         recorder.start(self._endpoint, self.group)
         try:
@@ -177,6 +180,7 @@ class Reconciliation:
             self._topic,
             self.group,
             self._key,
+            lambda message: record_of(message, self._key, self._compare),
             unique=self._unique,
         )
         findings: list[Finding] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from client_core.stored import StoredMessage
     from halfmq_connect.reconciliation.records import Records
 
-__all__ = ["Recorder", "first_key", "key_or_none"]
+__all__ = ["Recorder", "first_key", "key_or_none", "record_of"]
 
 _log = logging.getLogger("halfmq.reconciliation")
 
@@ -73,25 +73,13 @@ class Recorder:
         if self._consumer is not None:
             self._consumer.close()
 
-    def record_of(self, message: StoredMessage) -> Record:
-        """The record of a message."""
-        at = message.born_at
-        given = message.properties.get(BUSINESS_TIME)
-        if given is not None:
-            try:
-                at = _time_of(given)
-            except (OverflowError, ValueError):
-                _log.warning("message %s has a %s that is no time: %.100r", message.message_id, BUSINESS_TIME, given)
-        values = {name: _told(take, message) for name, take in self._compare.items()}
-        return Record(key_or_none(self._key, message), message.message_id, at, values)
-
     def _run(self, consumer: Consumer) -> None:
         while not self._stopped.is_set():
             try:
                 messages = consumer.receive(_AT_ONCE, timeout=_PAUSE)
                 if not messages:
                     continue
-                records = [self.record_of(each) for each in messages]
+                records = [record_of(each, self._key, self._compare) for each in messages]
                 while not self._stopped.is_set():
                     try:
                         with self._database.transaction() as local:
@@ -105,6 +93,23 @@ class Recorder:
             except Exception as error:
                 _log.warning("messages of %s cannot be recorded now: %s; trying again", self._topic, error)
                 self._stopped.wait(_PAUSE)
+
+
+def record_of(
+    message: StoredMessage,
+    key: Callable[[StoredMessage | Message], str | None],
+    compare: Mapping[str, Callable[[StoredMessage], object]],
+) -> Record:
+    """The record of a message, or of its dead letter."""
+    at = message.born_at
+    given = message.properties.get(BUSINESS_TIME)
+    if given is not None:
+        try:
+            at = _time_of(given)
+        except (OverflowError, ValueError):
+            _log.warning("message %s has a %s that is no time: %.100r", message.message_id, BUSINESS_TIME, given)
+    values = {name: _told(take, message) for name, take in compare.items()}
+    return Record(key_or_none(key, message), message.message_id, at, values)
 
 
 def key_or_none(key: Callable[[StoredMessage | Message], str | None], message: StoredMessage | Message) -> str | None:

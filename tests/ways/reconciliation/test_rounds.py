@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from consumer_sdk import Admin
+from consumer_sdk import Admin, Consumer, ExhaustedPolicy, GroupMode, TagFilter
 from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings, comparison
 from halfmq_connect.reconciliation import reconciliation as rounds
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
@@ -265,6 +265,78 @@ def test_a_recorder_that_is_behind_postpones_the_round(sales: Shop, broker: Embe
     assert round_.window is None
     assert "1 delivered messages" in round_.postponed
     assert texts(broker.endpoint, created) == ['{"amount": "5"}'], "nothing was sent on a guess"
+
+
+def fail(endpoint: str, group: str, topic: str, times: int) -> None:
+    """What recorders that die do to a message, without waiting for their leases' ends."""
+    with Consumer(endpoint, group, topic) as consumer:
+        for _ in range(times):
+            (message,) = consumer.receive(timeout=20)
+            message.nack(delay=0.01)
+
+
+def test_a_recorder_that_dies_again_and_again_sends_nothing_twice(
+    sales: Shop, broker: EmbeddedBroker, created: str
+) -> None:
+    checked = reconciliation(sales, broker, created)
+    with checked.recording():
+        pass
+    with Admin(broker.endpoint) as admin:
+        admin.update_group(checked.group, max_attempts=2)
+    sell(sales, 1)
+    send(broker, created, 1)
+    fail(broker.endpoint, checked.group, created, times=2)
+    with checked.recording():
+        assert checked.compare().findings == ()
+    assert len(texts(broker.endpoint, created)) == 1
+
+
+def test_dead_letters_are_messages_too(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    checked = reconciliation(sales, broker, created)
+    with checked.recording():
+        pass
+    with Admin(broker.endpoint) as admin:
+        admin.update_group(checked.group, max_attempts=1, when_exhausted=ExhaustedPolicy.DEAD_LETTER)
+        sell(sales, 1, 2)
+        send(broker, created, 1, amount="7")
+        fail(broker.endpoint, checked.group, created, times=1)
+        assert len(list(admin.list_dead_letters(checked.group))) == 1
+        with pytest.raises(ConfigurationError, match="dead letter after 1 attempts"), checked.recording():
+            pytest.fail("the group would pass over messages")
+        admin.update_group(checked.group, when_exhausted=ExhaustedPolicy.RETRY)
+        with checked.recording():
+            for repaired in ([("row_without_message", "2", True)], []):
+                assert facts(checked.compare().findings) == [("mismatch", "1", False), *repaired]
+    assert len(texts(broker.endpoint, created)) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        (
+            {"when_exhausted": ExhaustedPolicy.DEAD_LETTER},
+            "dead letter after 17 attempts; set it by Admin.update_group",
+        ),
+        ({"keep_unread": False}, "retention deletes what it has not recorded; set it by Admin.update_group"),
+        ({"start": "latest"}, "it starts at latest"),
+        ({"mode": GroupMode.BROADCASTING}, "it is broadcasting"),
+        ({}, "it has a filter"),
+    ],
+)
+def test_a_group_that_would_pass_over_messages_is_refused(
+    shop: Shop, broker: EmbeddedBroker, created: str, settings: dict[str, Any], cause: str
+) -> None:
+    if shop.kind != "sqlite":
+        pytest.skip("one database is enough")
+    checked = Reconciliation(shop.engine, BusinessTable("orders"), broker.endpoint, created)
+    good: dict[str, Any] = {"when_exhausted": ExhaustedPolicy.RETRY, "keep_unread": True, "start": "earliest"}
+    with Admin(broker.endpoint) as admin:
+        admin.create_group(checked.group, **{**good, **settings})
+        if not settings:
+            admin.set_filter(checked.group, created, TagFilter("a"))
+    with pytest.raises(ConfigurationError, match=cause) as refused, checked.recording():
+        pytest.fail("the group would pass over messages")
+    assert refused.value.field == "group"
 
 
 def test_it_runs_by_itself_and_cleans_up(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
