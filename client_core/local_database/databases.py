@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import DbapiTransaction
-from client_core.local_database.dialects import Failure
+from client_core.local_database.dialects import Failure, PostgreSQL
 from client_core.local_database.drivers import driver_of
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from client_core.local_database.transactions import LocalTransaction
@@ -62,22 +62,28 @@ class LocalDatabase:
             self._close()
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[LocalDatabase]:
-        """The same database for one thread: with one connection, which stays open until a transaction fails."""
-        database = _Kept(self._opened)
+    def kept(self, idle: float | None = None) -> Iterator[LocalDatabase]:
+        """The same database for one thread: with one connection, which stays open until a transaction fails.
+
+        Args:
+            idle: Seconds without a statement after which the server may end it, where transactions have a limit of
+                waits for locks; None: as it is set. See Dialect.limit_wait.
+        """
+        database = _Kept(self._opened, idle)
         try:
             yield database
         finally:
             database.drop()
 
     @contextlib.contextmanager
-    def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
+    def transaction(self, wait: float | None = None, idle: float | None = None) -> Iterator[LocalTransaction]:
         """A transaction: committed at the end of the block, rolled back by an exception.
 
         Args:
             wait: Seconds to wait for a lock, at most; None: as the connection is set.
+            idle: With `wait`, seconds without a statement after which the server ends it; see Dialect.limit_wait.
         """
-        with self._opened() as local, on(local, wait):
+        with self._opened() as local, on(local, wait, idle):
             yield local
 
     @contextlib.contextmanager
@@ -90,21 +96,22 @@ class LocalDatabase:
 class _Kept(LocalDatabase):
     """One connection, whose limit of waits for locks is set once, not for each transaction."""
 
-    def __init__(self, opened: Callable[[], AbstractContextManager[LocalTransaction]]) -> None:
+    def __init__(self, opened: Callable[[], AbstractContextManager[LocalTransaction]], idle: float | None) -> None:
         super().__init__(opened)
+        self._idle = idle
         self._used = contextlib.ExitStack()
         self._current: LocalTransaction | None = None
         self._wait: float | None = None
 
     @contextlib.contextmanager
-    def transaction(self, wait: float | None = None) -> Iterator[LocalTransaction]:
+    def transaction(self, wait: float | None = None, idle: float | None = None) -> Iterator[LocalTransaction]:
         try:
             if self._current is None:
                 self._current = self._used.enter_context(self._opened())
             local = self._current
             if wait is not None and wait != self._wait:
                 with on(local):
-                    reset = _limit_session(local, wait)
+                    reset = _limit_session(local, wait, self._idle if idle is None else idle)
                 self._wait = wait
                 self._used.callback(_reset, local, reset)
             with on(local):
@@ -121,13 +128,19 @@ class _Kept(LocalDatabase):
             self._used.close()
 
 
-def _limit_session(local: LocalTransaction, seconds: float) -> Callable[[], object]:
+def _limit_session(local: LocalTransaction, seconds: float, idle: float | None) -> Callable[[], object]:
     """As Dialect.limit_wait, for all transactions of the connection; returns what sets it back."""
-    if local.dialect.name != "postgresql":
-        return local.dialect.limit_wait(local.fetch, seconds)
-    ((before,),) = local.fetch("SELECT current_setting('lock_timeout')")
-    local.fetch(f"SELECT set_config('lock_timeout', '{round(seconds * 1000)}ms', false)")
-    return lambda: local.fetch(f"SELECT set_config('lock_timeout', '{before}', false)")
+    if not isinstance(local.dialect, PostgreSQL):
+        return local.dialect.limit_wait(local.fetch, seconds, idle)
+    wanted = local.dialect.limits(seconds, idle)
+    ((*before,),) = local.fetch("SELECT " + ", ".join(f"current_setting('{name}')" for name in wanted))
+
+    def set_all(values: Iterable[object]) -> None:
+        settings = (f"set_config('{name}', '{value}', false)" for name, value in zip(wanted, values, strict=True))
+        local.fetch("SELECT " + ", ".join(settings))
+
+    set_all(wanted.values())
+    return lambda: set_all(before)
 
 
 def _reset(local: LocalTransaction, reset: Callable[[], object]) -> None:
@@ -138,13 +151,13 @@ def _reset(local: LocalTransaction, reset: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def on(local: LocalTransaction, wait: float | None = None) -> Iterator[None]:
+def on(local: LocalTransaction, wait: float | None = None, idle: float | None = None) -> Iterator[None]:
     """A transaction on one connection; see LocalDatabase.transaction."""
     local.begin()
     reset: Callable[[], None] | None = None
     try:
         if wait is not None:
-            reset = local.dialect.limit_wait(local.fetch, wait)
+            reset = local.dialect.limit_wait(local.fetch, wait, idle)
         yield
         local.commit()
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from abc import ABC, abstractmethod
 from enum import Enum, auto
@@ -108,15 +109,20 @@ class Dialect(ABC):
         return True
 
     @abstractmethod
-    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
-        """Limits how long statements of the transaction wait for locks.
+    def limit_wait(
+        self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float, idle: float | None = None
+    ) -> Callable[[], None]:
+        """Limits how long statements of the transaction wait for locks, and it for its next statement.
 
         Args:
             run: Runs a statement and returns its rows.
-            seconds: The longest wait.
+            seconds: The longest wait for a lock.
+            idle: Seconds without a statement after which the server ends the transaction, and the connection with it:
+                a process that stands still must not hold locks for hours. None: as the connection is set. SQLite has no
+                server that could do so.
 
         Returns:
-            Sets the limit back to what it was; to be called after the transaction.
+            Sets the limits back to what they were; to be called after the transaction.
         """
 
 
@@ -201,11 +207,24 @@ class MySQL(Dialect):
                 return True
         return not codes or not codes.isdisjoint(self._ROLL_BACK)
 
-    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
-        """By a variable of the session: whole seconds, at least one."""
-        ((before,),) = run("SELECT @@SESSION.innodb_lock_wait_timeout")
-        run(f"SET SESSION innodb_lock_wait_timeout = {max(1, round(seconds))}")
-        return lambda: _discard(run(f"SET SESSION innodb_lock_wait_timeout = {int(before)}"))
+    def limit_wait(
+        self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float, idle: float | None = None
+    ) -> Callable[[], None]:
+        """By variables of the session: whole seconds, at least one.
+
+        Only MariaDB has one for idle transactions; on MySQL the connection is not to be idle for so long at all.
+        """
+        wanted = {"innodb_lock_wait_timeout": max(1, round(seconds))}
+        if idle is None:
+            before = {"innodb_lock_wait_timeout": int(run("SELECT @@SESSION.innodb_lock_wait_timeout")[0][0])}
+        else:
+            names = "'innodb_lock_wait_timeout', 'idle_transaction_timeout', 'wait_timeout'"
+            found = dict(run(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})"))
+            of_idle = "idle_transaction_timeout" if "idle_transaction_timeout" in found else "wait_timeout"
+            wanted[of_idle] = max(1, math.ceil(idle))
+            before = {name: int(found[name]) for name in wanted}
+        _set(run, wanted)
+        return lambda: _set(run, before)
 
 
 class PostgreSQL(Dialect):
@@ -243,10 +262,21 @@ class PostgreSQL(Dialect):
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return self._STATES.get(state) if isinstance(state, str) else None
 
-    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
-        """By a setting of the transaction, which ends with it."""
-        run(f"SET LOCAL lock_timeout = {max(1, round(seconds * 1000))}")
+    def limit_wait(
+        self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float, idle: float | None = None
+    ) -> Callable[[], None]:
+        """By settings of the transaction, which end with it."""
+        wanted = self.limits(seconds, idle)
+        run("SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in wanted.items()))
         return lambda: None
+
+    @staticmethod
+    def limits(seconds: float, idle: float | None) -> dict[str, str]:
+        """The settings of limit_wait, by name."""
+        found = {"lock_timeout": f"{max(1, round(seconds * 1000))}ms"}
+        if idle is not None:
+            found["idle_in_transaction_session_timeout"] = f"{max(1, round(idle * 1000))}ms"
+        return found
 
 
 class SQLite(Dialect):
@@ -291,8 +321,10 @@ class SQLite(Dialect):
             return Failure.NO_TABLE
         return Failure.WRONG_SQL if "no such column" in str(error) or "syntax error" in str(error) else None
 
-    def limit_wait(self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float) -> Callable[[], None]:
-        """By a setting of the connection."""
+    def limit_wait(
+        self, run: Callable[[str], list[tuple[Any, ...]]], seconds: float, idle: float | None = None
+    ) -> Callable[[], None]:
+        """By a setting of the connection; nobody ends an idle transaction."""
         ((before,),) = run("PRAGMA busy_timeout")
         run(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
         return lambda: _discard(run(f"PRAGMA busy_timeout = {int(before)}"))
@@ -340,6 +372,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         yield each
         waiting += [getattr(each, "orig", None), each.__cause__]
+
+
+def _set(run: Callable[[str], list[tuple[Any, ...]]], values: dict[str, int]) -> None:
+    run("SET SESSION " + ", ".join(f"{name} = {value}" for name, value in values.items()))
 
 
 def _discard(rows: object) -> None:

@@ -197,10 +197,10 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             refuse_without_table()
         loop = asyncio.get_running_loop()
 
-        def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-            return asyncio.run_coroutine_threadsafe(self.on_database(work, wait), loop).result()
+        def opened(idle: float | None = None) -> contextlib.AbstractContextManager[RunsWork]:
+            def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
+                return asyncio.run_coroutine_threadsafe(self.on_database(work, wait, idle), loop).result()
 
-        def opened() -> contextlib.AbstractContextManager[RunsWork]:
             return contextlib.nullcontext(run)
 
         decider = None
@@ -215,7 +215,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
                 return asyncio.run_coroutine_threadsafe(answer(message), loop).result()
 
             decider = Decider(opened, self, self.settings, ask, self.max_body)
-        return Relay(opened, self, target, self.settings, decider)
+        return Relay(lambda: opened(self.settings.lease), self, target, self.settings, decider)
 
     def wake(self) -> None:
         """Tells this process's relay that there are new messages; blocks and sessions do it by themselves."""
@@ -290,13 +290,15 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             self._identity = await self._database.run(self.rows.identity)
         return self._identity
 
-    async def on_database(self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
-        """Runs work in a transaction of its own, on the outbox's own tables."""
+    async def on_database(
+        self, work: Callable[[LocalTransaction], ResultT], wait: float | None = None, idle: float | None = None
+    ) -> ResultT:
+        """Runs work in a transaction of its own, on the outbox's own tables; see LocalDatabase.transaction."""
         if self.same_server:
             refuse_without_table()
 
         def run(database: LocalDatabase) -> ResultT:
-            with database.transaction(wait) as local:
+            with database.transaction(wait, idle) as local:
                 return work(local)
 
         return await self._database.run(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -259,11 +260,12 @@ class Outbox(OutboxCore, MessageStore):
             if self._decide is not None
             else None
         )
-        return Relay(self._opened, self, target, self.settings, decider)
+        opened = functools.partial(self._opened, self.settings.lease)
+        return Relay(opened, self, target, self.settings, decider)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[RunsWork]:
-        with self._database.kept() as database:
+    def _opened(self, idle: float | None = None) -> Iterator[RunsWork]:
+        with self._database.kept(idle) as database:
 
             def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
                 with database.transaction(wait) as local:

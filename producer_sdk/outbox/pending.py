@@ -120,12 +120,12 @@ class PendingRows:
             return
         self._change(local, ids, f"state = '{OutboxState.GLOBAL_COMMIT.value}', cause = NULL")
 
-    def failed(self, local: LocalTransaction, ids: Sequence[int], cause: str, wait: float) -> None:
-        """Notes a failed attempt, after which they may be stored, and when the next one is."""
+    def failed(self, local: LocalTransaction, ids: Sequence[int], cause: str, wait: float, ago: float) -> None:
+        """Notes an attempt of so long ago that failed, after which they may be stored, and when the next one is."""
         now = local.dialect.now
         what = (
             f"retries = retries + 1, cause = :cause, due_at = {now} + {micros(wait)},"
-            f" tried_at = COALESCE(tried_at, {now})"
+            f" tried_at = COALESCE(tried_at, {now} - {micros(ago)})"
         )
         self._change(local, ids, what, cause=brief(cause))
 

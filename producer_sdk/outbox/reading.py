@@ -58,11 +58,15 @@ class Reading:
         """
         # In turns: neither waits for the other's end.
         self._ready_next = not self._ready_next
-        if self._ready_next:
-            batch = self._ready()
-            return batch if batch.rows or batch.overdue else self._walk(leave)
-        batch = self._walk(leave)
-        return batch if batch.rows or batch.overdue else self._ready()
+        try:
+            batch = self._ready() if self._ready_next else self._walk(leave)
+            if batch.rows or batch.overdue:
+                return batch
+            return self._walk(leave) if self._ready_next else self._ready()
+        except BaseException:
+            # The pass may have gone on behind rows that were planned, and are not sent now.
+            self._begin_pass()
+            raise
 
     def _ready(self) -> Batch:
         """Rows whose message groups were busy."""

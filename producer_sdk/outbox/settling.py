@@ -93,6 +93,8 @@ class Settling:
         self._held_due = 0.0
         self._rests = 0
         self._blocked: dict[Becomes, float] = {}
+        self._written: list[Ended] = []
+        """What is written, and not told yet."""
         self._passes_over = False
 
     def add(self, ended: Iterable[Ended]) -> None:
@@ -133,7 +135,7 @@ class Settling:
             sending: Rows that are being sent or about to be, and since when.
 
         Returns:
-            What is written.
+            What is written, also what was before an earlier call failed.
 
         Raises:
             TurnLost: The turn is another relay's; nothing is written any more.
@@ -147,36 +149,39 @@ class Settling:
                     raise
             else:
                 self._fresh = {}
-                return fresh
-        return self._write_what_is_free(sending)
+                return self._told(fresh)
+        self._write_what_is_free(sending)
+        return self._told([])
 
-    def _write_what_is_free(self, sending: Sequence[tuple[Sequence[Pending], float]]) -> list[Ended]:
+    def _told(self, more: list[Ended]) -> list[Ended]:
+        written, self._written = [*self._written, *more], []
+        return written
+
+    def _write_what_is_free(self, sending: Sequence[tuple[Sequence[Pending], float]]) -> None:
         unwritten = [([each.row], each.since) for each in (*self._fresh.values(), *self._held.values())]
         noted = Sending.of([*sending, *unwritten])
         # By itself: while its own row is held, nothing can be done; while others are, it goes on.
         self._run(lambda local: self._turn.renew(local, noted), LOCK_WAIT)
         if not self._fresh and time.monotonic() < self._held_due:
-            return []
+            return
         self._held |= self._fresh
         self._fresh = {}
-        done: list[Ended] = []
+        is_any = False
         for becomes, part in self._parts():
             try:
-                done += self._run(lambda local, part=part: self._write_free(local, part, noted), LOCK_WAIT)  # type: ignore[misc]
+                done = self._run(lambda local, part=part: self._write_free(local, part, noted), LOCK_WAIT)  # type: ignore[misc]
             except Exception as error:
                 if not is_locked(error):
-                    self._forget(done)
                     raise
                 # Not the rows, but a place in an index.
                 self._blocked[becomes] = time.monotonic() + _BLOCKED_REST
-        self._forget(done)
-        self._rests = 0 if done else self._rests + 1
+                continue
+            is_any = is_any or bool(done)
+            self._written += done
+            for each in done:
+                del self._held[each.row.id]
+        self._rests = 0 if is_any else self._rests + 1
         self._held_due = time.monotonic() + min(_FIRST_REST * 2.0 ** min(self._rests, 10), _LONGEST_REST)
-        return done
-
-    def _forget(self, done: list[Ended]) -> None:
-        for each in done:
-            del self._held[each.row.id]
 
     def _parts(self) -> Iterator[tuple[Becomes, list[Ended]]]:
         for becomes in Becomes:
@@ -201,7 +206,7 @@ class Settling:
 
     def _write_rows(self, local: LocalTransaction, ended: list[Ended]) -> None:
         sent: list[int] = []
-        failed: dict[tuple[str, int], list[int]] = {}
+        failed: dict[tuple[str, int, float], list[int]] = {}
         errors: dict[str, list[int]] = {}
         tried: dict[float, list[int]] = {}
         for each in ended:
@@ -209,15 +214,15 @@ class Settling:
             if each.becomes is Becomes.SENT:
                 sent.append(number)
             elif each.becomes is Becomes.FAILED:
-                failed.setdefault((each.cause, each.row.retries), []).append(number)
+                failed.setdefault((each.cause, each.row.retries, each.since), []).append(number)
             elif each.becomes is Becomes.ERROR:
                 errors.setdefault(each.cause, []).append(number)
             elif each.becomes is Becomes.TRIED:
                 tried.setdefault(each.since, []).append(number)
         if sent:
             self._rows.sent(local, sorted(sent), keep=self._keep)
-        for (cause, retries), ids in failed.items():
-            self._rows.failed(local, sorted(ids), cause, self._backoff(retries + 1))
+        for (cause, retries, since), ids in failed.items():
+            self._rows.failed(local, sorted(ids), cause, self._backoff(retries + 1), time.monotonic() - since)
         for cause, ids in errors.items():
             self._rows.error(local, sorted(ids), cause)
         for since, ids in tried.items():

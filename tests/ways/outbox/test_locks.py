@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from client_core.local_database import dialect_of
 from producer_sdk import Message
 from producer_sdk.outbox import BrokerTarget, Outbox, OutboxState
+from producer_sdk.outbox.pending import PendingRows
+from producer_sdk.outbox.turn import Turn
 from ways.outbox.conftest import QUICK
 from ways.outbox.fakes import FakeTarget
 from ways.outbox.running import relaying, until
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.embedded import EmbeddedBroker
+    from client_core.local_database import LocalTransaction
     from ways.shops import Shop
 
 COMMIT = OutboxState.LOCAL_COMMIT
@@ -226,3 +232,89 @@ def test_connections_are_given_back_as_they_were(shop: Shop, outbox: Outbox) -> 
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(shop.engine.connect()).exec_driver_sql(query).scalar() for _ in range(5)]
     assert found == [before] * 5
+
+
+def test_a_relay_that_stands_still_in_its_transaction_holds_up_the_others_for_its_lease(
+    shop: Shop, outbox: Outbox
+) -> None:
+    """The server ends the transaction, and with it the lock of the turn."""
+    outbox.settings = replace(QUICK, lease=2.0)
+    turn, stands, goes_on = Turn(outbox, 2.0), threading.Event(), threading.Event()
+    failures: list[Exception] = []
+
+    def stand_still() -> None:
+        try:
+            with outbox._opened(2.0) as run:
+                run(lambda local: turn.take(local, lambda *_: []), 1.0)
+
+                def renew(local: LocalTransaction) -> None:
+                    turn.renew(local, None)
+                    stands.set()
+                    goes_on.wait(60)
+
+                run(renew, 1.0)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=stand_still)
+    thread.start()
+    assert stands.wait(SOON)
+    put(shop, outbox, "orders", "a")
+    target = FakeTarget()
+    with relaying(outbox, target):
+        until(lambda: left(outbox) == 0, SOON)
+    goes_on.set()
+    thread.join()
+    assert target.texts == ["a"]
+    # What it did is rolled back, and it hears of it.
+    assert len(failures) == 1
+
+
+def test_what_was_written_before_the_connection_was_lost_is_not_forgotten(
+    shop: Shop, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = FakeTarget()
+    target.refused = {"never"}
+    real, lost = PendingRows.error, [ConnectionError("lost")]
+
+    def error(rows: PendingRows, *given: Any) -> None:
+        if lost:
+            raise lost.pop()
+        real(rows, *given)
+
+    put(shop, outbox, "orders", "held", group="h")
+    put(shop, outbox, "orders", "a1", group="a")
+    put(shop, outbox, "orders", "never")
+    with holding(shop, 1), relaying(outbox, target):
+        # The first try waits for the row that is held; then each part has a transaction of its own.
+        monkeypatch.setattr(PendingRows, "error", error)
+        until(lambda: not lost, SOON)
+        put(shop, outbox, "orders", "a2", group="a")
+        until(lambda: "a2" in target.texts, SOON)
+    assert target.texts == ["held", "a1", "a2"]
+
+
+def test_the_time_of_an_attempt_is_that_of_its_sending(shop: Shop, outbox: Outbox) -> None:
+    """After it was written late: by it brokers may have forgotten the id."""
+    target = FakeTarget()
+    target.failing = {"a"}
+    target.held.clear()
+    put(shop, outbox, "orders", "a")
+    with relaying(outbox, target):
+        assert target.entered.wait(SOON)
+        with holding(shop, 1):
+            target.held.set()
+            until(lambda: target.calls, SOON)
+            time.sleep(2.0)
+        until(lambda: tried_ago(shop, outbox) is not None, SOON)
+        assert (tried_ago(shop, outbox) or 0) >= 2.0
+        target.failing.clear()
+        until(lambda: left(outbox) == 0, SOON)
+
+
+def tried_ago(shop: Shop, outbox: Outbox) -> float | None:
+    """Seconds since the first row was tried."""
+    with shop.engine.connect() as connection:
+        now = dialect_of(shop.kind).now
+        found = connection.exec_driver_sql(f"SELECT {now} - tried_at FROM halfmq_outbox WHERE id = 1").scalar()
+        return None if found is None else float(found) / 1_000_000

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from producer_sdk import BrokerUnavailable, Message
 from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState
+from producer_sdk.outbox.pending import PendingRows
 from support.memory import MIB, forget_peak, resident
 from ways.outbox.conftest import QUICK
 from ways.outbox.fakes import FakeTarget
@@ -448,3 +449,29 @@ def test_a_call_under_way_hears_that_another_relay_has_taken_over(shop: Shop, ou
         assert not relay.has_turn
     assert heard == [True, False]
     assert outbox.status().counts == {COMMIT: 1}
+
+
+def test_a_query_that_fails_before_a_batch_is_sent_has_no_group_overtaken(
+    shop: Shop, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the batch were planned already."""
+    outbox.settings = replace(QUICK, batch=10)
+    target = FakeTarget()
+    real, lost = PendingRows.count, [ConnectionError("lost")]
+
+    def count(rows: PendingRows, *given: Any) -> tuple[int, int]:
+        if lost and given[1]:
+            raise lost.pop()
+        return real(rows, *given)
+
+    monkeypatch.setattr(PendingRows, "count", count)
+    with Session(shop.engine) as session:
+        for number in range(60):
+            outbox.put(session, Message("orders", f"{number:02}", message_group=f"g{number % 30}"))
+        session.commit()
+    with relaying(outbox, target):
+        until(lambda: not outbox.status().counts)
+    assert not lost
+    places = {text: place for place, text in enumerate(target.texts)}
+    assert len(places) == 60
+    assert [number for number in range(30) if places[f"{number:02}"] > places[f"{number + 30:02}"]] == []
