@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.keys import dedup_hash
 from broker.domain.topic import TopicSettings
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.ports.transactions import Half, PrepareWork
+from broker.services.producing import submissions as producing
 from broker.services.producing.submissions import SubmissionService
 from broker.services.wakeups import Wakeups
 from broker.storage.log import submissions
@@ -218,10 +220,65 @@ async def test_one_that_the_database_cannot_store_holds_up_no_other(
         return real(session, work, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(submissions.log, "send", send)
+    monkeypatch.setattr(producing, "RESTS_FAILED", (0.01,))
     committed(world, "before", "poison", "after")
-    assert await service.release() == 3
+    assert await service.release() == 2
     assert await texts(store, topic) == ["before", "after"]
+    while not refused(world):
+        await asyncio.sleep(0.01)
+        await service.release()
     assert refused(world) == [("poison", "The database cannot store it: the driver gives up")]
+
+
+async def test_what_the_database_fails_at_now_and_then_is_stored(
+    world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a query that an operator ended; nothing else is stored meanwhile, so it may be the database's fault."""
+    real, failures = submissions.log.send, [ValueError("interrupted")] * 5
+
+    def send(*given: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(submissions.log, "send", send)
+    monkeypatch.setattr(producing, "RESTS_FAILED", (0.01,))
+    committed(world, "first", "second", message_group="g")
+    async with asyncio.timeout(30):
+        while len(await texts(store, topic)) < 2:
+            await service.release()
+            await asyncio.sleep(0.01)
+    assert await texts(store, topic) == ["first", "second"]
+    assert refused(world) == []
+
+
+@SERVERS
+async def test_one_that_needs_a_locked_row_holds_up_only_its_message_group(
+    world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its deduplication key, while the broker that prepares a half message with it stands still."""
+    monkeypatch.setattr(producing, "RESTS_LOCKED", (0.5,))
+    committed(world, "free", "more")
+    committed(world, "waits", message_group="g", deduplication_key="7")
+    committed(world, "behind", message_group="g")
+    committed(world, "another", message_group="h")
+    holder = world.session()
+    holder.begin()
+    holder.run(
+        "INSERT INTO dedup_key (topic_id, dedup_hash, transaction_id, position, expires_at) VALUES (?, ?, ?, 0, ?)",
+        (topic.topic_id, dedup_hash("7"), new_id(), START + HOUR),
+    )
+    async with asyncio.timeout(60):
+        while world.count("submission") > 2:
+            await service.release()
+        assert await texts(store, topic) == ["free", "more", "another"]
+        committed(world, "later")
+        assert await service.release() == 1
+        holder.rollback()
+        while world.count("submission"):
+            await service.release()
+            await asyncio.sleep(0.05)
+    assert (await texts(store, topic))[3:] == ["later", "waits", "behind"]
 
 
 async def test_large_bodies_go_in_parts(world: World, store: Store, service: SubmissionService, topic: Topic) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError, InvalidArgument, NotFound, StorageRejected, StorageUnavailable
+from broker.errors import BrokerError, InvalidArgument, NotFound, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
 from broker.ports.submissions import PassedOver, SubmissionWork
 from broker.services.ids import new_id
 from broker.services.producing.sending import order_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from broker.ports.submissions import ReleasedSubmissions, Submission, SubmissionStore
     from broker.services.producing.validation import MessageValidator
@@ -22,6 +25,24 @@ logger = logging.getLogger("halfmq.submissions")
 
 MOST_PASSED_OVER = 1000
 """Keys, and message groups, that are passed over in a query; what waits for others is read each time."""
+MOST_TROUBLED = 1000
+RESTS_LOCKED = (5.0, 10.0, 20.0, 60.0)
+"""Seconds until one is tried again that needs a row which another session holds; each try waits for a second."""
+RESTS_FAILED = (1.0, 5.0, 20.0, 60.0)
+"""Seconds until one is tried again that the database did not store."""
+TRIES = 3
+"""After so many it is refused, if the database has stored others meanwhile; else it may be the database's fault."""
+_FORGET_AFTER = 600.0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A submission that could not be released, by itself either."""
+
+    since: float
+    until: float = 0.0
+    locked: int = 0
+    failed: int = 0
 
 
 class SubmissionService:
@@ -34,6 +55,8 @@ class SubmissionService:
         self._wakeups = wakeups
         self._pending: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._behind: dict[tuple[str, str], tuple[str, str]] = {}
+        self._troubled: dict[int, _Trouble] = {}
+        self._stored_at = 0.0
 
     async def release(self) -> int | None:
         """Releases some; how many were dealt with. None: another broker is at it.
@@ -42,6 +65,8 @@ class SubmissionService:
         are not read again before it is there.
         """
         await self._forget_decided()
+        now = time.monotonic()
+        self._troubled = {number: each for number, each in self._troubled.items() if now < each.until + _FORGET_AFTER}
         until = await self._store.newest_submission()
         if until is None:
             return 0
@@ -61,32 +86,74 @@ class SubmissionService:
 
     async def _release(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> int | None:
         """Releases a part; adds the message groups whose submissions have to wait."""
+        found = self._without_waiting(found, waiting)
+        if len(found) > 1 and any(each.number in self._troubled for each in found):
+            return await self._release_apart(_apart(found, self._troubled), waiting)
         now = self._validator.now()
-        found = [each for each in found if _order(each) not in waiting]
         work = [await self._work(each, now) for each in found]
         if not work:
             return 0
         try:
             done = await self._store.release_submissions(work)
-        except StorageUnavailable:
-            raise
         except Exception as error:
-            if len(work) == 1:
-                return self._released(await self._refuse(work[0], error))
-            logger.warning("submissions cannot be released together, and are one by one: %s", error)
-            return await self._release_each(found, waiting)
+            if isinstance(error, StorageUnavailable) and not isinstance(error, RowsLocked):
+                raise
+            if len(work) > 1:
+                logger.warning("submissions cannot be released together, and are one by one: %s", error)
+                return await self._release_apart([[each] for each in found], waiting)
+            if not self._is_hopeless(found[0], error, waiting):
+                return 0
+            done = await self._refuse(work[0], error)
+        if len(found) == 1 and not done.busy:
+            self._troubled.pop(found[0].number, None)
         self._remember(found, done)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         return self._released(done)
 
-    async def _release_each(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> int | None:
-        """Releases them singly, so that one that the database cannot store holds up no other."""
+    async def _release_apart(self, parts: Iterable[Sequence[Submission]], waiting: set[tuple[str, str]]) -> int | None:
+        """Releases parts of a part, so that one that cannot be released holds up no other."""
         count = 0
-        for each in found:
-            if (ended := await self._release([each], waiting)) is None:
+        for part in parts:
+            if (ended := await self._release(part, waiting)) is None:
                 return None
             count += ended
         return count
+
+    def _without_waiting(self, found: Sequence[Submission], waiting: set[tuple[str, str]]) -> list[Submission]:
+        """Without those that rest, or whose message groups wait."""
+        now, left = time.monotonic(), []
+        for each in found:
+            order, trouble = _order(each), self._troubled.get(each.number)
+            if order in waiting:
+                continue
+            if trouble is None or trouble.until <= now:
+                left.append(each)
+            elif order is not None:
+                waiting.add(order)
+        return left
+
+    def _is_hopeless(self, submission: Submission, error: Exception, waiting: set[tuple[str, str]]) -> bool:
+        """Whether it is refused; otherwise it rests, and its message group waits."""
+        now = time.monotonic()
+        trouble = self._troubled.get(submission.number) or _Trouble(now)
+        if isinstance(error, RowsLocked):
+            rest = RESTS_LOCKED[min(trouble.locked, len(RESTS_LOCKED) - 1)]
+            trouble.locked += 1
+            logger.warning("submission %d needs a row that another session holds, and waits", submission.number)
+        elif isinstance(error, BrokerError):
+            return True
+        else:
+            rest = RESTS_FAILED[min(trouble.failed, len(RESTS_FAILED) - 1)]
+            trouble.failed += 1
+            if trouble.failed >= TRIES and self._stored_at > trouble.since:
+                return True
+            logger.warning("submission %d cannot be stored now, and is tried again: %s", submission.number, error)
+        trouble.until = now + rest
+        if submission.number in self._troubled or len(self._troubled) < MOST_TROUBLED:
+            self._troubled[submission.number] = trouble
+        if (order := _order(submission)) is not None:
+            waiting.add(order)
+        return False
 
     def _remember(self, found: Sequence[Submission], done: ReleasedSubmissions) -> None:
         """Keys that wait for a verdict, and the message groups that wait behind them."""
@@ -108,12 +175,14 @@ class SubmissionService:
 
     async def _refuse(self, item: SubmissionWork, error: Exception) -> ReleasedSubmissions:
         logger.error("submission %d cannot be stored", item.number, exc_info=error)
-        refusal = StorageRejected(f"The database cannot store it: {error}")
+        refusal = error if isinstance(error, BrokerError) else StorageRejected(f"The database cannot store it: {error}")
         return await self._store.release_submissions([SubmissionWork(item.number, refusal)])
 
     def _released(self, done: ReleasedSubmissions) -> int | None:
         if done.busy:
             return None
+        if done.count:
+            self._stored_at = time.monotonic()
         self._wakeups.released(done.end_offsets)
         if done.next_due is not None:
             self._wakeups.on_scheduled(done.next_due)
@@ -138,6 +207,15 @@ class SubmissionService:
 
 def _order(submission: Submission) -> tuple[str, str] | None:
     return None if isinstance(submission.message, BrokerError) else order_of(submission.message)
+
+
+def _apart(found: Sequence[Submission], troubled: Collection[int]) -> Iterator[list[Submission]]:
+    """Those that could not be released before by themselves, and those between them together."""
+    for is_troubled, part in itertools.groupby(found, key=lambda each: each.number in troubled):
+        if is_troubled:
+            yield from ([each] for each in part)
+        else:
+            yield list(part)
 
 
 def _parts(found: Sequence[Submission]) -> Iterator[list[Submission]]:
