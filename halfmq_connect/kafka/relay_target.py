@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
-from halfmq_connect.kafka.errors import RecordRefused
+from halfmq_connect.kafka.errors import BridgeError, RecordRefused
 from halfmq_connect.kafka.target import KafkaPosition, KafkaTarget
 from producer_sdk.outbox import NotTried
 
@@ -42,21 +42,18 @@ class KafkaRelayTarget:
         stopped: set[tuple[str, str]] = set()
         for number in sorted(waves):
             sending = []
-            may = may_send()
             for index in waves[number]:
-                if not may:
-                    outcomes[index] = NotTried("the relay stood still, or has lost its turn")
-                elif _order(messages[index]) in stopped:
+                if _order(messages[index]) in stopped:
                     outcomes[index] = NotTried("one before it in its message group was not stored")
                 else:
                     sending.append(index)
             if not sending:
                 continue
-            found = self._target.send([messages[index] for index in sending])
+            found = self._target.send([messages[index] for index in sending], may_send)
             for index, result in zip(sending, found, strict=True):
                 if isinstance(result, KafkaPosition):
                     continue
-                outcomes[index] = RequestRefused(str(result)) if isinstance(result, RecordRefused) else result
+                outcomes[index] = _outcome(result)
                 order = _order(messages[index])
                 if order is not None:
                     stopped.add(order)
@@ -69,3 +66,9 @@ class KafkaRelayTarget:
 
 def _order(message: Message) -> tuple[str, str] | None:
     return None if message.message_group is None else (message.topic, message.message_group)
+
+
+def _outcome(error: BridgeError) -> Exception:
+    if error.reason == "NOT_SENT":
+        return NotTried("the relay stood still, or has lost its turn")
+    return RequestRefused(str(error)) if isinstance(error, RecordRefused) else error

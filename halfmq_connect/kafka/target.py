@@ -16,7 +16,7 @@ from halfmq_connect.kafka.outgoing import record_of
 from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name, routes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from client_core.message import Message
@@ -77,17 +77,25 @@ class KafkaTarget:
         self._producer = client_of(Producer, {**defaults, **client, **QUIET, **own})
         self._lock = threading.Lock()
 
-    def send(self, messages: Sequence[Message]) -> list[KafkaPosition | BridgeError]:
+    def send(
+        self, messages: Sequence[Message], may_send: Callable[[], bool] | None = None
+    ) -> list[KafkaPosition | BridgeError]:
         """Sends messages, and waits until each of them is acknowledged or failed. Safe between threads.
 
         Those after one that failed are sent all the same, also those of its key.
 
+        Args:
+            messages: The messages.
+            may_send: Asked after other calls' messages are sent, which takes its time: False, and none is sent.
+
         Returns:
             For each message, in order: where it is; a RecordRefused, if Kafka will never take it; or a BridgeError with
-            the reason ``KAFKA_UNAVAILABLE``: it may be there or not, send it again.
+            the reason ``KAFKA_UNAVAILABLE``: it may be there or not, send it again; or ``NOT_SENT``, see `may_send`.
         """
         results: list[KafkaPosition | BridgeError | None] = [None] * len(messages)
         with self._lock:
+            if may_send is not None and not may_send():
+                return [BridgeError("it was not to be sent any more", reason="NOT_SENT") for _ in messages]
             for index, message in enumerate(messages):
                 try:
                     self._produce(message, functools.partial(_note, results, index, message.topic))
