@@ -225,10 +225,16 @@ class World:
 
     def count(self, table: str, where: str = "1 = 1") -> int:
         """Rows of a table."""
-        session = self.session()
-        session.begin(write=False)
-        (number,) = session.fetch(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0]
-        session.rollback()
+        database = self.database()
+        session = database.session()
+        try:
+            session.begin(write=False)
+            (number,) = session.fetch(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0]
+            session.rollback()
+        finally:
+            # Tests count in loops.
+            database.release(session)
+            database.close()
         return int(number)
 
     async def close(self) -> None:
