@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from halfmq_cli.bench.clients.conversation import QUIET, answer, missing, next_request
 from halfmq_cli.bench.load import mark_of
@@ -21,22 +20,25 @@ async def follow(endpoint: str, *, kafka: str, topic: str) -> None:
     answer("ready")
     seen = 0
     latencies: list[float] = []
-
-    def receive(wanted: int) -> dict[str, Any]:
-        nonlocal seen, latencies
-        heard = time.monotonic()
-        while seen < wanted:
-            records = consumer.consume(500, 0.01)
-            now = time.monotonic_ns()
-            if records:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > QUIET:
-                raise missing(wanted - seen)
-            latencies += [(now - mark_of(record.value() or b"")) / 1e6 for record in records if record.error() is None]
-            seen += sum(record.error() is None for record in records)
-        received, latencies = latencies, []
-        return {"consumed": seen, "latency_ms": received}
-
-    while (wanted := await next_request()) is not None:
-        answer(await asyncio.to_thread(receive, wanted))
+    told = asyncio.create_task(next_request())
+    heard = time.monotonic()
+    # All the time, not only when asked: a message is there when it can be received.
+    while True:
+        records = [each for each in await asyncio.to_thread(consumer.consume, 500, 0.01) if each.error() is None]
+        now = time.monotonic_ns()
+        latencies += [(now - mark_of(record.value() or b"")) / 1e6 for record in records]
+        seen += len(records)
+        if records or not told.done():
+            heard = time.monotonic()
+        if not told.done():
+            continue
+        wanted = told.result()
+        if wanted is None:
+            break
+        if seen >= wanted:
+            answer({"consumed": seen, "latency_ms": latencies})
+            latencies = []
+            told = asyncio.create_task(next_request())
+        elif time.monotonic() - heard > QUIET:
+            raise missing(wanted - seen)
     consumer.close()
