@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,6 +16,7 @@ from client_core.times import from_micros, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import tzinfo
 
     from client_core.local_database import LocalDatabase, LocalTransaction
 
@@ -47,10 +50,13 @@ class BusinessTable:
         name: The table, or a SELECT in brackets with an alias.
         key: Column or expression of the key; not NULL.
         time: Column or expression with the time when the row was written; an index on it lets the database find the
-            window. A time without a zone is UTC.
+            window.
         columns: Columns or ``expression AS name`` to give to functions that make and compare messages.
         where: Only these rows have messages; None: all.
         time_unit: Unit of a numeric time since 1970: ``s``, ``ms`` or ``us``.
+        time_zone: Zone of times that have none: ``UTC`` or an offset such as ``+02:00``. None: UTC, where the
+            database's sessions are in UTC as well; elsewhere it has to be named. MySQL's TIMESTAMP and PostgreSQL's
+            TIMESTAMPTZ have a zone.
     """
 
     name: str
@@ -59,6 +65,7 @@ class BusinessTable:
     columns: Sequence[str] = ()
     where: str | None = None
     time_unit: str | None = None
+    time_zone: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the settings.
@@ -76,6 +83,13 @@ class BusinessTable:
         if self.time_unit is not None and self.time_unit not in _UNITS:
             msg = f"time_unit is one of {', '.join(_UNITS)}, not {self.time_unit!r}"
             raise ConfigurationError(msg, field="time_unit")
+        if self.time_zone is not None and _zone_of(self.time_zone) is None:
+            msg = (
+                f"time_zone is UTC or an offset such as +02:00, not {self.time_zone!r}; for a zone with summer time "
+                "have the database convert it in time, such as CONVERT_TZ(created_at, 'Europe/Berlin', '+00:00') on "
+                "MySQL with time_zone=\"UTC\", or created_at AT TIME ZONE 'Europe/Berlin' on PostgreSQL"
+            )
+            raise ConfigurationError(msg, field="time_zone")
 
     @property
     def column_names(self) -> list[str]:
@@ -101,7 +115,7 @@ class BusinessTable:
             write = self._writer(local)
         last: tuple[Any, ...] | None = None
         while True:
-            with database.transaction() as local:
+            with database.transaction() as local, _in_utc(local):
                 if last is None:
                     found = local.fetch(first, start=write(start), until=write(end))
                 else:
@@ -148,8 +162,8 @@ class BusinessTable:
         if self.time_unit is not None:
             unit = _UNITS[self.time_unit]
             return lambda moment: -(-to_micros(moment) // unit)
-        statement = f"SELECT {self.time} FROM {self.name} WHERE {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
-        ((sample,),) = local.fetch(statement) or [(datetime(1970, 1, 1),)]  # noqa: DTZ001
+        statement = f"SELECT {self.time}, {self.key} FROM {self.name} WHERE {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
+        ((sample, key),) = local.fetch(statement) or [(datetime(1970, 1, 1), None)]  # noqa: DTZ001
         if isinstance(sample, int | float):
             msg = f"{self.time} is a number; name its time_unit: one of {', '.join(_UNITS)}"
             raise ConfigurationError(msg, field="time_unit")
@@ -157,15 +171,87 @@ class BusinessTable:
             separator = "T" if "T" in sample else " "
             return lambda moment: _naive(moment).isoformat(sep=separator, timespec="microseconds")
         if isinstance(sample, datetime):
-            return _naive if sample.tzinfo is None else (lambda moment: moment)
+            if sample.tzinfo is not None:
+                return lambda moment: moment
+            if self.time_zone is None and key is not None:
+                self._refuse_unknown_zone(local, sample, key)
+            return lambda moment: moment.astimezone(self._zone).replace(tzinfo=None)
         msg = f"{self.time} is a {type(sample).__name__}, not a time"
         raise ConfigurationError(msg, field="time")
+
+    def _refuse_unknown_zone(self, local: LocalTransaction, sample: datetime, key: object) -> None:
+        """Refuses times without a zone where sessions are not in UTC: they may be in either.
+
+        Raises:
+            ConfigurationError: They are.
+        """
+        offset = _offset(local)
+        if not offset:
+            return
+        with _in_utc(local):
+            # One that has a zone is another in UTC: MySQL's TIMESTAMP.
+            where = f"{self.key} = :key AND {self.time} IS NOT NULL"
+            found = local.fetch(f"SELECT {self.time} FROM {self.name} WHERE {where} LIMIT 1", key=key)  # noqa: S608
+        if found and found[0][0] != sample:
+            return
+        shown = _shown(offset)
+        msg = (
+            f"{self.time} has no time zone, and sessions of this database are at {shown}: say in which zone it is "
+            f'written, time_zone="{shown}" or time_zone="UTC"'
+        )
+        raise ConfigurationError(msg, field="time_zone")
+
+    @property
+    def _zone(self) -> tzinfo:
+        return _zone_of(self.time_zone or "UTC") or UTC
 
     def _read(self, value: Any) -> datetime:
         if self.time_unit is not None:
             return from_micros(round(value * _UNITS[self.time_unit]))
         read = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+        zone = UTC if isinstance(value, str) else self._zone
+        return (read.replace(tzinfo=zone) if read.tzinfo is None else read).astimezone(UTC)
+
+
+@contextlib.contextmanager
+def _in_utc(local: LocalTransaction) -> Iterator[None]:
+    """MySQL compares and gives its TIMESTAMP in the session's time zone, in which an hour comes twice each year."""
+    if local.dialect.name != "mysql":
+        yield
+        return
+    ((before,),) = local.fetch("SELECT @@session.time_zone")
+    local.execute("SET time_zone = '+00:00'")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            local.execute(f"SET time_zone = '{before}'")
+
+
+def _offset(local: LocalTransaction) -> int:
+    """Seconds by which the session's time is ahead of UTC."""
+    queries = {
+        "mysql": "SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(), NOW()) * 60",
+        "postgresql": "SELECT EXTRACT(TIMEZONE FROM now())",
+    }
+    query = queries.get(local.dialect.name)
+    return int(local.fetch(query)[0][0]) if query else 0
+
+
+def _shown(offset: int) -> str:
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    return f"{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}"
+
+
+def _zone_of(text: object) -> tzinfo | None:
+    """The zone of a text; None: it is neither UTC nor an offset."""
+    if not isinstance(text, str):
+        return None
+    found = re.fullmatch(r"([+-])(\d\d):(\d\d)", text)
+    if found is None or int(found[2]) > 14 or int(found[3]) > 59:
+        return UTC if text == "UTC" else None
+    offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
+    return timezone(-offset if found[1] == "-" else offset)
 
 
 def _naive(moment: datetime) -> datetime:
