@@ -86,6 +86,8 @@ def _engine_of(given: Any) -> AsyncEngine:
     try:
         from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
+
+        from client_core.local_database.rolled_back import listen  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = "a database on asyncio needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
         raise ConfigurationError(msg, field="database") from error
@@ -98,4 +100,5 @@ def _engine_of(given: Any) -> AsyncEngine:
         msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
         raise ConfigurationError(msg, field="database")
     refuse_engine(engine)
+    listen(engine.sync_engine)
     return engine

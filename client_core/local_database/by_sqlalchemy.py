@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, scoped_session
 from client_core.errors import ConfigurationError
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.drivers import autocommits, in_transaction, refuse_autocommit, refuse_unfinished
+from client_core.local_database.rolled_back import follow, run_beside
 from client_core.local_database.transactions import Ending
 from client_core.local_database.watching import Watch, WatchedTransaction
 
@@ -95,6 +96,7 @@ class SqlalchemyTransaction(WatchedTransaction):
 
         Raises:
             ConfigurationError: It is an Engine, has several databases, or commits each statement by itself.
+            LocalTransactionEnded: The server has rolled it back.
         """
         if self._engine is not None:
             msg = "an Engine has no transaction to be part of: hand in the Session or the Connection of the change"
@@ -106,6 +108,8 @@ class SqlalchemyTransaction(WatchedTransaction):
             connection = self._on()
         self.dialect = dialect_of(connection.dialect.name)
         _refuse_autocommit(connection)
+        if self.dialect.name == "mysql":
+            follow(connection)
 
     def on_commit(self, call: Callable[[], None]) -> bool:
         """By an event of the Session; a Connection has none that comes after its commit."""
@@ -153,7 +157,7 @@ class SqlalchemyTransaction(WatchedTransaction):
             self._run("BEGIN", {})
         self._was_alone = autocommits(connection.connection.driver_connection)
         self._watch = Watch(
-            self.dialect, functools.partial(_run_beside, connection), lambda: connection.connection.driver_connection
+            self.dialect, functools.partial(run_beside, connection), lambda: connection.connection.driver_connection
         )
         _listen(connection.engine)
         _watches[connection] = self._watch
@@ -213,6 +217,12 @@ class SqlalchemyTransaction(WatchedTransaction):
         """The engine."""
         return (self._session.connection() if self._session is not None else self._on()).engine
 
+    def discard(self) -> None:
+        """Has nobody use the connection again."""
+        connection = self._connection
+        if connection is not None and not connection.closed and not connection.invalidated:
+            connection.invalidate()
+
     def close(self) -> None:
         """Gives the connection of an Engine back to its pool."""
         if self._engine is not None and self._connection is not None:
@@ -244,16 +254,6 @@ def _begin_where_it_autocommits(connection: sa.Connection) -> None:
     driver = connection.connection.driver_connection
     if autocommits(driver) and not in_transaction(driver):
         connection.exec_driver_sql("BEGIN")
-
-
-def _run_beside(connection: sa.Connection, sql: str) -> list[tuple[Any, ...]]:
-    refuse_unfinished(connection.connection.driver_connection)
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(sql)
-        return [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
-    finally:
-        cursor.close()
 
 
 _watches: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
@@ -320,6 +320,12 @@ def _refuse_outer_transactions(session: Session) -> None:
     Raises:
         ConfigurationError: It is one.
     """
+    if getattr(session, "twophase", False):
+        msg = (
+            "the session commits in two phases (twophase=True), which a block does not: give it one without that; "
+            "a block needs one database only"
+        )
+        raise ConfigurationError(msg, field="database")
     bind = session.bind
     outer = isinstance(bind, sa.Connection) and bind.in_transaction() and not session.in_transaction()
     if outer and getattr(session, "join_transaction_mode", "") != "control_fully":

@@ -116,16 +116,17 @@ class _Kept(LocalDatabase):
                 self._used.callback(_reset, local, reset)
             with on(local):
                 yield local
-        except BaseException:
+        except BaseException as error:
             # Perhaps it is lost, perhaps not as it was before.
-            self.drop()
+            self.drop(error)
             raise
 
-    def drop(self) -> None:
+    def drop(self, error: BaseException | None = None) -> None:
         """Gives the connection back as it was; the next transaction takes another one."""
         self._current = self._wait = None
-        with contextlib.suppress(Exception):
-            self._used.close()
+        used, self._used = self._used, contextlib.ExitStack()
+        with contextlib.suppress(BaseException):
+            used.__exit__(*((None, None, None) if error is None else (type(error), error, error.__traceback__)))
 
 
 def _limit_session(local: LocalTransaction, seconds: float, idle: float | None) -> Callable[[], object]:
@@ -254,6 +255,7 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
     import sqlalchemy as sa  # noqa: PLC0415
 
     from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction  # noqa: PLC0415
+    from client_core.local_database.rolled_back import listen  # noqa: PLC0415
 
     if not isinstance(given, sa.Engine):
         msg = (
@@ -269,12 +271,18 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
         )
         raise ConfigurationError(msg, field="database")
     refuse_engine(given)
+    listen(given)
 
     @contextlib.contextmanager
     def opened() -> Iterator[LocalTransaction]:
         local = SqlalchemyTransaction(given, is_own=True)
         try:
             yield local
+        except sa.exc.DBAPIError as error:
+            if local.dialect.failure_of(error) is Failure.OTHER:
+                # Perhaps the connection itself is at fault: LOCK TABLES that its last user left, for example.
+                local.discard()
+            raise
         finally:
             local.close()
 
@@ -296,8 +304,17 @@ def refuse_engine(engine: Any) -> None:
         )
         raise ConfigurationError(msg, field="database")
     level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
-    if level in {"AUTOCOMMIT", "READ UNCOMMITTED"}:
-        msg = f"local transactions need an engine that has some: its isolation_level is {level}"
+    if level == "AUTOCOMMIT":
+        msg = (
+            "local transactions need an engine that has some: its isolation_level is AUTOCOMMIT; give one without it, "
+            'engine.execution_options(isolation_level="READ COMMITTED") for example'
+        )
+        raise ConfigurationError(msg, field="database")
+    if level == "READ UNCOMMITTED":
+        msg = (
+            "the engine reads what is not committed: its isolation_level is READ UNCOMMITTED; use READ COMMITTED or "
+            "REPEATABLE READ"
+        )
         raise ConfigurationError(msg, field="database")
 
 

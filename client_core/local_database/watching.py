@@ -18,7 +18,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import LocalTransactionEnded
-from client_core.local_database.dialects import Failure
+from client_core.local_database.dialects import Failure, first_line_of
 from client_core.local_database.drivers import in_transaction, is_aborted
 from client_core.local_database.transactions import LocalTransaction
 
@@ -102,7 +102,7 @@ class Watch:
         """
         self._look_back()
         if self._has_ended:
-            raise LocalTransactionEnded(_WAS_ENDED)
+            raise LocalTransactionEnded(self._how_it_ended())
         text = statement if isinstance(statement, str) else ""
         self._is_running = True
         self._error = None
@@ -128,6 +128,15 @@ class Watch:
         else:
             self._refuse(text)
             self._set_mark()
+
+    def _how_it_ended(self) -> str:
+        error = self._error
+        if error is not None and self._dialect.name == "mysql" and self._dialect.may_roll_back(error, lambda _: [(0,)]):
+            return (
+                f"the server rolled the local transaction back ({first_line_of(error)}): let the error leave the "
+                "block, and run all of it again"
+            )
+        return _WAS_ENDED
 
     def after(self) -> None:
         """The statement has run; its rows may still fail."""

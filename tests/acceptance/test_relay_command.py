@@ -146,5 +146,5 @@ def test_the_example_runs(shop: Shop, new_broker: Callable[..., BrokerProcess], 
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "the outbox is empty"
+    assert done.stdout.splitlines()[-1] == "all are sent"
     assert texts(broker.endpoint, "orders") == ["a chair", "a lamp", "a sofa for 300"]

@@ -6,12 +6,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from client_core.ids import new_id
 from consumer_sdk import ConfigurationError
 from consumer_sdk.applied import AppliedMessages
-from producer_sdk import AsyncTransactionProducer, TransactionProducer, TransactionRefused
+from producer_sdk import (
+    AsyncTransactionProducer,
+    HalfMessages,
+    LocalTransactionState,
+    TransactionProducer,
+    TransactionRefused,
+)
 from producer_sdk.fence import AsyncTransactionFence, TransactionFence
 from producer_sdk.outbox import AsyncOutbox, Outbox
 from ways.deliveries import delivered
@@ -94,3 +102,32 @@ def test_settings_of_an_outbox_that_do_not_go_together(made: Any, tmp_path: Any)
     with pytest.raises(ConfigurationError, match="outbox's own table") as raised:
         made(url, same_server=True, decide=lambda message: None)
     assert raised.value.field == "decide"
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+def test_a_session_that_commits_in_two_phases(shop: Shop, broker: EmbeddedBroker, kind_of_store: str) -> None:
+    """What is prepared on MySQL keeps its locks, whatever becomes of the process."""
+    store = STORES[kind_of_store](shop.engine)
+    store.create_tables()
+    with (
+        TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", store) as producer,
+        Session(shop.engine, twophase=True) as session,
+        pytest.raises(ConfigurationError, match="twophase") as raised,
+    ):
+        producer.transaction(session).__enter__()
+    assert raised.value.field == "database"
+
+
+def test_a_connection_that_its_last_user_left_locked_is_not_used_for_each_check(shop: Shop) -> None:
+    if shop.kind not in {"mysql", "mariadb"}:
+        pytest.skip("LOCK TABLES of MySQL outlives the transaction")
+    engine = sa.create_engine(shop.url, pool_size=1, max_overflow=0)
+    fence = TransactionFence(engine)
+    fence.create_tables()
+    with engine.connect() as connection:
+        connection.exec_driver_sql("LOCK TABLES orders READ")
+    own = HalfMessages(new_id(), ())
+    with pytest.raises(sa.exc.DBAPIError, match="1100"):
+        fence.check_local_transaction(own)
+    assert fence.check_local_transaction(own) is LocalTransactionState.ROLLBACK
+    engine.dispose()
