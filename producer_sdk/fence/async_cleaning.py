@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from client_core.local_database import text_of
 from producer_sdk.fence.cleaning import AT_ONCE, LOCK_WAIT, PAUSE, DecidedRows, is_final, to_ask_about
 from producer_sdk.fence.rows import FIRST, id_of_age
 
@@ -69,7 +70,7 @@ class AsyncFenceCleaner:
             async with asyncio.timeout(5.0):
                 await self._delete_decided()
         except Exception as error:
-            _log.warning("rows of the fence were left: %s; they are deleted later", error)
+            _log.warning("rows of the fence were left: %s; they are deleted later", text_of(error))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -88,7 +89,7 @@ class AsyncFenceCleaner:
                     look_at = loop.time() + self._settings.clean_every
                     await self._delete_leftovers()
             except Exception as error:
-                _log.warning("rows of the fence cannot be deleted now: %s; trying again", error)
+                _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
                 await asyncio.sleep(PAUSE)
 
     async def _delete_decided(self) -> int:
@@ -123,5 +124,9 @@ class AsyncFenceCleaner:
             after = found[-1][0]
             wanted = to_ask_about(found, self._settings)
             if done := [each for each in wanted if is_final(await asking[0](each), each, self._settings)]:
-                count += await self._delete(done)
+                try:
+                    count += await self._delete(done)
+                except Exception as error:
+                    # A row of this page is held; the next pages go on, and this one has its turn at the next search.
+                    _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
         return count

@@ -13,7 +13,7 @@ from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
-from producer_sdk.fence.settings import FenceSettings
+from producer_sdk.fence.settings import CHECKS_THAT_WAIT, LOOKS_AT_A_TIME, FenceSettings
 from producer_sdk.fencing import AsyncFencingListener, ended_inside
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from producer_sdk.fencing import AskBroker
 
 __all__ = ["AsyncTransactionFence"]
-
-_CHECKS_AT_A_TIME = 4
 
 
 class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
@@ -60,7 +58,8 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
         self._database = AsyncLocalDatabase(database)
-        self._checks = asyncio.Semaphore(_CHECKS_AT_A_TIME)
+        self._checks = asyncio.Semaphore(CHECKS_THAT_WAIT)
+        self._looks = asyncio.Semaphore(LOOKS_AT_A_TIME)
         self._identity: str | None = None
         self._cleaner = AsyncFenceCleaner(self._database.run, self.rows, self.settings)
 
@@ -109,6 +108,11 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
 
     async def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
         """Answers from the table; what has not happened by now cannot happen any more."""
+        # Most checks come when it is over: they do not wait behind local transactions that still run.
+        async with self._looks:
+            found = await self._database.run(lambda database: self.rows.known(database, messages.transaction_id))
+        if found is not None:
+            return found
         async with self._checks:
             return await self._database.run(
                 lambda database: self.rows.answer(database, messages.transaction_id, self.settings.wait)

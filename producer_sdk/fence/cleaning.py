@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from client_core.local_database import text_of
 from client_core.states import TransactionState
 from producer_sdk.fence.rows import COMMITTED, FIRST, id_of_age
 
@@ -118,7 +119,7 @@ class FenceCleaner:
                     look_at = time.monotonic() + self._settings.clean_every
                     self._delete_leftovers()
             except Exception as error:
-                _log.warning("rows of the fence cannot be deleted now: %s; trying again", error)
+                _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
                 time.sleep(PAUSE)
             if self._thread is not threading.current_thread():
                 return
@@ -149,7 +150,11 @@ class FenceCleaner:
             after = found[-1][0]
             wanted = to_ask_about(found, self._settings)
             if done := [each for each in wanted if is_final(asking[0](each), each, self._settings)]:
-                count += self._delete(done)
+                try:
+                    count += self._delete(done)
+                except Exception as error:
+                    # A row of this page is held; the next pages go on, and this one has its turn at the next search.
+                    _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
         return count
 
 

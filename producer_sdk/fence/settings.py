@@ -10,6 +10,12 @@ from producer_sdk.fence.rows import LATEST_BEGIN
 __all__ = ["FenceSettings"]
 
 
+CHECKS_THAT_WAIT = 3
+"""Checks at a time that wait for their local transactions, each on a connection of its own."""
+LOOKS_AT_A_TIME = 1
+"""The same for those that only look."""
+
+
 @dataclass(frozen=True, slots=True)
 class FenceSettings:
     """Settings of a fence, in seconds.

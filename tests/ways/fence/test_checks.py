@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +69,30 @@ def test_while_it_runs_the_answer_is_unknown_and_it_is_not_disturbed(
     local.commit()
     assert check(fence, own) is COMMIT
     assert shop.orders() == ["lamp"]
+
+
+def test_one_that_is_over_does_not_wait_for_those_that_run(shop: Shop) -> None:
+    if shop.kind == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    fence = TransactionFence(shop.engine, settings=FenceSettings(wait=10.0))
+    fence.create_tables()
+    over, running = new_id(), [new_id() for _ in range(5)]
+    with contextlib.ExitStack() as stack:
+        for own in (over, *running):
+            local = join(stack.enter_context(shop.engine.connect()))
+            local.begin()
+            fence.put(local, own)
+            if own == over:
+                local.commit()
+        asking = [threading.Thread(target=check, args=(fence, own)) for own in running]
+        for thread in asking:
+            thread.start()
+        time.sleep(1.0)
+        began = time.monotonic()
+        assert check(fence, over) is COMMIT
+        assert time.monotonic() - began < 5.0
+    for thread in asking:
+        thread.join()
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
