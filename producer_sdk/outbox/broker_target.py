@@ -91,6 +91,10 @@ class BrokerTarget:
                 wire = [to_wire(messages[index], messages[index].message_id) for index in part]
                 found = await self._request(wire, may_send)
             except RequestRefused as error:
+                if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and len(part) > 1:
+                    # Together, with all their properties, they are too large for a request.
+                    most, left = len(part) // 2, sorted(part + left)
+                    continue
                 if error.code in _FINAL and len(part) > 1:
                     # One of them is at fault, and the others need not share its fate.
                     most, left = 1, sorted(part + left)

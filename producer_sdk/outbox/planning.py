@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from producer_sdk.outbox.pending import Pending
     from producer_sdk.outbox.settings import RelaySettings
@@ -136,6 +137,8 @@ class Planner:
         self._known: deque[Stretch] = deque()
         self.passed_over = False
         """Whether the pass left out rows that may be sent before long."""
+        self._resting: dict[str, tuple[int, float]] = {}
+        """Topics of which nothing could be sent: how often in a row, and until when they rest (monotonic time)."""
 
     def begin_pass(self) -> None:
         """Goes back to the first row."""
@@ -149,6 +152,15 @@ class Planner:
         self._queued, self._overflowed = 0, False
         self.seen = Seen()
         self.passed_over = False
+
+    def rest_topic(self, topic: str, backoff: Callable[[int], float]) -> None:
+        """None of its messages could be sent: it is passed over for some time, which holds up no other topic."""
+        failures = self._resting.get(topic, (0, 0.0))[0] + 1
+        self._resting[topic] = failures, time.monotonic() + backoff(failures)
+
+    def wake_topic(self, topic: str) -> None:
+        """One of its messages was sent, or refused by itself."""
+        self._resting.pop(topic, None)
 
     def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
         """Takes the message groups that wait behind a message that failed, with its number; replaces what was known."""
@@ -280,13 +292,17 @@ class Planner:
             batch.overdue.append((row, reason))
             if order is not None and self._settings.on_error == "block":
                 self._hold(order)
-        elif row.due_in > 0:
+        elif row.due_in > 0 or self._is_resting(row.topic):
             self.passed_over = True
             if order is not None:
                 self._hold(order)
         else:
             batch.rows.append(row)
             batch.size += row.size
+
+    def _is_resting(self, topic: str) -> bool:
+        rests = self._resting.get(topic)
+        return rests is not None and time.monotonic() < rests[1]
 
     def _queue(self, row: Pending, order: Order) -> None:
         if self._queued < MOST_WAITING:

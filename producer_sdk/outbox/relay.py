@@ -274,12 +274,33 @@ class Relay:
             rows, since = self._under_way.pop(call)
             outcomes = call.result()
             self._settling.add(Ended.of(row, each, since) for row, each in zip(rows, outcomes, strict=True))
-            if all(outcome is not None and not isinstance(outcome, RequestRefused) for outcome in outcomes):
+            failed = self._rest_topics(rows, outcomes)
+            # Where one topic alone is at fault, others go on.
+            if failed == {row.topic for row in rows} and (
+                len(failed) > 1 or getattr(self._target, "is_failing", False)
+            ):
                 self._failures += 1
                 self._pause_until = time.monotonic() + self._backoff(self._failures)
                 self._say(f"nothing can be sent now: {outcomes[0]}; trying again")
             else:
                 self._failures, self._pause_until = 0, 0.0
+
+    def _rest_topics(self, rows: list[Pending], outcomes: Sequence[Exception | None]) -> set[str]:
+        """The topics of which nothing could be sent; they rest."""
+        done: set[str] = set()
+        causes: dict[str, Exception] = {}
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if outcome is None or isinstance(outcome, RequestRefused):
+                done.add(row.topic)
+            elif not isinstance(outcome, NotTried):
+                causes.setdefault(row.topic, outcome)
+        for topic in done:
+            self._reading.planner.wake_topic(topic)
+        failed = causes.keys() - done
+        for topic in failed:
+            self._reading.planner.rest_topic(topic, self._backoff)
+            self._say(f"topic {topic} takes no messages now: {causes[topic]}; trying again")
+        return failed
 
     # What is written
 

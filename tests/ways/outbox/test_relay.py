@@ -475,3 +475,37 @@ def test_a_query_that_fails_before_a_batch_is_sent_has_no_group_overtaken(
     places = {text: place for place, text in enumerate(target.texts)}
     assert len(places) == 60
     assert [number for number in range(30) if places[f"{number:02}"] > places[f"{number + 30:02}"]] == []
+
+
+def test_a_topic_that_takes_nothing_holds_up_no_other(shop: Shop, outbox: Outbox) -> None:
+    """As one whose queues another session holds."""
+    outbox.settings = replace(QUICK, batch=10, first_backoff=5.0, longest_backoff=5.0)
+
+    class OneFails(FakeTarget):
+        def _store(self, message: Message, text: str, stopped: set[str]) -> Exception | None:
+            return (
+                BrokerUnavailable("its queue is held")
+                if message.topic == "held"
+                else super()._store(message, text, stopped)
+            )
+
+    target = OneFails()
+    put(shop, outbox, *(f"{number}" for number in range(100)), topic="held")
+    put(shop, outbox, "free", topic="other")
+    with relaying(outbox, target):
+        until(lambda: target.texts == ["free"], 4.0)
+        put(shop, outbox, "more", topic="other")
+        until(lambda: target.texts == ["free", "more"], 4.0)
+        tried = [message for call in target.calls for message in call if message.topic == "held"]
+        # One batch has told; what is under way beside it may have been another.
+        assert len(tried) <= 10 * (outbox.settings.in_flight + 1)
+
+
+def test_messages_that_are_too_large_for_a_request_together_go_apart(broker: EmbeddedBroker, topic: str) -> None:
+    properties = {"p": "v" * 16_000}
+    wanted = [f"{number:04}" for number in range(2300)]
+    messages = [Message(topic, text, properties=properties, message_id=str(uuid.uuid4())) for text in wanted]
+    target = BrokerTarget(broker.endpoint)
+    assert target.send(messages, lambda: True) == [None] * len(messages)
+    target.close()
+    assert texts(broker.endpoint, topic) == wanted
