@@ -99,6 +99,14 @@ class SubmissionStore(Protocol):
         """Those of the deduplication keys (topic ids and hashes) whose half message has no verdict yet."""
         ...
 
-    async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:
-        """Sends and removes submissions in one database transaction; those that are gone already are left out."""
+    async def release_submissions(self, work: Sequence[SubmissionWork], *, wait: bool = True) -> ReleasedSubmissions:
+        """Sends and removes submissions in one database transaction; those that are gone already are left out.
+
+        Args:
+            work: the submissions, in their order.
+            wait: whether it waits, for a second, for deduplication keys that another session holds.
+
+        Raises:
+            RowsLocked: another session holds rows that are needed.
+        """
         ...

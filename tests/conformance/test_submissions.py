@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -370,6 +371,30 @@ async def test_writers_and_brokers_at_once(world: World, topic: Topic) -> None:
         found.setdefault(message.message_group or "", []).append(message.body.decode())
     assert found == expected
     assert [message.offset for message in log] == list(range(len(log)))
+
+
+@SERVERS
+async def test_many_that_need_locked_rows_are_not_waited_for_one_by_one(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    holder = world.session()
+    holder.begin()
+    for number in range(40):
+        group = {"message_group": f"g{number}"} if number % 2 else {}
+        committed(world, f"waits {number}", deduplication_key=f"{number}", **group)
+        holder.run(
+            "INSERT INTO dedup_key (topic_id, dedup_hash, transaction_id, position, expires_at) VALUES (?, ?, ?, 0, ?)",
+            (topic.topic_id, dedup_hash(f"{number}"), new_id(), START + HOUR),
+        )
+    committed(world, "free")
+    async with asyncio.timeout(60):
+        began = time.monotonic()
+        while not await service.release():
+            pass
+        # One wait of a second, where each of them would have one.
+        assert time.monotonic() - began < 20
+        assert await texts(store, topic) == ["free"]
+        holder.rollback()
 
 
 async def test_an_operator_submits_again_what_was_refused(

@@ -27,7 +27,7 @@ MOST_PASSED_OVER = 1000
 """Keys, and message groups, that are passed over in a query; what waits for others is read each time."""
 MOST_TROUBLED = 1000
 RESTS_LOCKED = (5.0, 10.0, 20.0, 60.0)
-"""Seconds until one is tried again that needs a row which another session holds; each try waits for a second."""
+"""Seconds until one is tried again that needs a row which another session holds."""
 RESTS_FAILED = (1.0, 5.0, 20.0, 60.0)
 """Seconds until one is tried again that the database did not store."""
 TRIES = 3
@@ -57,6 +57,8 @@ class SubmissionService:
         self._behind: dict[tuple[str, str], tuple[str, str]] = {}
         self._troubled: dict[int, _Trouble] = {}
         self._stored_at = 0.0
+        self._has_waited = False
+        """Whether this round has met a locked row: it waits for no other."""
 
     async def release(self) -> int | None:
         """Releases some; how many were dealt with. None: another broker is at it.
@@ -67,6 +69,7 @@ class SubmissionService:
         await self._forget_decided()
         now = time.monotonic()
         self._troubled = {number: each for number, each in self._troubled.items() if now < each.until + _FORGET_AFTER}
+        self._has_waited = False
         until = await self._store.newest_submission()
         if until is None:
             return 0
@@ -94,10 +97,11 @@ class SubmissionService:
         if not work:
             return 0
         try:
-            done = await self._store.release_submissions(work)
+            done = await self._store.release_submissions(work, wait=not self._has_waited)
         except Exception as error:
             if isinstance(error, StorageUnavailable) and not isinstance(error, RowsLocked):
                 raise
+            self._has_waited |= isinstance(error, RowsLocked)
             if len(work) > 1:
                 logger.warning("submissions cannot be released together, and are one by one: %s", error)
                 return await self._release_apart([[each] for each in found], waiting)

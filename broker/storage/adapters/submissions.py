@@ -38,10 +38,16 @@ class Submissions(Access):
         now = self.clock.now()
         return await self._submitting.run(lambda session: deduplication.still_pending(session, keys, now), write=False)
 
-    async def release_submissions(self, work: Sequence[SubmissionWork]) -> ReleasedSubmissions:
-        """Sends and removes submissions in one database transaction; those that are gone already are left out."""
+    async def release_submissions(self, work: Sequence[SubmissionWork], *, wait: bool = True) -> ReleasedSubmissions:
+        """Sends and removes submissions in one database transaction; those that are gone already are left out.
+
+        Raises:
+            RowsLocked: another session holds rows that are needed.
+        """
 
         def release(session: Session) -> ReleasedSubmissions:
+            if not wait:
+                submissions.refuse_held_keys(session, work)
             return submissions.release(session, work, self.clock.now(), self.directory, next(self._rotations))
 
         return await self._submitting.run(release, write=True)

@@ -193,6 +193,26 @@ def release(
     return done
 
 
+def refuse_held_keys(session: Session, work: Sequence[SubmissionWork]) -> None:
+    """Fails at once where another session holds a deduplication key; the sending itself would wait for it.
+
+    Args:
+        session: a transaction.
+        work: the submissions.
+
+    Raises:
+        Exception: the database's, that of a wait for a lock.
+    """
+    if session.dialect.one_writer:
+        return
+    for item in work:
+        if not isinstance(item.send, BrokerError) and (key := item.send.message.dedup_key):
+            session.fetch(
+                "SELECT transaction_id FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? FOR UPDATE NOWAIT",
+                (item.send.topic_id, dedup_hash(key)),
+            )
+
+
 def _sending(work: Sequence[SubmissionWork], locked: set[int], done: ReleasedSubmissions) -> list[tuple[int, SendWork]]:
     """What is sent: that which is locked here, and no other session holds it or one before it in its message group."""
     sending: list[tuple[int, SendWork]] = []
