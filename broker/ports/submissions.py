@@ -33,15 +33,17 @@ class Submission:
 
 @dataclass(slots=True)
 class PassedOver:
-    """Submissions that are known to wait for the verdict on a half message, and are not read.
+    """Submissions that are known to wait, and are not read.
 
     Attributes:
         keys: topics and deduplication keys; of those without a message group.
         groups: topics and message groups.
+        topics: topics of whose queues none is free.
     """
 
     keys: Collection[tuple[str, str]] = ()
     groups: Collection[tuple[str, str]] = ()
+    topics: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class ReleasedSubmissions:
         deferred: submissions that wait for a later round, or that another broker or an operator removed.
         pending: those of them whose deduplication key is that of a half message without a verdict, with topic id and
             hash of the key.
+        held: topics, and message groups of them (None: no message group), whose queues other sessions hold.
         refused: submissions that cannot become messages, with the cause.
         gone: names of topics that were deleted meanwhile; their submissions are still there.
         end_offsets: the new ends of queues.
@@ -71,6 +74,7 @@ class ReleasedSubmissions:
     count: int = 0
     deferred: set[int] = field(default_factory=set)
     pending: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    held: set[tuple[str, str | None]] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     end_offsets: dict[Queue, int] = field(default_factory=dict)

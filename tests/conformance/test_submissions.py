@@ -104,7 +104,8 @@ async def test_a_queue_that_is_held_holds_up_only_what_is_for_it(
         assert await service.release() == 1
         assert await texts(store, other) == ["free"]
         holder.rollback()
-        assert await service.release() == 1
+        while not await service.release():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
     assert await texts(store, topic) == ["held"]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.topic import TopicSettings
+from broker.services.producing import submissions as producing
 from conformance.submitting import committed, half_with_key, service_on, texts
 from conformance.world import HOUR, World, ok, rollback
 
@@ -131,3 +132,36 @@ async def test_more_keys_wait_than_a_query_passes_over(
     assert sorted(found) == ["free", *(f"waits {number}" for number in range(5))]
     assert found.index("waits 0") < found.index("waits 3")
     assert found.index("waits 1") < found.index("waits 4")
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_what_is_for_a_held_queue_is_not_read_again_at_once(
+    world: World,
+    store: Store,
+    service: SubmissionService,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str | None,
+) -> None:
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT queue_id FROM queue WHERE queue_id = ? FOR UPDATE", (topic.queue_ids[0],))
+    committed(world, *["x"] * 2500, message_group=group)
+    committed(world, "free", topic="other")
+    counts = reads(store, monkeypatch)
+    monkeypatch.setattr(producing, "REST_HELD", 60.0)
+    while not await service.release():
+        pass
+    assert await texts(store, other) == ["free"]
+    # One page of them.
+    assert sum(counts) <= 1001
+    committed(world, "more", topic="other")
+    assert await service.release() == 1
+    assert sum(counts) <= 1002
+    holder.rollback()
+    again = service_on(store)
+    while await again.release():
+        pass
+    assert len(await texts(store, topic)) == 2500

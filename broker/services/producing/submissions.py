@@ -26,6 +26,8 @@ logger = logging.getLogger("halfmq.submissions")
 MOST_PASSED_OVER = 1000
 """Keys, and message groups, that are passed over in a query; what waits for others is read each time."""
 MOST_TROUBLED = 1000
+REST_HELD = 0.5
+"""Seconds until a queue that another session holds is tried again."""
 RESTS_LOCKED = (5.0, 10.0, 20.0, 60.0)
 """Seconds until one is tried again that needs a row which another session holds."""
 RESTS_FAILED = (1.0, 5.0, 20.0, 60.0)
@@ -55,6 +57,8 @@ class SubmissionService:
         self._wakeups = wakeups
         self._pending: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._behind: dict[tuple[str, str], tuple[str, str]] = {}
+        self._held: dict[tuple[str, str | None], float] = {}
+        """Topics and message groups whose queues other sessions held, and until when they are not tried again."""
         self._troubled: dict[int, _Trouble] = {}
         self._stored_at = 0.0
         self._has_waited = False
@@ -75,7 +79,8 @@ class SubmissionService:
             return 0
         waiting: set[tuple[str, str]] = set()
         after: int | None = None
-        while found := await self._store.submissions(until, after, PassedOver(self._pending, self._behind)):
+        self._held = {name: rests for name, rests in self._held.items() if now < rests}
+        while found := await self._store.submissions(until, after, self._passed_over()):
             ended = 0
             for part in _parts(found):
                 done = await self._release(part, waiting)
@@ -112,7 +117,15 @@ class SubmissionService:
             self._troubled.pop(found[0].number, None)
         self._remember(found, done)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
+        for name in sorted(done.held, key=str)[: MOST_PASSED_OVER - len(self._held)]:
+            self._held[name] = time.monotonic() + REST_HELD
         return self._released(done)
+
+    def _passed_over(self) -> PassedOver:
+        """What is not read."""
+        groups = [(topic, group) for topic, group in self._held if group is not None]
+        topics = {topic for topic, group in self._held if group is None}
+        return PassedOver(self._pending, [*self._behind, *groups], topics)
 
     async def _release_apart(self, parts: Iterable[Sequence[Submission]], waiting: set[tuple[str, str]]) -> int | None:
         """Releases parts of a part, so that one that cannot be released holds up no other."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.keys import dedup_hash
 from broker.domain.message import Message
 from broker.domain.place import InLog, Scheduled
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, RowsLocked
 from broker.ports.log import Duplicate
 from broker.ports.submissions import PassedOver, ReleasedSubmissions, Submission
 from broker.storage.catalog.free_queues import FreeQueues
@@ -102,6 +102,9 @@ def _left_out(passed_over: PassedOver) -> tuple[str, list[str]]:
         for topic, own in by_topic.items():
             condition += f" AND ({mine.format('topic_name <> ? OR', marks(own))})"
             values += [topic, *own]
+    if passed_over.topics:
+        condition += f" AND topic_name NOT IN ({marks(passed_over.topics)})"
+        values += sorted(passed_over.topics)
     return condition, values
 
 
@@ -177,6 +180,8 @@ def release(
         elif not isinstance(outcome, Duplicate | tuple):
             # For now: its queue is held, or another message with its dedup_key has no verdict yet.
             done.deferred.add(number)
+            if isinstance(outcome, RowsLocked):
+                done.held.add((sent.message.topic, sent.message.message_group))
             if isinstance(outcome, AlreadyExists) and sent.message.dedup_key:
                 done.pending[number] = sent.topic_id, dedup_hash(sent.message.dedup_key)
             continue
