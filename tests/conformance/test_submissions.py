@@ -319,6 +319,26 @@ def test_sizes_are_not_read_far_beyond_what_is_taken(world: World, monkeypatch: 
     assert [each.number for each in whole] == sorted({each.number for each in whole})
 
 
+async def test_behind_large_ones_few_are_measured(
+    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    real = submissions.waiting
+
+    def waiting(*given: Any, first_page: int, **rest: Any) -> Any:
+        measured.append(first_page)
+        return real(*given, first_page=first_page, **rest)
+
+    monkeypatch.setattr(submissions, "waiting", waiting)
+    committed(world, *["x" * (3 * 1024 * 1024)] * 4, *["small"] * 50)
+    assert [len(await store.submissions(1 << 40)) for _ in range(2)] == [2, 2]
+    released = []
+    while count := await service_on(store).release():
+        released.append(count)
+    assert released == [2, 2, 50]
+    assert measured == [32, 2, 2, 2, 2]
+
+
 @SERVERS
 async def test_one_broker_at_a_time(world: World, store: Store, service: SubmissionService, topic: Topic) -> None:
     committed(world, "lamp")

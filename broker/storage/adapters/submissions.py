@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class Submissions(Access):
     """Implements SubmissionStore."""
 
+    _may_be_large = False
+    """Whether the last page had so few submissions that they may have filled it."""
+
     async def newest_submission(self) -> int | None:
         """The highest number of the committed submissions; None: there are none."""
         return await self._submitting.run(submissions.newest, write=False)
@@ -25,13 +28,15 @@ class Submissions(Access):
         self, until: int, after: int | None = None, passed_over: PassedOver | None = None
     ) -> list[Submission]:
         """Committed submissions up to a number and behind another (None: all), in order, a part of them."""
+        first_page = submissions.FIRST_PAGE_OF_LARGE if self._may_be_large else submissions.FIRST_PAGE
 
         def read(session: Session) -> list[Submission]:
-            if after is None:
-                return submissions.waiting(session, until, passed_over=passed_over)
-            return submissions.waiting(session, until, after, passed_over=passed_over)
+            behind = {} if after is None else {"after": after}
+            return submissions.waiting(session, until, **behind, passed_over=passed_over, first_page=first_page)
 
-        return await self._submitting.run(read, write=False)
+        found = await self._submitting.run(read, write=False)
+        self._may_be_large = 1 <= len(found) <= submissions.FIRST_PAGE_OF_LARGE
+        return found
 
     async def pending_keys(self, keys: Collection[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """Those of the deduplication keys (topic ids and hashes) whose half message has no verdict yet."""
