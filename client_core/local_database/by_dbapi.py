@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
@@ -98,20 +99,32 @@ class DbapiTransaction(LocalTransaction):
             return False
         return self.in_transaction() or not self._was_open
 
-    def is_going_on(self) -> bool:
-        """Until its end: before the first change, drivers tell of no transaction."""
-        return True
-
     def noting(self) -> str:
         """By what its database has for it."""
-        self._guard = guard_of(self.given, self.dialect, self.fetch)
-        return self._guard.noting()
+        return self._guarded().noting()
 
     def watch(self) -> None:
         """By what its database has for it."""
-        if self._guard is None:
-            self._guard = guard_of(self.given, self.dialect, self.fetch)
-        self._guard.start()
+        (self._guard or self._guarded()).start()
+
+    def _guarded(self) -> Guard:
+        # Without a cycle: a block that never came to its end lets go of the connection with the last reference to it.
+        own = weakref.ref(self)
+
+        def fetch(sql: str, **values: Any) -> list[tuple[Any, ...]]:
+            local = own()
+            if local is None:
+                msg = "the block is gone"
+                raise LookupError(msg)
+            return local.fetch(sql, **values)
+
+        self._guard = guard_of(self.given, self.dialect, fetch)
+        weakref.finalize(self, self._guard.stop)
+        return self._guard
+
+    def give_up(self) -> None:
+        """Statements are not listened to any more."""
+        self._stop_watching()
 
     def has_ended(self, is_gone: Callable[[], bool]) -> bool:
         """By what its database has for it."""

@@ -94,8 +94,10 @@ class LocalTransaction(ABC):
             ConfigurationError: Another one is.
         """
         other = _in_blocks.get(id(connection))
-        if other is not None and other is not self and other.is_going_on():
-            raise ConfigurationError(_ONE_BLOCK, field="database")
+        if other is not None and other is not self:
+            if other.is_going_on():
+                raise ConfigurationError(_ONE_BLOCK, field="database")
+            other.give_up()
         _in_blocks[id(connection)] = self
         self._taken = id(connection)
 
@@ -104,6 +106,9 @@ class LocalTransaction(ABC):
         taken, self._taken = self._taken, None
         if taken is not None and _in_blocks.get(taken) is self:
             del _in_blocks[taken]
+
+    def give_up(self) -> None:  # noqa: B027 - not all have something to do
+        """Another block has the connection: this one, whose transaction was ended by hand, has not come to its end."""
 
     def is_going_on(self) -> bool:
         """Whether the transaction was not ended; one whose connection was given back is over."""

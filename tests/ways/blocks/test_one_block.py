@@ -18,7 +18,7 @@ from producer_sdk import AsyncTransactionProducer, Message, TransactionProducer
 from producer_sdk.fence import AsyncTransactionFence, TransactionFence
 from producer_sdk.outbox import Outbox, RelaySettings
 from ways.deliveries import delivered
-from ways.shops import FORMS, ORDER, Shop, Work, texts
+from ways.shops import FORMS, ORDER, OfDriver, Shop, Work, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,3 +256,25 @@ async def test_a_session_whose_transaction_somebody_else_has_begun_on_asyncio(
     await engine.dispose()
     assert texts(broker.endpoint, topic) == shop.orders() == ([] if fails else ["lamp"])
     assert not caplog.records
+
+
+@pytest.mark.parametrize("store", [TransactionFence, Outbox])
+def test_a_block_that_never_ended_holds_up_no_later_one_of_its_connection(
+    shop: Shop, broker: EmbeddedBroker, topic: str, store: Any
+) -> None:
+    """Its transaction was ended by hand, and something still refers to it: a traceback, or a cycle of references."""
+    made = store(shop.connect)
+    made.create_tables()
+    with (
+        TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", made) as producer,
+        contextlib.closing(shop.connect()) as connection,
+    ):
+        left = producer.transaction(connection)
+        left.__enter__()
+        OfDriver(connection).write("lamp")
+        connection.commit()
+        with producer.transaction(connection) as tx:
+            OfDriver(connection).write("desk")
+            tx.send(topic, "desk")
+        del left
+    assert shop.orders() == ["desk", "lamp"]
