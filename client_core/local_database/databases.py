@@ -50,8 +50,17 @@ class LocalDatabase:
         opened: Callable[[], AbstractContextManager[LocalTransaction]],
         close: Callable[[], None] | None = None,
         for_work: Callable[[], AbstractContextManager[LocalTransaction]] | None = None,
+        capacity: int | None = None,
     ) -> None:
-        """Takes what opens a connection, what closes those that are kept, and what opens one for a user's function."""
+        """Takes what opens connections.
+
+        Args:
+            opened: Opens one.
+            close: Closes those that are kept.
+            for_work: Opens one for a user's function; None: as all others.
+            capacity: How many there can be at a time, the user's own among them; None: any number.
+        """
+        self.capacity = capacity
         self._opened = opened
         self._close = close
         self._for_work = for_work or opened
@@ -286,7 +295,13 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
         finally:
             local.close()
 
-    return LocalDatabase(opened, close)
+    return LocalDatabase(opened, close, capacity=_capacity_of(given.pool))
+
+
+def _capacity_of(pool: Any) -> int | None:
+    """How many connections a pool gives at a time; None: any number, or it does not say."""
+    overflow = getattr(pool, "_max_overflow", -1)
+    return None if overflow < 0 else int(pool.size()) + int(overflow)
 
 
 def refuse_engine(engine: Any) -> None:

@@ -280,7 +280,19 @@ class Outbox(OutboxCore, MessageStore):
             relay.wake()
 
     def attach(self, connection: Connection) -> None:
-        """Begins to relay; the producer does so."""
+        """Begins to relay; the producer does so.
+
+        Raises:
+            ConfigurationError: The engine's pool has no connection left beside the relay's.
+        """
+        kept = 1 if self._decide is None else 2
+        if self._relays and self._database.capacity is not None and self._database.capacity <= kept:
+            msg = (
+                f"the engine's pool gives {self._database.capacity} connections at a time, and the relay keeps {kept}: "
+                "none would be left for your transactions; give it a larger pool_size, or relay elsewhere "
+                "(relay=False and `halfmq relay`)"
+            )
+            raise ConfigurationError(msg, field="database")
         with self._lock:
             if self._process != os.getpid():
                 # A fork: the relay's threads are the parent's.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from producer_sdk import ConfigurationError, Message, RequestRefused
+from producer_sdk import ConfigurationError, Message, RequestRefused, TransactionProducer
 from producer_sdk.outbox import BrokerTarget, Outbox, OutboxState, RelaySettings
 from ways.outbox.fakes import FakeTarget
 from ways.outbox.running import relaying, until
@@ -216,3 +216,22 @@ def test_an_id_of_ones_own(shop: Shop, outbox: Outbox, topic: str) -> None:
         session.commit()
         with pytest.raises(IntegrityError):
             outbox.put(session, Message(topic, "chair", message_id=own))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_pool_without_room_beside_the_relay_is_named(shop: Shop, broker: EmbeddedBroker, size: int) -> None:
+    engine = sa.create_engine(shop.url, pool_size=1, max_overflow=size - 1)
+    decide = (lambda message: message) if size > 1 else None
+    outbox = Outbox(engine, decide=decide)
+    outbox.create_tables()
+    with pytest.raises(ConfigurationError, match="pool_size") as refused:
+        TransactionProducer(broker.endpoint, "shop", outbox).start()
+    assert refused.value.field == "database"
+    relayed_elsewhere = Outbox(engine, decide=decide, relay=False)
+    with (
+        TransactionProducer(broker.endpoint, "shop", relayed_elsewhere) as producer,
+        producer.transaction(engine) as tx,
+    ):
+        tx.connection.execute(ORDER, {"content": "lamp"})
+    engine.dispose()
+    assert shop.orders() == ["lamp"]
