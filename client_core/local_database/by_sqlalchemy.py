@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from sqlalchemy.orm import Session, scoped_session
 from client_core.errors import ConfigurationError
 from client_core.local_database.dialects import dialect_of
 from client_core.local_database.drivers import autocommits, in_transaction, refuse_autocommit, refuse_unfinished
-from client_core.local_database.rolled_back import follow, run_beside
+from client_core.local_database.engine_events import EngineEvents, run_beside
+from client_core.local_database.rolled_back import follow
 from client_core.local_database.transactions import Ending
 from client_core.local_database.watching import Watch, WatchedTransaction
 
@@ -159,7 +159,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         self._watch = Watch(
             self.dialect, functools.partial(run_beside, connection), lambda: connection.connection.driver_connection
         )
-        _listen(connection.engine)
+        _events.listen(connection.engine)
         _watches[connection] = self._watch
         self._watched = connection
 
@@ -258,21 +258,6 @@ def _begin_where_it_autocommits(connection: sa.Connection) -> None:
 
 _watches: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
 """What looks at the statements of a connection now."""
-_listening: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
-_listening_once = threading.Lock()
-
-
-def _listen(engine: sa.Engine) -> None:
-    """Has the statements of an engine's connections seen; once for each engine, as listening costs more than a look."""
-    if engine in _listening:
-        return
-    with _listening_once:
-        if engine not in _listening:
-            sa.event.listen(engine, "before_cursor_execute", _before)
-            sa.event.listen(engine, "after_cursor_execute", _after)
-            sa.event.listen(engine, "handle_error", _failed)
-            sa.event.listen(engine, "commit", _before_commit)
-            _listening.add(engine)
 
 
 def _before(
@@ -306,6 +291,11 @@ def _failed(context: sa.engine.ExceptionContext) -> None:
     watch = _watches.get(context.connection) if context.connection is not None else None
     if watch is not None:
         watch.failed(context.original_exception)
+
+
+_events = EngineEvents(
+    before_cursor_execute=_before, after_cursor_execute=_after, handle_error=_failed, commit=_before_commit
+)
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,6 @@ nothing.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ import sqlalchemy as sa
 
 from client_core.errors import LocalTransactionEnded
 from client_core.local_database.dialects import dialect_of, first_line_of
-from client_core.local_database.drivers import refuse_unfinished
+from client_core.local_database.engine_events import EngineEvents, run_beside
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import ExceptionContext
 
-__all__ = ["follow", "listen", "run_beside"]
+__all__ = ["follow", "listen"]
 
 
 @dataclass(slots=True)
@@ -37,20 +36,12 @@ class _Rollback:
 _rolled_back: weakref.WeakKeyDictionary[sa.Connection, _Rollback] = weakref.WeakKeyDictionary()
 _followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
 """Those with messages or marks in their open transaction."""
-_listening: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
-_once = threading.Lock()
 
 
 def listen(engine: sa.Engine) -> None:
     """Has errors of an engine's connections noted; once for each engine."""
-    if engine.dialect.name not in {"mysql", "mariadb"} or engine in _listening:
-        return
-    with _once:
-        if engine not in _listening:
-            sa.event.listen(engine, "handle_error", _failed)
-            sa.event.listen(engine, "commit", _committing)
-            sa.event.listen(engine, "rollback", _forget)
-            _listening.add(engine)
+    if engine.dialect.name in {"mysql", "mariadb"}:
+        _events.listen(engine)
 
 
 def follow(connection: sa.Connection) -> None:
@@ -64,17 +55,6 @@ def follow(connection: sa.Connection) -> None:
     listen(connection.engine)
     _refuse(connection)
     _followed.add(connection)
-
-
-def run_beside(connection: sa.Connection, sql: str) -> list[tuple[Any, ...]]:
-    """Runs a statement past SQLAlchemy, which would tell of it."""
-    refuse_unfinished(connection.connection.driver_connection)
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(sql)
-        return [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
-    finally:
-        cursor.close()
 
 
 def _failed(context: ExceptionContext) -> None:
@@ -123,3 +103,6 @@ def _refuse(connection: sa.Connection) -> None:
         "is lost: let the error leave the transaction, roll back, and run all of it again"
     )
     raise LocalTransactionEnded(msg) from found.error
+
+
+_events = EngineEvents(handle_error=_failed, commit=_committing, rollback=_forget)

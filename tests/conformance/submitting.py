@@ -9,9 +9,12 @@ from broker.services.catalog import Catalog
 from broker.services.producing.submissions import SubmissionService
 from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
+from broker.storage.log import submissions
 from conformance.world import World, everywhere, new_id, ok, text
 
 if TYPE_CHECKING:
+    import pytest
+
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
@@ -56,3 +59,15 @@ async def half_with_key(store: Store, topic: Topic, key: str = "7") -> bytes:
     half = Half(topic.topic_id, None, text("half", dedup_key=key))
     ok(await store.prepare([PrepareWork(transaction_id, await store.producer_group_id("shop"), [half])]))
     return transaction_id
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the database cannot store messages with the body "poison"."""
+    real = submissions.log.send
+
+    def send(session: Session, work: list[object], *rest: object) -> object:
+        if any(each.message.body == b"poison" for each in work):  # type: ignore[attr-defined]
+            raise ValueError("the driver gives up")
+        return real(session, work, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(submissions.log, "send", send)

@@ -20,7 +20,7 @@ from broker.services.producing import submissions as producing
 from broker.services.producing.submissions import SubmissionService
 from broker.services.wakeups import Wakeups
 from broker.storage.log import submissions
-from conformance.submitting import committed, refused, service_on, submit, texts
+from conformance.submitting import committed, poison, refused, service_on, submit, texts
 from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, sending, text
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
-    from broker.storage.engine.session import Session
 
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 
@@ -214,14 +213,7 @@ async def test_a_topic_that_another_broker_deleted_is_refused(
 async def test_one_that_the_database_cannot_store_holds_up_no_other(
     world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = submissions.log.send
-
-    def send(session: Session, work: list[object], *rest: object) -> object:
-        if any(each.message.body == b"poison" for each in work):  # type: ignore[attr-defined]
-            raise ValueError("the driver gives up")
-        return real(session, work, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(submissions.log, "send", send)
+    poison(monkeypatch)
     monkeypatch.setattr(producing, "RESTS_FAILED", (0.01,))
     committed(world, "before", "poison", "after")
     assert await service.release() == 2

@@ -9,7 +9,7 @@ import pytest
 
 from broker.services.producing import submissions as producing
 from broker.storage.log import submissions
-from conformance.submitting import committed, half_with_key, refused, service_on, submit, texts
+from conformance.submitting import committed, half_with_key, poison, refused, service_on, submit, texts
 from conformance.world import World
 
 if TYPE_CHECKING:
@@ -65,14 +65,7 @@ async def test_one_that_another_session_holds_is_not_overtaken(
 async def test_one_that_is_held_is_not_overtaken_where_they_are_sent_singly(
     world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = submissions.log.send
-
-    def send(session: Session, work: list[object], *rest: object) -> object:
-        if any(each.message.body == b"poison" for each in work):  # type: ignore[attr-defined]
-            raise ValueError("the driver gives up")
-        return real(session, work, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(submissions.log, "send", send)
+    poison(monkeypatch)
     committed(world, "poison", "good")
     committed(world, "first", "second", message_group="g")
     holder = held(world, "first")
