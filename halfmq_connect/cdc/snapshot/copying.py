@@ -44,6 +44,7 @@ _CHUNK_BYTES = 4 * MOST_BYTES
 """Of the messages of a commit, and one more message."""
 _FIRST_ROWS = 10
 """Of the first chunk; the next one has twice as many as that had, up to the messages of a transaction."""
+_OPEN_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 _UNCONVERTED = {kind: convert for kind, convert in conversions.items() if not isinstance(kind, int)}
 """Values are converted for statements only: what comes back is text or bytes, as the server wrote it."""
 
@@ -221,30 +222,37 @@ def _view(
 ) -> Iterator[tuple[pymysql.Connection, Position]]:
     """A connection that sees the data as of one moment, and the position of that moment.
 
-    MariaDB tells the position of a view. MySQL does not: there the table is locked for the moment in which the view is
-    opened, so that no transaction that changed it is between its commit and its GTID.
+    MariaDB tells the position of a view, where it can read the file up to there: no event in it may be larger than
+    max_allowed_packet is now. MySQL tells none. So the table is locked for the moment in which the view is opened, and
+    no transaction that changed it is between its commit and its GTID.
     """
     connection = connect(settings.database, source.host, conv=_UNCONVERTED)
     try:
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION time_zone = '+00:00', SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION'")
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            if source.mariadb:
-                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
-                told = {name.lower(): value for name, value in cursor.fetchall()}
-                place = (told["binlog_snapshot_file"], int(told["binlog_snapshot_position"]))
-                cursor.execute("SELECT BINLOG_GTID_POS(%s, %s)", place)
-                at = source.parse(cursor.fetchone()[0] or "")
-            else:
+            at = _told_position(source, cursor) if source.mariadb else None
+            if at is None:
                 with _locked(settings, source, table):
-                    cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                    cursor.execute(_OPEN_VIEW)  # One that is open ends with it.
                     at = source.executed()
         yield connection, at
     except pymysql.err.MySQLError as error:
         raise Interrupted(f"{table.name} cannot be copied now: {error.args[-1]}") from error
     finally:
         connection.close()
+
+
+def _told_position(source: Source, cursor: pymysql.cursors.Cursor) -> Position | None:
+    """Opens a view on MariaDB, and asks for its position; None: the server cannot read the file up to there."""
+    cursor.execute(_OPEN_VIEW)
+    cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
+    told = {name.lower(): value for name, value in cursor.fetchall()}
+    cursor.execute(
+        "SELECT BINLOG_GTID_POS(%s, %s)", (told["binlog_snapshot_file"], int(told["binlog_snapshot_position"]))
+    )
+    ((position,),) = cursor.fetchall()
+    return None if position is None else source.parse(position)
 
 
 @contextmanager

@@ -149,6 +149,31 @@ def test_a_copy_that_is_cut_off_goes_on_from_a_later_view(
     assert count > 11
 
 
+def test_behind_an_event_that_the_server_cannot_read_itself(source: Source, endpoint: str, topic: Topic) -> None:
+    """MariaDB tells no position behind an event that is larger than max_allowed_packet is now."""
+    size = 2**24 + 100
+    ((usual,),) = source.ask("SELECT @@GLOBAL.max_allowed_packet")
+    source.run("CREATE TABLE shop.files (content LONGBLOB)", f"SET GLOBAL max_allowed_packet = {2 * size}")
+    try:
+        source.run(f"INSERT INTO shop.files VALUES (REPEAT('x', {size}))")
+    finally:
+        source.run(f"SET GLOBAL max_allowed_packet = {min(usual, 2**24)}", "DROP TABLE shop.files")
+    try:
+        orders = [{"match": "shop.orders", "topic": "rows"}]
+        source.run("CREATE TABLE shop.orders (id INT PRIMARY KEY)", "CREATE TABLE shop.notes (id INT PRIMARY KEY)")
+        with Capture(settings(endpoint, source.host, table=orders)):
+            source.run("INSERT INTO shop.orders VALUES (1)")
+            topic.rows(1)
+        # What is in the log in front of its snapshot is in the snapshot.
+        source.run("INSERT INTO shop.notes VALUES (2)")
+        with Capture(settings(endpoint, source.host, table=[*orders, {"match": "shop.notes", "topic": "rows"}])):
+            source.run("INSERT INTO shop.orders VALUES (3)")
+            found = topic.rows(3)
+    finally:
+        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "FLUSH BINARY LOGS")
+    assert [(each["op"], each["after"]["id"]) for each in found] == [("r", 2), ("c", 1), ("c", 3)]
+
+
 def test_tables_that_come_later_and_a_new_snapshot(source: Source, endpoint: str, topic: Topic) -> None:
     source.run("CREATE TABLE shop.one (id INT PRIMARY KEY)", "INSERT INTO shop.one VALUES (1)")
     with Capture(settings(endpoint, source.host)):
