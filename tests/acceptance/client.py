@@ -37,7 +37,12 @@ COMMITTED = transaction_pb2.TRANSACTION_STATE_COMMITTED
 ROLLED_BACK = transaction_pb2.TRANSACTION_STATE_ROLLED_BACK
 PARKED = transaction_pb2.TRANSACTION_STATE_PARKED
 
-_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # As the SDKs: windows that grow with the measured rate and delay may hold all that a busy machine has sent.
+    ("grpc.http2.bdp_probe", 0),
+]
 
 
 def new_id() -> str:
