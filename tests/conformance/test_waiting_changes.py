@@ -1,25 +1,33 @@
-"""A change that waits for a row holds up nobody who only looks something up."""
+"""A change that waits for a row, or takes long, holds up nobody who does not need what it needs."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.domain.group import EARLIEST
-from broker.storage.adapters.access import CHANGE_THREADS
+from broker.ports.epochs import Epoch
+from broker.storage.adapters import delivery
+from broker.storage.adapters.access import CHANGE_THREADS, EPOCH_THREADS, FORWARDING_THREADS, LONG_EPOCH_THREADS
 from broker.storage.catalog.directory import Directory
-from conformance.interleaving import ending, waits_or_ends
-from conformance.world import World, log_of, ok, sending
+from conformance.interleaving import PATIENCE, ending, waits_or_ends
+from conformance.world import World, acks, log_of, ok, pull, sending
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+
+
+@SERVERS
 async def test_look_ups_go_on(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic)]))
     holder = world.session()
@@ -38,3 +46,50 @@ async def test_look_ups_go_on(world: World, store: Store, topic: Topic, group: C
     holder.rollback()
     for change in changes:
         await ending(change)
+
+
+@SERVERS
+async def test_epochs_of_other_sinks_go_on(world: World, store: Store) -> None:
+    names = [f"held{number}" for number in range(EPOCH_THREADS + LONG_EPOCH_THREADS)]
+    for name in (*names, "free"):
+        await store.commit_epoch(Epoch(name, "query", 0, False), {})
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT 1 FROM sink WHERE name LIKE 'held%' FOR UPDATE")
+    waiting = [asyncio.ensure_future(store.commit_epoch(Epoch(name, "query", 1, False), {})) for name in names]
+    await waits_or_ends(world, waiting[0])
+    for number in range(1, 4):
+        await ending(asyncio.ensure_future(store.commit_epoch(Epoch("free", "query", number, False), {})))
+        assert not any(each.done() for each in waiting)
+    holder.rollback()
+    for each in waiting:
+        assert not (await ending(each)).already
+
+
+@SERVERS
+async def test_small_sends_with_acks_go_past_large_ones(
+    store: Store, topic: Topic, group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "LARGE_FORWARD", 10)
+    count = FORWARDING_THREADS + 1
+    ok(await store.send([sending(topic, f"{number}") for number in range(count + 1)]))
+    received = acks(await pull(store, group, topic))
+    go_on = threading.Event()
+    real = delivery.forwarding.send_and_ack
+
+    def slow(session: Any, work: Sequence[Any], *given: Any, **named: Any) -> Any:
+        if work[0].size >= 10:
+            assert go_on.wait(PATIENCE)
+        return real(session, work, *given, **named)
+
+    monkeypatch.setattr(delivery.forwarding, "send_and_ack", slow)
+    large = [
+        asyncio.ensure_future(store.send_and_ack([sending(topic, "x" * 10)], received[number : number + 1]))
+        for number in range(count)
+    ]
+    await asyncio.sleep(0)
+    await ending(asyncio.ensure_future(store.send_and_ack([sending(topic, "small")], received[count:])))
+    assert not any(each.done() for each in large)
+    go_on.set()
+    for each in large:
+        await ending(each)

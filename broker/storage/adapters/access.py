@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from broker.domain.check_policy import CheckPolicy
-from broker.errors import StorageUnavailable
+from broker.errors import RowsLocked, StorageUnavailable
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.fair_semaphore import FairSemaphore
@@ -18,7 +18,7 @@ from broker.storage.engine.group_commit import LATE, Lane, LaneConfig
 from broker.storage.engine.transaction_runner import RETRIES_AFTER_ROLLBACK, SHORTEST_TIMEOUT, Redo, TransactionRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 
     from broker.errors import BrokerError
     from broker.storage.engine.connection import Database
@@ -31,6 +31,7 @@ Outcome = TypeVar("Outcome")
 LOOK_UP_THREADS = 3
 CHANGE_THREADS = 3
 EPOCH_THREADS = 2
+LONG_EPOCH_THREADS = 3
 FORWARDING_THREADS = 2
 JUDGING_THREADS = 2
 
@@ -75,8 +76,14 @@ class Access:
         self._judgements = _LookUps(database, self._lanes.reconnect_timeout, JUDGING_THREADS)
         # Cheap ones do not wait for many slow ones: the party that used least time of these threads is next.
         self._judging_slots = FairSemaphore(JUDGING_THREADS)
-        # A large epoch takes minutes; a second thread lets small ones proceed.
-        self._epochs = _LookUps(database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False)
+        # A large epoch takes minutes, and one that needs rows of another session may wait as long: they have separate
+        # threads. In turns, so that a sink with many calls delays no other one.
+        self._epochs = _LookUps(
+            database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False, lock_wait=1, lock_waits=1
+        )
+        self._long_epochs = _LookUps(database, self._lanes.reconnect_timeout, LONG_EPOCH_THREADS, awaited=False)
+        self._epoch_slots = FairSemaphore(EPOCH_THREADS)
+        self._long_epoch_slots = FairSemaphore(LONG_EPOCH_THREADS)
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
@@ -84,6 +91,8 @@ class Access:
         self._forwarding = _LookUps(
             database, self._lanes.reconnect_timeout, FORWARDING_THREADS, lock_wait=1, lock_waits=1
         )
+        # Large ones leave a thread to the others.
+        self._large_forwarding_slots = FairSemaphore(FORWARDING_THREADS - 1)
         # Submissions are read and released one part after the other, apart from the slower chores.
         self._submitting = _LookUps(
             database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1
@@ -108,13 +117,20 @@ class Access:
         """Waits for submitted work, then closes all connections."""
         for lane in self._open_lanes:
             await lane.close()
-        self._judging_slots.close()
+        for slots in (
+            self._judging_slots,
+            self._epoch_slots,
+            self._long_epoch_slots,
+            self._large_forwarding_slots,
+        ):
+            slots.close()
         for threads in (
             self._look_ups,
             self._changes,
             self._judgements,
             self._watches,
             self._epochs,
+            self._long_epochs,
             self._chores,
             self._forwarding,
             self._submitting,
@@ -130,13 +146,20 @@ class Access:
         Raises:
             StorageUnavailable: its turn did not come in time.
         """
+        refusal = "Too many filters are at work; nothing was changed, try again."
+        async with self._turn(self._judging_slots, who, refusal):
+            return await self._judgements.run(work, write=False)
+
+    @asynccontextmanager
+    async def _turn(self, slots: FairSemaphore, who: Hashable, refusal: str) -> AsyncIterator[None]:
+        """Waits for a turn of this party, as long as for a thread."""
         async with AsyncExitStack() as during:
             try:
                 async with asyncio.timeout(max(self._lanes.reconnect_timeout + LATE, SHORTEST_TIMEOUT)):
-                    await during.enter_async_context(self._judging_slots.turn(who))
+                    await during.enter_async_context(slots.turn(who))
             except TimeoutError:
-                raise StorageUnavailable("Too many filters are at work; nothing was changed, try again.") from None
-            return await self._judgements.run(work, write=False)
+                raise StorageUnavailable(refusal) from None
+            yield
 
     async def _watch(self, work: Callable[[Session], Result]) -> Result:
         """Runs a query for wake-ups."""
@@ -153,9 +176,36 @@ class Access:
         """
         return await self._chores.run(work, write=True)
 
-    async def _decide_epoch(self, work: Callable[[Session], Result], redo: Redo[Result] | None = None) -> Result:
-        """Runs the changes of an epoch, without blocking look-ups."""
-        return await self._epochs.run(work, write=True, redo=redo)
+    async def _decide_epoch(
+        self, sink: str, work: Callable[[Session], Result], redo: Redo[Result] | None = None, *, long: bool = False
+    ) -> Result:
+        """Runs the changes of an epoch, without blocking look-ups, or the epochs of other sinks."""
+        in_doubt: list[Result] = []
+        # With a single writer the rows of others are those of all.
+        if not long and not self._database.dialect.one_writer:
+            try:
+                async with self._epoch_slots.turn(sink):
+                    return await self._epochs.run(work, write=True, redo=redo, in_doubt=in_doubt)
+            except RowsLocked:
+                pass
+        async with self._long_epoch_slots.turn(sink):
+            return await self._long_epochs.run(work, write=True, redo=redo, in_doubt=in_doubt)
+
+    async def _forward(self, work: Callable[[Session], Result], who: Hashable, *, large: bool) -> Result:
+        """Runs a send with acks.
+
+        Raises:
+            RowsLocked: another session holds a needed row.
+            StorageUnavailable: its turn did not come in time.
+        """
+        if not large:
+            return await self._forwarding.run(work, write=True)
+        refusal = "Too many large sends with acks wait for the database; nothing was changed, try again."
+        async with self._turn(self._large_forwarding_slots, who, refusal):
+            return await self._forwarding.run(work, write=True)
+
+
+_Given: TypeAlias = "tuple[Callable[[Session], Result], Redo[Result] | None, list[Result] | None]"
 
 
 class _Job(Generic[Result]):
@@ -163,13 +213,15 @@ class _Job(Generic[Result]):
 
     __slots__ = ("_work",)
 
-    def __init__(self, work: Callable[[Session], Result], redo: Redo[Result] | None) -> None:
-        self._work: tuple[Callable[[Session], Result], Redo[Result] | None] | None = (work, redo)
+    def __init__(
+        self, work: Callable[[Session], Result], redo: Redo[Result] | None, in_doubt: list[Result] | None
+    ) -> None:
+        self._work: _Given[Result] | None = (work, redo, in_doubt)
 
-    def take(self) -> tuple[Callable[[Session], Result], Redo[Result] | None]:
+    def take(self) -> _Given[Result]:
         assert self._work is not None  # noqa: S101 - a cancelled future does not run
-        work, self._work = self._work, None
-        return work
+        given, self._work = self._work, None
+        return given
 
     def clear(self) -> None:
         self._work = None
@@ -196,9 +248,16 @@ class _LookUps:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="halfmq-look-up")
         self._free: dict[bool, list[TransactionRunner]] = {True: [], False: []}
 
-    async def run(self, work: Callable[[Session], Result], *, write: bool, redo: Redo[Result] | None = None) -> Result:
+    async def run(
+        self,
+        work: Callable[[Session], Result],
+        *,
+        write: bool,
+        redo: Redo[Result] | None = None,
+        in_doubt: list[Result] | None = None,
+    ) -> Result:
         loop = asyncio.get_running_loop()
-        job = _Job(work, redo)
+        job = _Job(work, redo, in_doubt)
         waiting = self._executor.submit(self._transact, job, write)
         # The executor keeps what was cancelled until a thread is free; its messages are not held for so long.
         waiting.add_done_callback(lambda _: job.clear())
@@ -224,12 +283,12 @@ class _LookUps:
             free.clear()
 
     def _transact(self, job: _Job[Result], write: bool) -> Result:
-        work, redo = job.take()
+        work, redo, in_doubt = job.take()
         # Read-only work has separate connections, without transactions to end.
         free = self._free[write]
         runner = free.pop() if free else self._runner(reading=not write)
         try:
-            return runner.transact(work, write=write, redo=redo, lock_waits=self._lock_waits)
+            return runner.transact(work, write=write, redo=redo, lock_waits=self._lock_waits, in_doubt=in_doubt)
         finally:
             free.append(runner)
 

@@ -35,6 +35,8 @@ TAKE_BACK_PAUSE = 0.5
 OFFSET_MEMORY = 40
 # Seconds that sends with acks do not wait for queues of a topic of which one was held for long.
 HELD_FOR = 5.0
+LARGE_FORWARD = 256 * 1024
+"""Bytes of bodies from which a send with acks leaves a thread to others."""
 
 
 class Delivery(Access):
@@ -166,7 +168,8 @@ class Delivery(Access):
             )
 
         try:
-            done = await self._forwarding.run(forward, write=True)
+            large = sum(item.size for item in work) >= LARGE_FORWARD
+            done = await self._forward(forward, frozenset(topics), large=large)
         except RowsLocked:
             until = time.monotonic() + HELD_FOR
             for topic in topics:

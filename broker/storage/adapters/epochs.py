@@ -56,16 +56,19 @@ class Epochs(Access):
 
         with contextlib.ExitStack() as warned:
             along = sum(len(own.halves) for own in writes.transactions)
-            if sum(attempts.values()) + along >= LARGE_EPOCH:
+            large = sum(attempts.values()) + along >= LARGE_EPOCH
+            if large:
                 # It locks its topics' queues for long.
                 for lane in self._open_lanes:
                     warned.enter_context(lane.avoid_lock_waits())
-            return await self._decide_epoch(commit, redo=again)
+            return await self._decide_epoch(epoch.sink, commit, redo=again, long=large)
 
     async def abort_epoch(self, epoch: Epoch) -> bool:
         """Drops the half messages of an epoch; returns whether it is committed, and unchanged."""
         now, rotation = self.clock.now(), next(self._rotations)
-        return await self._decide_epoch(lambda session: epochs.abort(session, epoch, now, self.directory, rotation))
+        return await self._decide_epoch(
+            epoch.sink, lambda session: epochs.abort(session, epoch, now, self.directory, rotation), long=True
+        )
 
     async def find_sink(self, name: str) -> SinkState:
         """State of a sink."""
@@ -79,7 +82,9 @@ class Epochs(Access):
             if epochs.exists(session, name, surely=True):
                 sinks.delete(session, name, now, self.directory)
 
-        await self._decide_epoch(lambda session: sinks.delete(session, name, now, self.directory), redo=again)
+        await self._decide_epoch(
+            name, lambda session: sinks.delete(session, name, now, self.directory), redo=again, long=True
+        )
 
     def _prepare_epochs(self, session: Session, work: Sequence[SinkWork]) -> list[bool | BrokerError]:
         return epochs.prepare(session, work, self.clock.now(), self._policy, self.directory)
