@@ -25,7 +25,8 @@ __all__ = ["Recorder", "first_key", "key_or_none", "record_of"]
 
 _log = logging.getLogger("halfmq.reconciliation")
 
-_AT_ONCE = 500
+AT_ONCE = 32
+"""Messages of a database transaction, and as many more are received meanwhile: each may have megabytes."""
 _PAUSE = 1.0
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -58,7 +59,7 @@ class Recorder:
 
     def start(self, endpoint: Endpoint, group: str) -> None:
         """Starts the thread; the group must exist."""
-        self._consumer = Consumer(endpoint, group, self._topic, prefetch=2 * _AT_ONCE)
+        self._consumer = Consumer(endpoint, group, self._topic, prefetch=AT_ONCE)
         self._consumer.start()
         self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="halfmq-recorder", daemon=True)
         self._thread.start()
@@ -76,7 +77,7 @@ class Recorder:
     def _run(self, consumer: Consumer) -> None:
         while not self._stopped.is_set():
             try:
-                messages = consumer.receive(_AT_ONCE, timeout=_PAUSE)
+                messages = consumer.receive(AT_ONCE, timeout=_PAUSE)
                 if not messages:
                     continue
                 records = [record_of(each, self._key, self._compare) for each in messages]

@@ -14,8 +14,16 @@ import pytest
 import sqlalchemy as sa
 
 from consumer_sdk import Admin, Consumer, ExhaustedPolicy, GroupMode, TagFilter
-from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings, comparison
+from halfmq_connect.reconciliation import (
+    BusinessTable,
+    Finding,
+    Reconciliation,
+    ReconciliationSettings,
+    comparison,
+    recorder,
+)
 from halfmq_connect.reconciliation import reconciliation as rounds
+from halfmq_connect.reconciliation.records import Records
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
 from support.brokers import BrokerProcess
 from support.memory import MIB, forget_peak, resident
@@ -493,6 +501,37 @@ def test_half_messages_are_read_once_and_a_few_at_a_time(
     assert asked == [created]
     # 80 MiB of bodies; some are read at a time, each in some copies.
     assert grown < 70 * MIB
+
+
+def test_a_recorder_that_cannot_write_holds_few_messages(
+    sales: Shop, broker: EmbeddedBroker, created: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them may have megabytes."""
+    count, most = 3 * recorder.AT_ONCE, 2 * recorder.AT_ONCE
+    refused = threading.Semaphore(0)
+    real = Records.add
+
+    def refuse(*given: Any) -> None:
+        refused.release()
+        raise OSError("the table is locked")
+
+    checked = reconciliation(sales, broker, created)
+    send(broker, created, *range(count))
+    with monkeypatch.context() as patched, Admin(broker.endpoint) as admin:
+        patched.setattr(Records, "add", refuse)
+        with checked.recording():
+            while (taken := next_offset(admin, checked.group)) < most:
+                time.sleep(0.05)
+            for _ in range(2):
+                assert refused.acquire(timeout=30)
+            assert next_offset(admin, checked.group) == taken == most
+            patched.setattr(Records, "add", real)
+            while next_offset(admin, checked.group) < count:
+                time.sleep(0.05)
+
+
+def next_offset(admin: Admin, group: str) -> int:
+    return sum(queue.next_offset for queue in admin.group_progress(group))
 
 
 @pytest.mark.parametrize(
