@@ -14,12 +14,12 @@ engine = create_engine(*database_url or ["sqlite:///shop.db"])
 with engine.begin() as database:
     database.execute(text("CREATE TABLE IF NOT EXISTS orders (content VARCHAR(200) NOT NULL)"))
 ORDER = text("INSERT INTO orders (content) VALUES (:order)")
-prices: dict[str, int] = {}
+PRICES = {"a sofa": 300}
 
 
 def decide(message: Message) -> LocalTransactionState | Message:
     """For messages that wait: what to send, once it is known."""
-    price = prices.get(message.text)
+    price = PRICES.get(message.text)
     return LocalTransactionState.UNKNOWN if price is None else Message("orders", f"{message.text} for {price}")
 
 
@@ -40,7 +40,6 @@ with TransactionProducer(endpoint, "shop", outbox) as producer:
         session.commit()
 
     # Waits for what is known later: asked for after 0.1 s, and then every 30 s.
-    prices["a sofa"] = 300
     with Session(engine) as session:
         session.execute(ORDER, {"order": "a sofa"})
         sofa = outbox.put(session, Message("orders", "a sofa"), decide_after=0.1)

@@ -133,6 +133,15 @@ def test_readme_begins_with_the_promise_and_two_commands() -> None:
     assert first_screen.index("\nscripts/demo\n") < first_screen.index("\nscripts/test\n")
 
 
+WAYS = [CHECKOUT / "examples" / "producer.py", *sorted((CHECKOUT / "examples" / "ways").glob("*.*"))]
+
+
+@pytest.mark.parametrize("example", WAYS, ids=lambda path: str(path.name))
+def test_the_example_of_each_way_is_short_and_told_of(example: Path) -> None:
+    assert len(example.read_text().splitlines()) <= 50
+    assert f"(../../{example.relative_to(CHECKOUT)})" in (DOCS / "ways" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()

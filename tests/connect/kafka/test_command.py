@@ -164,7 +164,6 @@ def _members(client: AdminClient, group: str) -> int:
 
 def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, name: str) -> None:
     example = CHECKOUT / "examples" / "ways" / "kafka_bridge.py"
-    assert len(example.read_text().splitlines()) <= 50
     done = subprocess.run(
         [sys.executable, str(example), broker.endpoint, kafka, name],
         capture_output=True,

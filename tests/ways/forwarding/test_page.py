@@ -40,7 +40,6 @@ def test_the_listing_runs() -> None:
 
 
 def test_the_example_forwards() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) <= 50
     with embedded_broker(["raw", "clean"]) as broker:
         with Producer(broker.endpoint) as producer:
             producer.send("raw", "a lamp")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from broker.embedded import EmbeddedBroker
     from support.databases import AnyKind
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ways" / "same_server.py"
 WRITERS = 3
 KILLS = int(os.environ.get("HALFMQ_OUTBOX_KILLS", "4"))
 
@@ -80,6 +81,13 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield Server(shop, broker, url, tables)
         if kind != "sqlite":
             drop_database(url)
+
+
+def test_the_example_runs(server: Server) -> None:
+    url = server.shop.engine.url.render_as_string(hide_password=False)
+    command = [sys.executable, str(EXAMPLE), server.broker.endpoint, url, *filter(None, [server.tables.rstrip(".")])]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == b"committed\n"
+    assert server.shop.orders() == server.until(1, "orders") == ["a clock"]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,52 @@
+"""examples/ways/work_queue.py: a worker that is killed is replaced, and jobs of one customer keep their order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from producer_sdk.testing import embedded_broker
+
+if TYPE_CHECKING:
+    from broker.embedded import EmbeddedBroker
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ways" / "work_queue.py"
+
+
+def command(broker: EmbeddedBroker, *arguments: str) -> list[str]:
+    return [sys.executable, "-u", str(EXAMPLE), broker.endpoint, *arguments]
+
+
+def put(broker: EmbeddedBroker, *jobs: str) -> None:
+    subprocess.run(command(broker, "put", *jobs), check=True, timeout=60)
+
+
+def worker(broker: EmbeddedBroker) -> subprocess.Popen[str]:
+    return subprocess.Popen(command(broker, "work"), stdout=subprocess.PIPE, text=True)
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(count)]
+
+
+def test_a_worker_that_dies_is_replaced() -> None:
+    with embedded_broker(["jobs"]) as broker:
+        put(broker, "anna:1")
+        first = worker(broker)
+        assert lines(first, 1) == ["begins anna:1, attempt 1"]
+        first.kill()
+        assert first.communicate(timeout=60)[0] == ""
+        put(broker, "anna:0", "ben:0")
+        second = worker(broker)
+        done = lines(second, 6)
+        second.terminate()
+        assert second.wait(60) == 0
+        second.communicate()
+    assert sorted(done) == sorted(
+        ["begins anna:1, attempt 2", "ends anna:1", "begins anna:0, attempt 1", "ends anna:0"]
+        + ["begins ben:0, attempt 1", "ends ben:0"]
+    )
+    assert done.index("ends anna:1") < done.index("begins anna:0, attempt 1"), "jobs of one customer are in order"
