@@ -15,9 +15,12 @@ with engine.begin() as database:
 
 # The schema of the broker's tables; none where they are in the database of the orders.
 outbox = Outbox(engine, same_server=True, broker_tables="".join(f"{name}." for name in schema))
-with TransactionProducer(endpoint, "shop", outbox) as producer:
-    # One transaction of one server. No broker is contacted, and no relay is needed.
-    with Session(engine) as session, producer.transaction(session) as tx:
-        session.execute(text("INSERT INTO orders (content) VALUES ('a clock')"))
-        tx.send("orders", "a clock")
+# One transaction of one server. No broker is contacted, and no relay is needed.
+with (
+    TransactionProducer(endpoint, "shop", outbox) as producer,
+    Session(engine) as session,
+    producer.transaction(session) as tx,
+):
+    session.execute(text("INSERT INTO orders (content) VALUES ('a clock')"))
+    tx.send("orders", "a clock")
 print("committed")

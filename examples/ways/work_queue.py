@@ -1,6 +1,7 @@
 """A queue of jobs that any number of workers share. Usage: work_queue.py ENDPOINT work | put JOB...
 
-A job is a customer and the seconds that it takes: `anna:2`. Those of one customer are done one after the other; a worker that dies is replaced by its peers.
+A job is a customer and the seconds that it takes: `anna:2`. Those of one customer are done one after the other; a
+worker that dies is replaced by its peers.
 """
 
 import signal
