@@ -6,6 +6,7 @@ user hands in an object of it.
 """
 
 from client_core.local_database.async_databases import AsyncLocalDatabase
+from client_core.local_database.copies import HeldRow, SameDatabase, WrittenRow
 from client_core.local_database.databases import LocalDatabase, identity_of, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of, first_line_of, storable, text_of
 from client_core.local_database.joining import join, join_async
@@ -20,12 +21,15 @@ __all__ = [
     "Dialect",
     "Ending",
     "Failure",
+    "HeldRow",
     "Index",
     "Kind",
     "LocalDatabase",
     "LocalTransaction",
+    "SameDatabase",
     "Table",
     "VerifiedDatabases",
+    "WrittenRow",
     "asking_for",
     "dialect_of",
     "first_line_of",

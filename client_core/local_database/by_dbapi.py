@@ -13,6 +13,7 @@ from client_core.local_database.drivers import (
     DRIVERS,
     autocommits,
     in_transaction,
+    place_of,
     refuse_autocommit,
     refuse_unfinished,
     with_places,
@@ -176,6 +177,10 @@ class DbapiTransaction(LocalTransaction):
     def known_by(self) -> Hashable | None:
         """The connection itself, where it can be remembered without being kept."""
         return None if isinstance(self.given, sqlite3.Connection) else self.given
+
+    def place(self) -> Hashable | None:
+        """By the address, as the driver keeps it; mysqlclient keeps none."""
+        return place_of(self.given) or self.known_by()
 
     def _run(self, sql: str, values: dict[str, Any]) -> Any:
         refuse_unfinished(self.given)

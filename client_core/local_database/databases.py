@@ -13,7 +13,7 @@ from client_core.local_database.drivers import driver_of
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from client_core.local_database.transactions import LocalTransaction
@@ -51,6 +51,7 @@ class LocalDatabase:
         close: Callable[[], None] | None = None,
         for_work: Callable[[], AbstractContextManager[LocalTransaction]] | None = None,
         capacity: int | None = None,
+        known_by: Hashable | None = None,
     ) -> None:
         """Takes what opens connections.
 
@@ -59,8 +60,10 @@ class LocalDatabase:
             close: Closes those that are kept.
             for_work: Opens one for a user's function; None: as all others.
             capacity: How many there can be at a time, the user's own among them; None: any number.
+            known_by: What stands for it where the user's own transactions are on it, too; see LocalTransaction.
         """
         self.capacity = capacity
+        self.known_by = known_by
         self._opened = opened
         self._close = close
         self._for_work = for_work or opened
@@ -295,7 +298,7 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
         finally:
             local.close()
 
-    return LocalDatabase(opened, close, capacity=_capacity_of(given.pool))
+    return LocalDatabase(opened, close, capacity=_capacity_of(given.pool), known_by=given)
 
 
 def _capacity_of(pool: Any) -> int | None:
@@ -363,7 +366,7 @@ def _of_django(given: object) -> LocalDatabase:
             raise ConfigurationError(msg, field="database")
         yield DjangoTransaction(alias)
 
-    return LocalDatabase(opened, for_work=for_work)
+    return LocalDatabase(opened, for_work=for_work, known_by=alias)
 
 
 @contextlib.contextmanager

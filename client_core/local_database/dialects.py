@@ -31,6 +31,8 @@ class Failure(Enum):
     """There is no such table, or no right to it."""
     WRONG_SQL = auto()
     """There is no such column, or the statement is none."""
+    READ_ONLY = auto()
+    """The server, or the session, changes nothing: a replica."""
     OTHER = auto()
 
 
@@ -49,6 +51,10 @@ class Dialect(ABC):
     """The expression for the database's time, in microseconds since 1970 (UTC)."""
     skip_locked = ""
     """What has a SELECT pass over rows that another transaction holds; none: there are no such rows."""
+
+    nowait = ""
+    """What has a SELECT fail at once where another transaction holds a row that it has not committed; none: it finds no
+    such row, and an INSERT of the same key waits for it."""
 
     keep_existing = ""
     """What has an INSERT leave out a row whose key exists; none: it fails, and the transaction goes on."""
@@ -145,6 +151,7 @@ class MySQL(Dialect):
     # Without the session's time zone, in which an hour comes twice each year.
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    nowait = " FOR UPDATE NOWAIT"
     _CODES = {  # noqa: RUF012
         1062: Failure.DUPLICATE,
         1205: Failure.LOCKED,
@@ -159,6 +166,9 @@ class MySQL(Dialect):
         1146: Failure.NO_TABLE,
         1054: Failure.WRONG_SQL,
         1064: Failure.WRONG_SQL,
+        1290: Failure.READ_ONLY,
+        1792: Failure.READ_ONLY,
+        1836: Failure.READ_ONLY,
     }
     _ROLL_BACK = frozenset({1020, 1180, 1181, 1206, 1213, 2006, 2013, 4031})
     _LOCK_WAIT = 1205
@@ -248,6 +258,7 @@ class PostgreSQL(Dialect):
         "55P03": Failure.LOCKED,
         "40001": Failure.CONFLICT,
         "40P01": Failure.CONFLICT,
+        "25006": Failure.READ_ONLY,
         "3B001": Failure.NO_SAVEPOINT,
         "25P01": Failure.NO_SAVEPOINT,
         "42501": Failure.NO_TABLE,

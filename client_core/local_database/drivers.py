@@ -14,6 +14,7 @@ __all__ = [
     "driver_of",
     "in_transaction",
     "is_aborted",
+    "place_of",
     "refuse_autocommit",
     "refuse_unfinished",
     "with_places",
@@ -104,6 +105,18 @@ def refuse_unfinished(connection: Any) -> None:
     info = getattr(connection, "info", None)
     if int(getattr(info, "pipeline_status", _NO_PIPELINE)) != _NO_PIPELINE:
         raise ConfigurationError(_PIPELINE, field="database")
+
+
+def place_of(connection: Any) -> tuple[str, ...] | None:
+    """The server and the database that a plain connection was opened to; None: the driver does not keep them."""
+    info = getattr(connection, "info", None)
+    if info is not None and hasattr(info, "dbname"):  # psycopg, psycopg2
+        # With the options, which may set a search_path.
+        dsn = info.dsn if hasattr(info, "dsn") else info.dsn_parameters
+        return str(info.host), str(info.port), str(info.dbname), str(dsn)
+    if hasattr(connection, "unix_socket") and hasattr(connection, "db"):  # PyMySQL
+        return tuple(str(getattr(connection, name)) for name in ("host", "port", "unix_socket", "db"))
+    return None
 
 
 def driver_of(given: object) -> str | None:

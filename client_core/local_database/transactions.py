@@ -181,6 +181,10 @@ class LocalTransaction(ABC):
     def known_by(self) -> Hashable | None:
         """What stands for the database of this connection, to remember that it was verified; None: only itself."""
 
+    def place(self) -> Hashable | None:
+        """What stands for the server and the database of this connection; None: nothing that is known without it."""
+        return self.known_by()
+
     def close(self) -> None:
         """Gives back a connection that ``begin`` opened; what the user handed in stays as it is."""
         return

@@ -13,7 +13,7 @@ from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
 
 if TYPE_CHECKING:
-    from client_core.local_database import AsyncLocalTransaction, LocalTransaction
+    from client_core.local_database import AsyncLocalTransaction, LocalTransaction, WrittenRow
     from producer_sdk.fence.rows import FenceRows
 
 __all__ = ["AsyncFencedTransaction"]
@@ -30,8 +30,12 @@ class AsyncFence(Protocol):
         """Which table checks look at."""
         ...
 
-    def put(self, local: LocalTransaction, transaction_id: str) -> None:
-        """Writes the row of a local transaction that has begun."""
+    def put(self, local: LocalTransaction, transaction_id: str) -> WrittenRow | None:
+        """Writes the row of a local transaction that has begun; what is to be compared."""
+        ...
+
+    async def compare(self, written: WrittenRow) -> None:
+        """Refuses a fence on a copy of the local transaction's database."""
         ...
 
     def decided(self, transaction_id: str) -> None:
@@ -112,15 +116,17 @@ class AsyncFencedTransaction(AsyncTransaction):
         begun = False
         self.refuse_second_use()
 
-        def begin(local: LocalTransaction) -> None:
+        def begin(local: LocalTransaction) -> WrittenRow | None:
             nonlocal begun
             local.begin()
             begun = True
-            self._fence.put(local, self.transaction_id)
+            return self._fence.put(local, self.transaction_id)
 
         try:
             await self._fence.identity()
-            await self._joined.run(begin)
+            written = await self._joined.run(begin)
+            if written is not None:
+                await self._fence.compare(written)
         except BaseException:
             if begun:
                 await self._undo()

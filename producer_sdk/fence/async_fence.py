@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import AsyncLocalDatabase, join_async
+from client_core.local_database import AsyncLocalDatabase, SameDatabase, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
 from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
@@ -19,7 +19,7 @@ from producer_sdk.fencing import AsyncFencingListener, ended_inside
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from client_core.local_database import LocalDatabase, LocalTransaction
+    from client_core.local_database import LocalDatabase, LocalTransaction, WrittenRow
     from client_core.message import HalfMessages
     from producer_sdk.async_transaction import AsyncTransaction
     from producer_sdk.fencing import AskBroker
@@ -58,6 +58,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
         self._database = AsyncLocalDatabase(database)
+        self._same = SameDatabase(self._database.engine.sync_engine)
         self._checks = asyncio.Semaphore(CHECKS_THAT_WAIT)
         self._looks = asyncio.Semaphore(LOOKS_AT_A_TIME)
         self._identity: str | None = None
@@ -128,8 +129,11 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             self._identity = await self._database.run(self.rows.identity)
         return self._identity
 
-    def put(self, local: LocalTransaction, transaction_id: str) -> None:
+    def put(self, local: LocalTransaction, transaction_id: str) -> WrittenRow | None:
         """Writes the row of a local transaction that has begun; identity() was called before.
+
+        Returns:
+            What ``compare`` is to look for; None: nothing.
 
         Raises:
             ConfigurationError: It is on another database than the fence.
@@ -139,7 +143,17 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
             msg = "identity() was not asked"
             raise RuntimeError(msg)
         self.rows.put(local, transaction_id, self._identity)
+        written = self._same.written(local, self.rows.held(transaction_id))
         local.watch()
+        return written
+
+    async def compare(self, written: WrittenRow) -> None:
+        """Looks for what a local transaction has written.
+
+        Raises:
+            ConfigurationError: It is not there: the fence is on a copy.
+        """
+        await self._database.run(lambda database: self._same.compare(database, written))
 
     def decided(self, transaction_id: str) -> None:
         """Has the row deleted some time: the broker knows the outcome, and asks no more."""

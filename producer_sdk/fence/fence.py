@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import Ending, Failure, join, local_database
+from client_core.local_database import Ending, Failure, SameDatabase, join, local_database
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.block import FencedTransaction
 from producer_sdk.fence.cleaning import FenceCleaner
@@ -67,6 +67,7 @@ class TransactionFence(FenceSchema, FencingListener):
         self.settings = settings or FenceSettings()
         self.rows = FenceRows(table)
         self._database = local_database(database)
+        self._same = SameDatabase(self._database.known_by)
         self._checks = threading.Semaphore(CHECKS_THAT_WAIT)
         self._looks = threading.Semaphore(LOOKS_AT_A_TIME)
         self._lock = threading.Lock()
@@ -104,7 +105,8 @@ class TransactionFence(FenceSchema, FencingListener):
         self.identity()
         local.begin()
         try:
-            self.put(local, transaction_id)
+            self.rows.put(local, transaction_id, self.identity())
+            local.watch()
             work(local.given)
             if not self.rows.is_whole(local, transaction_id):
                 raise ended_inside(transaction_id)
@@ -142,10 +144,13 @@ class TransactionFence(FenceSchema, FencingListener):
         """Writes the row of a local transaction that has begun.
 
         Raises:
-            ConfigurationError: It is on another database than the fence.
+            ConfigurationError: It is on another database than the fence, or the fence on a copy.
             LocalTransactionRefused: A check was answered before.
         """
         self.rows.put(local, transaction_id, self.identity())
+        written = self._same.written(local, self.rows.held(transaction_id))
+        if written is not None:
+            self._same.compare(self._database, written)
         local.watch()
 
     def is_gone(self, local: LocalTransaction, transaction_id: str) -> bool:

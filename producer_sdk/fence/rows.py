@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from client_core.errors import ConfigurationError, LocalTransactionRefused
-from client_core.local_database import Column, Failure, Kind, Table, asking_for, identity_of
+from client_core.local_database import Column, Failure, HeldRow, Kind, Table, asking_for, identity_of
 from client_core.states import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class FenceRows:
         if age(transaction_id) > LATEST_BEGIN:
             msg = f"transaction {transaction_id} began more than an hour ago; run it again as a new transaction"
             raise LocalTransactionRefused(msg, transaction_id=transaction_id)
+
+    def held(self, transaction_id: str) -> HeldRow:
+        """The row of a local transaction that is open, for SameDatabase."""
+        return HeldRow(self.table.name, {"id": transaction_id}, self._select, {"state": REFUSED}, self._insert)
 
     def state(self, local: LocalTransaction, transaction_id: str) -> str | None:
         """What a row says, as this transaction sees it; None: there is none."""
