@@ -29,6 +29,11 @@ class KafkaRelayTarget:
         """Takes the client of Kafka, which this closes."""
         self._target = target
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether Kafka cannot be reached: see RelayTarget."""
+        return self._target.is_failing
+
     def send(self, messages: Sequence[Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         """Stores messages, in waves: of each message group one at a time, so that none overtakes one that failed."""
         outcomes: list[Exception | None] = [None] * len(messages)
@@ -60,7 +65,7 @@ class KafkaRelayTarget:
         return outcomes
 
     def close(self) -> None:
-        """Waits for what is under way, and closes the client."""
+        """Waits for what is under way, unless Kafka cannot be reached."""
         self._target.close()
 
 

@@ -74,8 +74,11 @@ class KafkaTarget:
         self._timeout = timeout
         own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout * 1000)}
         defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}
-        self._producer = client_of(Producer, {**defaults, **client, **QUIET, **own})
+        self._heard = client.get("error_cb")
+        self._producer = client_of(Producer, {**defaults, **client, **QUIET, **own, "error_cb": self._on_error})
         self._lock = threading.Lock()
+        self.is_failing = False
+        """Whether no server of Kafka can be reached, as far as is known."""
 
     def send(
         self, messages: Sequence[Message], may_send: Callable[[], bool] | None = None
@@ -103,11 +106,15 @@ class KafkaTarget:
                     error = raised.args[0] if isinstance(raised, KafkaException) else None
                     results[index] = _failure(message.topic, error, raised)
             self._producer.flush(self._timeout + 5)
+            if any(isinstance(result, KafkaPosition | RecordRefused) for result in results):
+                self.is_failing = False
         unknown = BridgeError("Kafka did not answer in time; send the message again", reason="KAFKA_UNAVAILABLE")
         return [unknown if result is None else result for result in results]
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for what is under way, unless Kafka cannot be reached: then it is given up."""
+        if self.is_failing:
+            self._producer.purge()
         self._producer.flush(self._timeout)
 
     def __enter__(self) -> Self:
@@ -119,6 +126,12 @@ class KafkaTarget:
     ) -> None:
         """Closes it."""
         self.close()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.is_failing = True
+        if self._heard is not None:
+            self._heard(error)
 
     def _produce(self, message: Message, on_delivery: Any) -> None:
         topic = kafka_topic_name(self._topics.get(message.topic, message.topic), "topic")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from halfmq_connect.kafka import KafkaTarget
 from halfmq_connect.kafka.relay_target import KafkaRelayTarget
 from producer_sdk import Message, RequestRefused
 from producer_sdk.outbox import NotTried, Outbox, OutboxState
-from support.kafka import committed, new_topic
+from support.kafka import PrivateKafka, committed, new_topic
 from ways.outbox.running import relaying, until
 
 if TYPE_CHECKING:
@@ -67,6 +68,46 @@ def test_nothing_is_sent_once_the_turn_may_be_anothers(kafka: str) -> None:
     assert first is None
     assert isinstance(second, NotTried)
     assert [record.value() for record in committed(kafka, topic, 1)] == [b"1"]
+
+
+def test_it_ends_at_once_while_kafka_cannot_be_reached(tmp_path: Path) -> None:
+    """Nothing would come of waiting; what is in the table stays there."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    with engine.begin() as connection:
+        outbox.put(connection, Message("orders", "lamp"))
+    target = KafkaRelayTarget(KafkaTarget("127.0.0.1:1", timeout=600))
+    relay = outbox.relay(target)
+    relay.start()
+    until(lambda: target.is_failing)
+    relay.stop()
+    ended = threading.Thread(target=target.close)
+    ended.start()
+    ended.join(60)
+    assert not ended.is_alive()
+    assert outbox.status().counts == {OutboxState.LOCAL_COMMIT: 1}
+    engine.dispose()
+
+
+def test_it_goes_on_when_kafka_is_back(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    with PrivateKafka(tmp_path / "kafka") as kafka:
+        topic = new_topic(kafka.url, 1)
+        target = KafkaTarget(kafka.url, {"orders": topic})
+        with relaying(outbox, KafkaRelayTarget(target)):
+            kafka.kill()
+            with engine.begin() as connection:
+                outbox.put(connection, Message("orders", "lamp"))
+            outbox.wake()
+            until(lambda: target.is_failing)
+            kafka.start()
+            until(lambda: outbox.status().counts == {})
+        assert not target.is_failing
+        assert b"lamp" in {record.value() for record in committed(kafka.url, topic, 1)}
+    engine.dispose()
 
 
 def test_the_command_relays_to_kafka(kafka: str, tmp_path: Path) -> None:
