@@ -62,6 +62,11 @@ class Pending:
     body: bytes | None
 
     @property
+    def weight(self) -> int:
+        """Bytes of the message, about: properties may be as many as the body's."""
+        return self.size + len(self.headers or "")
+
+    @property
     def order(self) -> tuple[str, str] | None:
         """What it keeps its order with; None: nothing."""
         return (self.topic, self.message_group) if self.message_group is not None else None

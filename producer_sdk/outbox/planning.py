@@ -204,7 +204,7 @@ class Planner:
         found = {row.id: row for row in rows}
         for number, order in ready:
             row = found.get(number)
-            if row is not None and batch.rows and batch.size + row.size > self._settings.batch_bytes:
+            if row is not None and batch.rows and batch.size + row.weight > self._settings.batch_bytes:
                 break
             if row is not None:
                 self._judge(row, batch, ready=True)
@@ -257,7 +257,7 @@ class Planner:
         for row in rows:
             if len(batch.rows) >= self._settings.batch:
                 break
-            if batch.rows and batch.size + row.size > self._settings.batch_bytes:
+            if batch.rows and batch.size + row.weight > self._settings.batch_bytes:
                 break
             last, self.after = self.after, row.id
             self.seen.add(row.id)
@@ -298,7 +298,7 @@ class Planner:
                 self._hold(order)
         else:
             batch.rows.append(row)
-            batch.size += row.size
+            batch.size += row.weight
 
     def _is_resting(self, topic: str) -> bool:
         rests = self._resting.get(topic)

@@ -16,7 +16,7 @@ class RelaySettings:
     Attributes:
         poll: How often it looks for rows that other processes wrote. Those of its own process wake it.
         batch: Rows in one request at most.
-        batch_bytes: Bytes of their bodies at most; a larger message is sent alone.
+        batch_bytes: Bytes of the messages at most, with their properties; a larger one is sent alone.
         in_flight: Requests under way at a time.
         lease: How long a relay that goes silent keeps the others waiting.
         first_backoff: Wait after the first failure of a message; doubled with each further one, with jitter.

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from producer_sdk import BrokerUnavailable, Message
-from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState
+from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState, RelaySettings
 from producer_sdk.outbox.pending import PendingRows
 from support.memory import MIB, forget_peak, resident
 from ways.outbox.conftest import QUICK
@@ -70,6 +70,18 @@ def test_a_message_that_is_refused_blocks_its_group_until_an_operator_acts(shop:
         until(lambda: outbox.status().counts == {ROLLBACK: 1})
     assert [each for each in target.texts if each in "xyz"] == ["x", "z"]
     assert outbox.retry([second.id]) == outbox.skip([second.id]) == 0
+
+
+def test_properties_count_as_much_as_bodies(shop: Shop) -> None:
+    outbox = Outbox(shop.engine, settings=RelaySettings(batch_bytes=40_000))
+    outbox.create_tables()
+    with Session(shop.engine) as session:
+        outbox.put_many(session, [Message("orders", "a", properties={"p": "x" * 16_000}) for _ in range(5)])
+        session.commit()
+    target = FakeTarget()
+    with relaying(outbox, target):
+        until(lambda: len(target.stored) == 5)
+    assert max(map(len, target.calls)) == 2
 
 
 def test_many_wait_behind_one_that_was_refused(shop: Shop, outbox: Outbox) -> None:
