@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaException
@@ -23,6 +24,9 @@ __all__ = ["existing_topics", "hurried", "once", "patiently"]
 
 ResultT = TypeVar("ResultT")
 
+_LASTED = 60.0
+"""Seconds after which work that failed had begun well: the pauses begin anew."""
+
 
 def hurried(endpoint: Endpoint, tls: TlsConfig | None) -> Connection:
     """How to reach halfmq: a call that gets no answer ends soon, and whoever made it waits, or stops if it is to.
@@ -43,6 +47,7 @@ def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stoppi
     """
     failures = 0
     while not stopping.is_set():
+        began = time.monotonic()
         try:
             result = work()
         except KafkaException as raised:
@@ -56,7 +61,7 @@ def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stoppi
             kafka.over()
             halfmq.over()
             return result
-        failures += 1
+        failures = 1 if time.monotonic() - began >= _LASTED else failures + 1
         stopping.wait(RetryConfig(initial_backoff=0.2).backoff(failures))
     return None
 
