@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.databases import ANSWER_WITHIN, LocalDatabase, limits_of, refuse_engine
+from client_core.local_database.drivers import end_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -60,9 +61,8 @@ class AsyncLocalDatabase:
         if not self._is_own:
             yield
             return
-        raw = (await connection.get_raw_connection()).driver_connection
-        end = getattr(raw, "terminate", None) or getattr(raw, "close", None)
-        if end is None or asyncio.iscoroutinefunction(end):
+        end = end_of((await connection.get_raw_connection()).driver_connection)
+        if end is None:
             yield
             return
         timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN, end)

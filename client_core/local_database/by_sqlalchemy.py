@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,13 @@ from sqlalchemy.orm import Session, scoped_session
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.dialects import dialect_of
-from client_core.local_database.drivers import autocommits, in_transaction, refuse_autocommit, refuse_unfinished
+from client_core.local_database.drivers import (
+    autocommits,
+    end_of,
+    in_transaction,
+    refuse_autocommit,
+    refuse_unfinished,
+)
 from client_core.local_database.engine_events import EngineEvents, run_beside
 from client_core.local_database.rolled_back import follow
 from client_core.local_database.transactions import Ending
@@ -51,6 +58,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         self._session = given if isinstance(given, Session) else None
         self._root: Any = None
         self._watched: sa.Connection | None = None
+        self._driver_connection: Any = None
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
     def begin(self) -> None:
@@ -86,6 +94,7 @@ class SqlalchemyTransaction(WatchedTransaction):
             _refuse_autocommit(connection)
             refuse_unfinished(connection.connection.driver_connection)
             self.take(connection.connection.dbapi_connection)
+            self._driver_connection = connection.connection.driver_connection
         except ConfigurationError:
             if is_new:
                 self.rollback()
@@ -206,16 +215,30 @@ class SqlalchemyTransaction(WatchedTransaction):
     def rollback(self) -> None:
         """Rolls back; a connection that cannot is not used again, nor is one that was changed (SET autocommit)."""
         self._drop_what_commits_now()
+        watched = self._watched
         self._stop_watching()
         self._watch = None
-        if self._session is not None:
-            self._session.rollback()
-        else:
-            self._on().rollback()
+        if watched is not None:
+            _rolling_back.add(watched)
+        try:
+            if self._session is not None:
+                self._session.rollback()
+            else:
+                self._on().rollback()
+        finally:
+            if watched is not None:
+                _rolling_back.discard(watched)
 
     def known_by(self) -> Hashable:
         """The engine."""
         return (self._session.connection() if self._session is not None else self._on()).engine
+
+    def cut(self) -> None:
+        """By the driver: SQLAlchemy would wait for it."""
+        end = end_of(self._driver_connection)
+        if end is not None:
+            with contextlib.suppress(Exception):
+                end()
 
     def discard(self) -> None:
         """Has nobody use the connection again."""
@@ -258,6 +281,8 @@ def _begin_where_it_autocommits(connection: sa.Connection) -> None:
 
 _watches: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
 """What looks at the statements of a connection now."""
+_rolling_back: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
+"""Connections that a block's end rolls back now."""
 
 
 def _before(
@@ -288,6 +313,9 @@ def _before_commit(connection: sa.Connection) -> None:
 
 
 def _failed(context: sa.engine.ExceptionContext) -> None:
+    if context.connection in _rolling_back:
+        # Whatever it is: the pool would give the connection, with an open transaction, to the next one.
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
     watch = _watches.get(context.connection) if context.connection is not None else None
     if watch is not None:
         watch.failed(context.original_exception)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "AUTOCOMMITS",
     "DRIVERS",
     "autocommits",
     "driver_of",
+    "end_of",
     "in_transaction",
     "is_aborted",
     "place_of",
@@ -116,6 +121,19 @@ def place_of(connection: Any) -> tuple[str, ...] | None:
         return str(info.host), str(info.port), str(info.dbname), str(dsn)
     if hasattr(connection, "unix_socket") and hasattr(connection, "db"):  # PyMySQL
         return tuple(str(getattr(connection, name)) for name in ("host", "port", "unix_socket", "db"))
+    return None
+
+
+def end_of(connection: Any) -> Callable[[], object] | None:
+    """What ends a connection at once, whatever it is waiting for; None: its driver has nothing of the kind."""
+    own = getattr(connection, "pgconn", None)  # psycopg, whose close() is to be awaited
+    for found in (
+        getattr(connection, "terminate", None),
+        getattr(connection, "close", None),
+        getattr(own, "finish", None),
+    ):
+        if found is not None and not inspect.iscoroutinefunction(found):
+            return found  # type: ignore[no-any-return]
     return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
+from client_core.uninterrupted import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncLocalTransaction", "Ending", "LocalTransaction"]
 
 ResultT = TypeVar("ResultT")
+
+END_WITHIN = 8.0
+"""Seconds for the end of a transaction on asyncio, before its connection is ended."""
 
 
 class Ending(Enum):
@@ -185,6 +190,9 @@ class LocalTransaction(ABC):
         """What stands for the server and the database of this connection; None: nothing that is known without it."""
         return self.known_by()
 
+    def cut(self) -> None:  # noqa: B027 - of those on asyncio
+        """Ends the connection at once, whatever waits for it: the server rolls back."""
+
     def close(self) -> None:
         """Gives back a connection that ``begin`` opened; what the user handed in stays as it is."""
         return
@@ -203,6 +211,29 @@ class AsyncLocalTransaction:
         """Runs a call that uses the transaction."""
         result: ResultT = await self._run(lambda _: call(self.local))
         return result
+
+    async def end(self, call: Callable[[LocalTransaction], ResultT]) -> ResultT:
+        """Runs a call that ends the transaction, to its end however often the task is cancelled.
+
+        A connection that two tasks have used at a time may have lost its place in what the server sends, and then no
+        answer comes. So it is ended after some seconds.
+
+        Raises:
+            TimeoutError: It was.
+        """
+        return await to_its_end(self.run(call), END_WITHIN, self._cut)
+
+    async def write(self, call: Callable[[LocalTransaction], ResultT]) -> ResultT:
+        """Runs a call that is not to be left half way; some seconds after a cancellation its connection is ended."""
+        return await to_its_end(self.run(call), END_WITHIN, self._cut, from_cancellation=True)
+
+    async def leave(self) -> None:
+        """As ``close``, to its end, in the same way; without an error."""
+        with contextlib.suppress(TimeoutError):
+            await to_its_end(self.close(), END_WITHIN, self._cut)
+
+    def _cut(self) -> None:
+        self.local.cut()
 
     async def close(self) -> None:
         """Gives back a connection that was opened; what the user handed in stays as it is."""

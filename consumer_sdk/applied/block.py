@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from client_core.uninterrupted import to_its_end
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
@@ -48,7 +46,7 @@ async def applying_async(joined: AsyncLocalTransaction, application: Application
             await joined.run(application.end)
         except BaseException:
             with contextlib.suppress(Exception):
-                await to_its_end(joined.run(lambda local: local.rollback()))
+                await joined.end(lambda local: local.rollback())
             raise
     finally:
-        await to_its_end(joined.close())
+        await joined.leave()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState, TransactionState
-from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
 
@@ -95,7 +94,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         reason = text_of_reason(reason)
         self._rolled_back = True
         await self._end_sends()
-        outcome = await to_its_end(self._joined.run(self._outcome))
+        outcome = await self._undo_and_ask()
         if outcome is LocalTransactionState.COMMIT:
             await self._conclude_with(None, outcome)
             raise ended_inside(self.transaction_id)
@@ -130,7 +129,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         except BaseException:
             if begun:
                 await self._undo()
-            await to_its_end(self._joined.close())
+            await self._joined.leave()
             raise
         return self
 
@@ -149,7 +148,7 @@ class AsyncFencedTransaction(AsyncTransaction):
             else:
                 await self._roll_back_local(error)
         finally:
-            await to_its_end(self._joined.close())
+            await self._joined.leave()
 
     async def _commit_local(self) -> None:
         rows, transaction_id = self._fence.rows, self.transaction_id
@@ -174,7 +173,7 @@ class AsyncFencedTransaction(AsyncTransaction):
 
     async def _roll_back_local(self, error: BaseException) -> None:
         await self._end_sends()
-        outcome = await to_its_end(self._joined.run(self._outcome))
+        outcome = await self._undo_and_ask()
         if outcome is LocalTransactionState.COMMIT:
             # Committed by the block's own code, or by a statement that commits by itself.
             try:
@@ -184,8 +183,13 @@ class AsyncFencedTransaction(AsyncTransaction):
             return
         await self._conclude_with(error, outcome)
 
-    def _outcome(self, local: LocalTransaction) -> LocalTransactionState | None:
-        return self._fence.rows.outcome(local, self.transaction_id)
+    async def _undo_and_ask(self) -> LocalTransactionState | None:
+        """Rolls back, and finds out what became of what had the row; None: unknown."""
+        try:
+            return await self._joined.end(lambda local: self._fence.rows.outcome(local, self.transaction_id))
+        except TimeoutError as failure:
+            _log.warning("the local transaction %s could not be rolled back: %s", self.transaction_id, failure)
+            return None
 
     async def _end_sends(self) -> None:
         # A message that is still being stored belongs to the transaction, and must not come after its end.
@@ -194,7 +198,7 @@ class AsyncFencedTransaction(AsyncTransaction):
 
     async def _undo(self) -> None:
         try:
-            await to_its_end(self._joined.run(lambda local: local.rollback()))
+            await self._joined.end(lambda local: local.rollback())
         except Exception as failure:
             _log.warning("the local transaction could not be rolled back: %s", failure)
 

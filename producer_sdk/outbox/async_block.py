@@ -133,8 +133,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
         async with self._one_at_a_time:
             if self._over:
                 raise over(self.transaction_id)
-            work = self._joined.run(lambda local: self._outbox.write(local, contents, self._identity, times))
-            await to_its_end(work)
+            await self._joined.write(lambda local: self._outbox.write(local, contents, self._identity, times))
             self._ids += [content.message_id for content in contents]
 
     async def rollback(self, reason: str = "") -> None:
@@ -173,7 +172,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
         except BaseException:
             if begun:
                 await to_its_end(self._undo())
-            await to_its_end(self._joined.close())
+            await self._joined.leave()
             raise
         self._over = False
         return self
@@ -192,7 +191,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
             else:
                 await self._commit_local()
         finally:
-            await to_its_end(self._joined.close())
+            await self._joined.leave()
 
     async def _commit_local(self) -> None:
         try:
@@ -227,6 +226,6 @@ class AsyncOutboxTransaction(AsyncTransaction):
 
     async def _roll_back_local(self) -> None:
         try:
-            await self._joined.run(lambda local: local.rollback())
+            await self._joined.end(lambda local: local.rollback())
         except Exception as failure:
             _log.warning("the local transaction could not be rolled back: %s", failure)
