@@ -210,6 +210,21 @@ async def test_a_topic_that_another_broker_deleted_is_refused(
     assert [each[0] for each in refused(world)] == ["after"]
 
 
+async def test_many_refusals_are_few_lines(
+    world: World, service: SubmissionService, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = producing.MOST_TOLD + 3
+    committed(world, *map(str, range(count)), tag="")
+    committed(world, "of no topic", topic="nowhere")
+    assert await service.release() == count + 1
+    assert len(refused(world)) == count + 1
+    assert len({cause for _, cause in refused(world)}) == 2
+    assert [record.getMessage() for record in caplog.records][
+        -1
+    ] == "4 more were refused, and are in refused_submission"
+    assert len(caplog.records) == producing.MOST_TOLD + 1
+
+
 async def test_one_that_the_database_cannot_store_holds_up_no_other(
     world: World, store: Store, service: SubmissionService, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

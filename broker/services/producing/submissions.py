@@ -34,6 +34,8 @@ RESTS_FAILED = (1.0, 5.0, 20.0, 60.0)
 """Seconds until one is tried again that the database did not store."""
 TRIES = 3
 """After so many it is refused, if the database has stored others meanwhile; else it may be the database's fault."""
+MOST_TOLD = 10
+"""Refusals of a step that are logged one by one."""
 _FORGET_AFTER = 600.0
 
 
@@ -204,8 +206,10 @@ class SubmissionService:
         if done.next_due is not None:
             self._wakeups.on_scheduled(done.next_due)
         self._validator.forget_topics(list(done.gone))
-        for number, cause in done.refused.items():
+        for number, cause in itertools.islice(done.refused.items(), MOST_TOLD):
             logger.warning("submission %d was refused, and is in refused_submission: %s", number, cause)
+        if len(done.refused) > MOST_TOLD:
+            logger.warning("%d more were refused, and are in refused_submission", len(done.refused) - MOST_TOLD)
         return done.count + len(done.refused)
 
     async def _work(self, submission: Submission, now: int) -> SubmissionWork:

@@ -40,9 +40,10 @@ _CONTENT = (
     "message_id, topic_name, body, tag, message_keys, message_group, properties, priority, deliver_at, delay,"
     " deduplication_key"
 )
+_REFUSED = f"INSERT INTO refused_submission (submission_id, {_CONTENT}, refused_at, cause)"
 _REFUSE = (
-    f"INSERT INTO refused_submission (submission_id, {_CONTENT}, refused_at, cause)"
-    f" SELECT submission_id, {_CONTENT}, ?, ? FROM submission WHERE submission_id = ?"
+    f"p.submission_id, {', '.join(f's.{column}' for column in _CONTENT.split(', '))}, {{now}}, p.cause"
+    " FROM {given} {joined_to} submission s{by_key} ON s.submission_id = p.submission_id"
 )
 _SIZE = "LENGTH(body)" + "".join(
     f" + COALESCE(LENGTH({column}), 0)" for column in ("tag", "message_keys", "properties")
@@ -197,11 +198,17 @@ def release(
         [
             # One that was refused before, and inserted again under its number.
             *session.deletion("refused_submission", "submission_id", sorted(done.refused)),
-            *(Statement(_REFUSE, (now, cause, number)) for number, cause in sorted(done.refused.items())),
+            *_refusal(session, sorted(done.refused.items()), now),
             *session.deletion("submission", "submission_id", sorted([*ended, *done.refused])),
         ]
     )
     return done
+
+
+def _refusal(session: Session, refused: Sequence[tuple[int, str]], now: int) -> list[Statement]:
+    dialect = session.dialect
+    select = _REFUSE.format(now=now, given="{given}", joined_to=dialect.joined_to, by_key=dialect.by_key)
+    return session.insertion_with(_REFUSED, "p (submission_id, cause)", refused, select)
 
 
 def refuse_held_keys(session: Session, work: Sequence[SubmissionWork]) -> None:
