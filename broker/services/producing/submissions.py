@@ -100,7 +100,8 @@ class SubmissionService:
         if len(found) > 1 and any(each.number in self._troubled for each in found):
             return await self._release_apart(_apart(found, self._troubled), waiting)
         now = self._validator.now()
-        work = [await self._work(each, now) for each in found]
+        missing: dict[str, NotFound] = {}
+        work = [await self._work(each, now, missing) for each in found]
         if not work:
             return 0
         try:
@@ -212,13 +213,19 @@ class SubmissionService:
             logger.warning("%d more were refused, and are in refused_submission", len(done.refused) - MOST_TOLD)
         return done.count + len(done.refused)
 
-    async def _work(self, submission: Submission, now: int) -> SubmissionWork:
+    async def _work(self, submission: Submission, now: int, missing: dict[str, NotFound]) -> SubmissionWork:
+        """`missing`: topics that do not exist, which are asked for once."""
         message = submission.message
         if isinstance(message, BrokerError):
             return SubmissionWork(submission.number, message)
+        if message.topic in missing:
+            return SubmissionWork(submission.number, missing[message.topic])
         try:
             destination = await self._validator.destination(message, now)
-        except (InvalidArgument, NotFound) as error:
+        except InvalidArgument as error:
+            return SubmissionWork(submission.number, error)
+        except NotFound as error:
+            missing[message.topic] = error
             return SubmissionWork(submission.number, error)
         except (AttributeError, RecursionError, TypeError, ValueError) as error:
             refusal = InvalidArgument(f"It cannot be a message: {error!r}", field="submission")
