@@ -13,7 +13,7 @@ from halfmq_connect.cdc.errors import CannotFollow, WrongSetting
 from halfmq_connect.cdc.ids import row_group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from halfmq_connect.cdc.binlog.rows import Change
     from halfmq_connect.cdc.binlog.table_map import TableMap
@@ -48,12 +48,24 @@ class TableChoice:
         """Whether rows of a table are published."""
         return self.of(database, table) is not None or self.is_outbox(database, table)
 
+    def leaves_out(self, database: str, table: str, names: Sequence[str], key: Sequence[int]) -> Set[str]:
+        """Columns of a table that are not published."""
+        how = self.of(database, table)
+        if how is None or self.is_outbox(database, table):
+            return set()
+        return set(names) - _kept(how, names, key)
+
     def names_wanted(self, text: str, database: str) -> bool:
         """Whether a statement may change such a table: it has the table's name, or none is known."""
         patterns = [each.match for each in self._settings.tables]
         patterns += [self._settings.outbox.table] if self._settings.outbox else []
         names = [pattern.split(".")[1] for pattern in patterns]
         return any("*" in name or name.lower() in text.lower() for name in names)
+
+
+def _kept(how: TableSettings, names: Sequence[str], key: Sequence[int]) -> set[str]:
+    """The columns that are published, of those with these names."""
+    return set(how.columns or names) - set(how.exclude_columns) | {names[index] for index in key}
 
 
 def _glob(pattern: str) -> str:
@@ -86,7 +98,7 @@ class RowPlan:
         ]:
             msg = f"{self.table} has no column {', '.join(missing)}; correct the file"
             raise CannotFollow(msg)
-        kept = set(how.columns or names) - set(how.exclude_columns) | {names[index] for index in key}
+        kept = _kept(how, names, key)
         self.chosen = [(index, name) for index, name in enumerate(names) if name in kept]
         self.whole = [name for _, name in self.chosen] if len(self.chosen) == len(names) else None
         self.key = list(key)

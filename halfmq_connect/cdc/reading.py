@@ -62,7 +62,7 @@ class LogReader:
         self._converter = Converter(settings, source.kind, choice)
         self._transactions = Transactions(source.charsets(), choice, mariadb=source.mariadb)
         self._mariadb = source.mariadb
-        self._dump = Dump(settings.database, source, position)
+        self._dump = Dump(settings.database, source, position, self._transactions.passes_over)
         self._thread = threading.Thread(target=self._run, name="halfmq-cdc-reader", daemon=True)
         self._thread.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -33,18 +34,35 @@ _PURGED = 1236
 _CHECKSUM = 4
 _ENDED, _ERROR = 0xFE, 0xFF
 _LARGEST_PACKET = 0xFFFFFF
+_TABLE = 6
+"""Bytes of a table's number, with which the events of its rows begin."""
+_PIECE = 1024 * 1024
 
 
 class Dump:
     """The events of a server's log from a position on."""
 
-    def __init__(self, settings: DatabaseSettings, source: Source, position: Position) -> None:
+    def __init__(
+        self,
+        settings: DatabaseSettings,
+        source: Source,
+        position: Position,
+        passes_over: Callable[[int, bytes], bool] = lambda kind, start: False,
+    ) -> None:
         """Connects and asks for the log.
+
+        Args:
+            settings: How to connect.
+            source: The server.
+            position: What was read before.
+            passes_over: Whether an event is not needed whole, by its kind and the table's number that it begins with;
+                asked for large ones only.
 
         Raises:
             Interrupted: The server cannot be reached.
         """
         self._host = source.host
+        self._passes_over = passes_over
         self._connection = connect(settings, source.host, read_timeout=SILENCE_SECONDS)
         self._checksum = 0
         try:
@@ -74,45 +92,69 @@ class Dump:
         self._connection._next_seq_id = 1
 
     def __iter__(self) -> Iterator[events.Event]:
-        """The events, for ever.
+        """The events, for ever; of a large one that is passed over, only the beginning.
 
         Raises:
             CannotFollow: The server does not have the log from that position on any more.
             Interrupted: The connection was lost, or the server was silent for too long.
         """
-        checksum, format_kind = self._checksum, events.FORMAT
         while True:
             try:
-                packet = self._packet()
+                event = self._event()
             except pymysql.err.MySQLError as error:
                 raise self._failure(error) from error
             except (OSError, AttributeError, ValueError) as error:  # Closed by another thread.
                 raise Interrupted(f"the connection to {self._host} was closed: {error}") from error
-            if packet[0] == _ENDED:
-                raise Interrupted(f"{self._host} ended the connection")
-            event = events.event_of(packet, checksum)
-            if event.kind == format_kind:
-                # It tells whether checksums follow, whatever the server's setting is by now.
-                algorithm = packet[-1 - _CHECKSUM]
-                checksum = _CHECKSUM if algorithm == 1 else 0
             yield event
+            del event  # Two large ones are not held at once.
 
-    def _packet(self) -> bytes:
-        """The content of the next packet; the driver's own way to read one costs more than what a small event needs."""
+    def _event(self) -> events.Event:
+        """The next event; the driver's own way to read a packet costs more than what a small event needs."""
         read: Callable[[int], bytes] = self._connection._rfile.read
-        content = b""
+        header = read(4)
+        size = int.from_bytes(header[:3], "little")
+        if size > events.LARGE:
+            return self._large_event(size)
+        packet = read(size)
+        if len(header) < 4 or len(packet) < size:
+            raise _lost()
+        if packet[0] == _ERROR:
+            pymysql.err.raise_mysql_exception(packet)
+        if packet[0] == _ENDED:
+            raise Interrupted(f"{self._host} ended the connection")
+        event = events.event_of(packet, self._checksum)
+        if event.kind == events.FORMAT:
+            # It tells whether checksums follow, whatever the server's setting is by now.
+            algorithm = packet[-1 - _CHECKSUM]
+            self._checksum = _CHECKSUM if algorithm == 1 else 0
+        return event
+
+    def _large_event(self, size: int) -> events.Event:
+        """An event whose first packet has this size; its body goes into one buffer, without being copied again."""
+        start = self._exactly(1 + events.HEADER_SIZE + _TABLE)
+        event = events.event_of(start, 0)
+        passed_over = self._passes_over(event.kind, event.body)
+        body = io.BytesIO()
+        body.write(event.body)
+        left = size - len(start)
         while True:
-            header = read(4)
-            size = int.from_bytes(header[:3], "little")
-            part = read(size)
-            if len(header) < 4 or len(part) < size:
-                raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, "the server closed it")
-            content = content + part if content else part
+            while left:
+                piece = self._exactly(min(left, _PIECE))
+                left -= len(piece)
+                if not passed_over:
+                    body.write(piece)
             if size < _LARGEST_PACKET:  # What is larger goes on in the next packet.
                 break
-        if content[0] == _ERROR:
-            pymysql.err.raise_mysql_exception(content)
-        return content
+            size = left = int.from_bytes(self._exactly(4)[:3], "little")
+        if not passed_over:
+            body.truncate(body.tell() - self._checksum)
+        return event._replace(body=body.getvalue())
+
+    def _exactly(self, size: int) -> bytes:
+        found: bytes = self._connection._rfile.read(size)
+        if len(found) < size:
+            raise _lost()
+        return found
 
     def _failure(self, error: pymysql.err.MySQLError) -> Exception:
         if error.args[0] == _PURGED:
@@ -131,3 +173,7 @@ class Dump:
             self._connection._sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):
             self._connection._force_close()
+
+
+def _lost() -> pymysql.err.OperationalError:
+    return pymysql.err.OperationalError(CR.CR_SERVER_LOST, "the server closed it")

@@ -27,6 +27,9 @@ IGNORABLE = 0x80
 STANDALONE = 1
 """A flag of MariaDB's GTID events."""
 
+LARGE = 64 * 1024
+"""Bytes of an event that is looked at before it is read whole, and not held for longer than it is needed."""
+
 _HEADER = struct.Struct("<IBIIIH")
 HEADER_SIZE = _HEADER.size
 
@@ -46,6 +49,11 @@ def event_of(packet: bytes, checksum: int) -> Event:
     """The event of a packet, whose first byte said that it is one."""
     seconds, kind, server_id, _, end, flags = _HEADER.unpack_from(packet, 1)
     return Event(seconds, kind, server_id, end, flags, packet[1 + HEADER_SIZE : len(packet) - checksum])
+
+
+def released(event: Event) -> Event:
+    """An event that was read: without its body, if that is large."""
+    return event._replace(body=b"") if len(event.body) > LARGE else event
 
 
 class GtidEvent(NamedTuple):

@@ -19,16 +19,17 @@ Change = tuple[str, "Image | None", "Image | None"]
 """What happened, c, u or d, and the images before and after it."""
 
 
-def changes(what: str, body: bytes, table: TableMap) -> Iterator[Change]:
-    """The changes of a row event, whose body begins with the number of columns.
+def changes(what: str, body: bytes, at: int, table: TableMap) -> Iterator[Change]:
+    """The changes of a row event, whose body has the number of columns at a place, and the rows behind it.
 
     Raises:
         CannotFollow: An image lacks columns.
+        ValueError, LookupError: It is damaged.
     """
-    count, at = body[0], 1
+    count, at = body[at], at + 1
     if count >= 251:
         size = {252: 2, 253: 3}[count]
-        count, at = int.from_bytes(body[1 : 1 + size], "little"), 1 + size
+        count, at = int.from_bytes(body[at : at + size], "little"), at + size
     size, everything = (count + 7) // 8, (1 << count) - 1
     for _ in range(2 if what == "u" else 1):
         present = int.from_bytes(body[at : at + size], "little") & everything  # Unused bits are set, or not.
@@ -43,13 +44,16 @@ def changes(what: str, body: bytes, table: TableMap) -> Iterator[Change]:
     end = len(body)
     while at < end:
         first, at = _image(body, at, size, readers)
+        second = None
+        if what == "u":
+            second, at = _image(body, at, size, readers)
+        if at > end:
+            msg = f"it ends at byte {end}, and has a row up to byte {at}"
+            raise ValueError(msg)
         if what == "c":
             yield "c", None, first
-        elif what == "d":
-            yield "d", first, None
         else:
-            second, at = _image(body, at, size, readers)
-            yield "u", first, second
+            yield what, first, second
 
 
 def _image(body: bytes, at: int, size: int, readers: list) -> tuple[Image, int]:  # type: ignore[type-arg]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from halfmq_connect.cdc.binlog import values
 from halfmq_connect.cdc.charsets import BINARY, width_of
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from halfmq_connect.cdc.binlog.values import Reader
     from halfmq_connect.cdc.charsets import Charsets
 
-__all__ = ["Column", "TableMap", "parse_table_map", "table_name", "versioned"]
+__all__ = ["Column", "LeavesOut", "TableMap", "parse_table_map", "table_name", "versioned"]
+
+LeavesOut: TypeAlias = "Callable[[str, str, Sequence[str], Sequence[int]], Set[str]]"
+"""For a database, a table, the names of its columns, and the indexes of its key: the columns that are not read."""
 
 _NUMERIC = {*values.INTEGERS, values.FLOAT, values.DOUBLE, values.NEWDECIMAL, values.YEAR}
 _CHARACTER = {values.VARCHAR, values.STRING, values.BLOB, 253}
@@ -88,8 +91,10 @@ def table_name(body: bytes) -> tuple[str, str]:
     return database, source.take(source.number(1)).decode()
 
 
-def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableMap:
+def parse_table_map(body: bytes, charsets: Charsets, leaves_out: LeavesOut, *, mariadb: bool) -> TableMap:
     """The table of a table map, whose body begins after the table's number.
+
+    Columns that are left out are passed over in its rows: each of their values is None.
 
     Raises:
         CannotFollow: The names of columns are not there, or a type is not known; or it is system-versioned.
@@ -110,12 +115,14 @@ def parse_table_map(body: bytes, charsets: Charsets, *, mariadb: bool) -> TableM
             " binlog_row_metadata=FULL. Set it in the server's configuration, then take a new snapshot"
         )
         raise CannotFollow(msg)
-    columns = tuple(
-        _column(told, index, kind, metas[index], charsets, f"{database}.{table}") for index, kind in enumerate(kinds)
-    )
-    if any(index >= len(columns) for index in told.key):
-        msg = f"{len(columns)} columns, and a primary key of the columns {told.key}"
+    if any(index >= len(kinds) for index in told.key):
+        msg = f"{len(kinds)} columns, and a primary key of the columns {told.key}"
         raise ValueError(msg)
+    left_out = leaves_out(database, table, told.names, told.key)
+    columns = tuple(
+        _column(told, index, kind, metas[index], charsets, f"{database}.{table}", skip=told.names[index] in left_out)
+        for index, kind in enumerate(kinds)
+    )
     if mariadb and _has_versions(columns, told.key):
         raise CannotFollow(versioned(f"{database}.{table}"))
     return TableMap(database, table, columns, tuple(told.key))
@@ -214,15 +221,18 @@ def _numbers(part: _Bytes) -> list[int]:
     return found
 
 
-def _column(told: _Told, index: int, kind: int, meta: int, charsets: Charsets, table: str) -> Column:
+def _column(told: _Told, index: int, kind: int, meta: int, charsets: Charsets, table: str, *, skip: bool) -> Column:
     name = told.names[index]
     charset = charsets.name(told.collations[index]) if index in told.collations else BINARY
     codec = "" if charset == BINARY or kind == values.GEOMETRY else charsets.codec(charset)
     labels = [raw.decode(codec or "utf_8") for raw in told.labels.get(index, [])]  # type: ignore[attr-defined]
     unsigned = index in told.unsigned
-    read = values.reader_of(
-        kind, meta, unsigned=unsigned, charset=charset, codec=codec, labels=labels, name=f"{table}.{name}"
-    )
+    if skip:
+        read = values.skipper_of(kind, meta, name=f"{table}.{name}")
+    else:
+        read = values.reader_of(
+            kind, meta, unsigned=unsigned, charset=charset, codec=codec, labels=labels, name=f"{table}.{name}"
+        )
     return Column(name, _type_text(kind, meta, charset, labels, unsigned=unsigned), read)
 
 

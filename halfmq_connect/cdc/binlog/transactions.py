@@ -13,7 +13,7 @@ from halfmq_connect.cdc.binlog.table_map import parse_table_map, table_name, ver
 from halfmq_connect.cdc.errors import CannotFollow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence, Set
 
     from halfmq_connect.cdc.binlog.rows import Change
     from halfmq_connect.cdc.binlog.table_map import TableMap
@@ -73,6 +73,10 @@ class Wanted(Protocol):
         """Whether rows of a table are."""
         ...
 
+    def leaves_out(self, database: str, table: str, names: Sequence[str], key: Sequence[int]) -> Set[str]:
+        """Which columns of such a table are not."""
+        ...
+
     def names_wanted(self, text: str, database: str) -> bool:
         """Whether a statement names such a table."""
         ...
@@ -108,6 +112,7 @@ class Transactions:
                     self._map(event)
                 elif kind in events.ROWS:
                     yield from self._rows(event)
+                    event = events.released(event)  # noqa: PLW2901 - two large ones are not held at once
                 elif kind == begins:
                     self._open = (events.mariadb_gtid if self._mariadb else events.mysql_gtid)(event)
                     self._in_group, self._rows_seen = self._mariadb and not self._open.standalone, False
@@ -135,6 +140,13 @@ class Transactions:
             )
             raise CannotFollow(msg) from error
 
+    def passes_over(self, kind: int, start: bytes) -> bool:
+        """Whether nothing is read of an event but its kind, and the table's number that it may begin with."""
+        if kind in events.PASSED_OVER:
+            return True
+        of_rows = kind in events.ROWS or kind == events.PARTIAL_UPDATE or kind in events.COMPRESSED_ROWS
+        return of_rows and not self._is_wanted(start)
+
     def _end(self, *, discarded: bool = False) -> Ended:
         if self._open is None:
             msg = "the log has a commit without a GTID: was gtid_mode off meanwhile?"
@@ -149,7 +161,11 @@ class Transactions:
             if len(self._maps) > 10_000:
                 self._maps.clear()
             wanted = self._wanted.wants(*table_name(body))
-            self._maps[body] = parse_table_map(body, self._charsets, mariadb=self._mariadb) if wanted else None
+            self._maps[body] = (
+                parse_table_map(body, self._charsets, self._wanted.leaves_out, mariadb=self._mariadb)
+                if wanted
+                else None
+            )
         self._tables[number] = self._maps[body]
 
     def _rows(self, event: events.Event) -> Iterator[Changed]:
@@ -163,7 +179,7 @@ class Transactions:
         self._rows_seen = True
         start = 8 if event.kind < 30 else 8 + int.from_bytes(event.body[8:10], "little")
         try:
-            for change in changes(events.ROWS[event.kind], event.body[start:], table):
+            for change in changes(events.ROWS[event.kind], event.body, start, table):
                 yield Changed(table, change, event.end)
         except (ValueError, LookupError, struct.error) as error:
             msg = (
@@ -242,7 +258,7 @@ class Transactions:
         kind = event.kind
         if kind in events.PASSED_OVER:
             return
-        if (kind == events.PARTIAL_UPDATE or kind in events.COMPRESSED_ROWS) and not self._is_wanted(event):
+        if (kind == events.PARTIAL_UPDATE or kind in events.COMPRESSED_ROWS) and not self._is_wanted(event.body):
             return
         reasons = {
             events.PAYLOAD: "compressed transactions: set binlog_transaction_compression=OFF for all sessions",
@@ -260,8 +276,9 @@ class Transactions:
             msg = f"the log has {reasons[kind]}, then take a new snapshot (--new-snapshot). Nothing was skipped"
             raise CannotFollow(msg)
 
-    def _is_wanted(self, event: events.Event) -> bool:
-        return self._tables.get(int.from_bytes(event.body[:6], "little"), self) is not None
+    def _is_wanted(self, body: bytes) -> bool:
+        """Whether rows are of a table that is published; also when its map is missing, which stops it."""
+        return self._tables.get(int.from_bytes(body[:6], "little"), self) is not None
 
     def _named(self) -> str:
         return f"the transaction {self._open.gtid.text}" if self._open else "a transaction"

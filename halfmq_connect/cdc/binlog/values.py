@@ -18,7 +18,7 @@ from halfmq_connect.cdc.errors import CannotFollow
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Reader", "geometry", "reader_of"]
+__all__ = ["Reader", "geometry", "reader_of", "skipper_of"]
 
 Value: TypeAlias = "int | float | str | list[str] | list[float] | dict[str, object] | None"
 Reader: TypeAlias = "Callable[[bytes, int], tuple[Value, int]]"
@@ -77,8 +77,46 @@ def reader_of(  # noqa: PLR0911 - a table of types
         return _enum(meta, labels)
     if kind == SET:
         return _set(meta, labels)
-    msg = f"the column {name} has a type that is not known here, {kind}; exclude the column's table"
-    raise CannotFollow(msg)
+    raise _unknown(kind, name)
+
+
+def skipper_of(kind: int, meta: int, *, name: str) -> Reader:
+    """The reader of a column that is left out: it tells where a value ends, and makes nothing of it.
+
+    Args:
+        kind: Its type, by the protocol's number.
+        meta: What the table map tells of it.
+        name: The column's name, for errors.
+
+    Raises:
+        CannotFollow: The type is not known.
+    """
+    prefix = meta if kind == BLOB or kind in _PREFIXED else 0
+    if kind in {VARCHAR, STRING}:
+        prefix = 2 if meta > 255 else 1
+    if prefix:
+        return lambda data, at: (None, at + prefix + int.from_bytes(data[at : at + prefix], "little"))
+    size = _size(kind, meta)
+    if not size:
+        raise _unknown(kind, name)
+    return lambda data, at: (None, at + size)
+
+
+def _size(kind: int, meta: int) -> int:
+    """Bytes of a type whose values have all the same size; 0: it is not known."""
+    if kind in _TIMED_SIZES:
+        return _TIMED_SIZES[kind] + (meta + 1) // 2
+    if kind == NEWDECIMAL:
+        return decimal_size(meta >> 8, meta & 0xFF)
+    if kind == BIT:
+        return ((meta & 0xFF) * 8 + (meta >> 8) + 7) // 8
+    if kind in {ENUM, SET}:
+        return meta
+    return INTEGERS.get(kind) or _FIXED_SIZES.get(kind, 0)
+
+
+def _unknown(kind: int, name: str) -> CannotFollow:
+    return CannotFollow(f"the column {name} has a type that is not known here, {kind}; exclude the column's table")
 
 
 def _integer(size: int, *, signed: bool) -> Reader:
@@ -239,5 +277,7 @@ _FIXED: dict[int, Reader] = {
     TIME: _old_time,
     TIMESTAMP: _old_timestamp,
 }
+_FIXED_SIZES = {FLOAT: 4, DOUBLE: 8, YEAR: 1, DATE: 3, DATETIME: 8, TIME: 3, TIMESTAMP: 4}
 _PREFIXED: dict[int, Callable[[bytes], Value]] = {GEOMETRY: geometry, VECTOR: vector, JSON: json_text}
 _TIMED = {TIMESTAMP2: _timestamp, DATETIME2: _datetime, TIME2: _time}
+_TIMED_SIZES = {TIMESTAMP2: 4, DATETIME2: 5, TIME2: 3}

@@ -98,6 +98,7 @@ class _Copy:
         self._progress = progress
         self._how = choice.of(table.database, table.table)
         self._columns = [(column.name, column.type) for column in table.columns]
+        self._left_out: set[int] = set()
         self._convert = [from_query(column) for column in table.columns]
         self._map = TableMap(
             table.database,
@@ -126,6 +127,7 @@ class _Copy:
             plan = None
             if self._how is not None:
                 plan = RowPlan(self._table.database, self._table.table, self._columns, self._table.key, self._how)
+                self._left_out = set(range(len(self._columns))) - {index for index, _ in plan.chosen}
             source = self._told(at)
             limit = _FIRST_ROWS
             while not copy.done and not stopping():
@@ -163,7 +165,10 @@ class _Copy:
 
     def _rows(self, connection: pymysql.Connection, after: list[Any] | None, limit: int) -> Generator[list[Any]]:
         # The driver takes a percent sign in a name for a mark.
-        columns = ", ".join(expression(column) for column in self._table.columns).replace("%", "%%")
+        columns = ", ".join(
+            "NULL" if index in self._left_out else expression(column)
+            for index, column in enumerate(self._table.columns)
+        ).replace("%", "%%")
         keys = [quoted(column.name).replace("%", "%%") for column in self._table.key_columns()]
         where, values = "", []
         if after is not None:

@@ -137,6 +137,34 @@ def test_every_type_from_the_log_and_from_the_snapshot(source: Source, endpoint:
     assert copied[0]["schema"] == logged[0]["schema"]
 
 
+def test_what_follows_columns_of_every_type_that_are_left_out(source: Source, endpoint: str, topic: Topic) -> None:
+    """They are passed over: with values, with NULL, and in both images."""
+    every = [(kind, value) for kind, value, *_ in CASES] + [("json", "'[1, {\"a\": 2}]'")]
+    with source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(ZONE)
+        columns = ", ".join(f"c{number} {kind} NULL, n{number} INT" for number, (kind, _) in enumerate(every))
+        cursor.execute(f"CREATE TABLE shop.types (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
+        kept = [f"n{number}" for number in range(len(every))]
+        table = [{"match": "shop.*", "topic": "rows", "columns": kept}]
+        values = ", ".join(f"{value}, {number}" for number, (_, value) in enumerate(every))
+        cursor.execute(f"INSERT INTO shop.types VALUES (1, {values})")
+        with Capture(settings(endpoint, source.host, table=table)):
+            cursor.execute(f"INSERT INTO shop.types VALUES (2, {values})")
+            cursor.execute("UPDATE shop.types SET n0 = n0, c0 = 1 WHERE id = 2")
+            cursor.execute("DELETE FROM shop.types WHERE id = 2")
+            cursor.execute("INSERT INTO shop.types (id, n0) VALUES (3, 7)")
+            found = topic.rows(5)
+    row = {name: number for number, name in enumerate(kept)}
+    two = {"id": 2, **row}
+    assert [(each["op"], each["before"], each["after"]) for each in found] == [
+        ("r", None, {"id": 1, **row}),
+        ("c", None, two),
+        ("u", two, two),
+        ("d", two, None),
+        ("c", None, {"id": 3, **dict.fromkeys(kept), "n0": 7}),
+    ]
+
+
 def test_json_documents(source: Source, endpoint: str, topic: Topic) -> None:
     """As text: a document has numbers that programs' floats cannot hold."""
     source.run("CREATE TABLE shop.documents (id INT PRIMARY KEY, document JSON)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from halfmq_connect.cdc.binlog import events
@@ -9,10 +11,16 @@ from halfmq_connect.cdc.binlog.transactions import Transactions
 from halfmq_connect.cdc.charsets import Charsets
 from halfmq_connect.cdc.errors import CannotFollow
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class Everything:
     def wants(self, database: str, table: str) -> bool:
         return True
+
+    def leaves_out(self, database: str, table: str, names: Sequence[str], key: Sequence[int]) -> set[str]:
+        return set()
 
     def names_wanted(self, text: str, database: str) -> bool:
         return "orders" in text
