@@ -14,7 +14,7 @@ from consumer_sdk.message import AsyncReceivedMessage, DeliveredMessage, handles
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.reading import queue_offsets, read_queue
 from consumer_sdk.receipts import nack_of
-from consumer_sdk.settings import settings_from
+from consumer_sdk.settings import PREFETCH_BYTES, settings_from
 from consumer_sdk.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class AsyncConsumer:
         topics: str | Iterable[str],
         *,
         prefetch: int = 256,
+        prefetch_bytes: int = PREFETCH_BYTES,
         lease_duration: float | None = None,
         client_id: str | None = None,
         retry: RetryConfig | None = None,
@@ -71,6 +72,7 @@ class AsyncConsumer:
             group: Consumer group. It must exist, unless the broker creates groups automatically.
             topics: One topic or several.
             prefetch: Maximum number of messages waiting in this process or in flight to it.
+            prefetch_bytes: Maximum bytes of their bodies; the last message may exceed it.
             lease_duration: Seconds after which other consumers get this process's messages if it dies, from 0.1 to 12
                 h; None: the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
@@ -91,7 +93,16 @@ class AsyncConsumer:
         """
         check_seconds("close_grace", close_grace, least=0)
         self._settings = settings_from(
-            group, topics, prefetch, lease_duration, client_id, longest_hold, filter, replace_filters, start
+            group,
+            topics,
+            prefetch,
+            prefetch_bytes,
+            lease_duration,
+            client_id,
+            longest_hold,
+            filter,
+            replace_filters,
+            start,
         )
         self._link = BrokerLink(endpoint, tls=tls, retry=retry)
         self.subscription = Subscription(self._link, self._settings)

@@ -11,6 +11,7 @@ from consumer_sdk.async_consumer import AsyncConsumer
 from consumer_sdk.message import ReceivedMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
 from consumer_sdk.receipts import nack_of
+from consumer_sdk.settings import PREFETCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,6 +46,7 @@ class Consumer:
         topics: str | Iterable[str],
         *,
         prefetch: int = 256,
+        prefetch_bytes: int = PREFETCH_BYTES,
         lease_duration: float | None = None,
         client_id: str | None = None,
         retry: RetryConfig | None = None,
@@ -63,6 +65,7 @@ class Consumer:
             group: Consumer group. It must exist, unless the broker creates groups automatically.
             topics: One topic or several.
             prefetch: Maximum number of messages waiting in this process or in flight to it.
+            prefetch_bytes: Maximum bytes of their bodies; the last message may exceed it.
             lease_duration: Seconds after which other consumers get this process's messages if it dies, from 0.1 to 12
                 h; None: the broker's default. Leases are extended every third of it.
             client_id: This consumer's name in logs and leases; None: host and process number.
@@ -86,6 +89,7 @@ class Consumer:
             group,
             topics,
             prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             lease_duration=lease_duration,
             client_id=client_id,
             retry=retry,

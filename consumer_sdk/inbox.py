@@ -8,11 +8,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from halfmq.v1 import consumer_pb2 as pb
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "body_size"]
 
 
 class Inbox:
@@ -25,6 +25,7 @@ class Inbox:
     def __init__(
         self,
         chunk: int,
+        chunk_bytes: int,
         on_taken: Callable[[], None],
         in_doubt: Callable[[pb.Delivery], bool],
         on_doubt: Callable[[], None],
@@ -33,6 +34,7 @@ class Inbox:
 
         Args:
             chunk: Number of taken messages after which ``on_taken`` is called.
+            chunk_bytes: The same for bytes of their bodies.
             on_taken: Called in the thread that took them.
             in_doubt: Whether another consumer may have a message by now; it stays here until that is known.
             on_doubt: Called in the thread that found such a message.
@@ -41,12 +43,16 @@ class Inbox:
         self._in_doubt = in_doubt
         self._on_doubt = on_doubt
         self._chunk = chunk
+        self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._waiting: deque[pb.Delivery] = deque()
         # By message group with a message being handled: those after it.
         self._aside: dict[tuple[str, str], deque[pb.Delivery]] = {}
         self._count = 0
         self._taken = 0
+        self._taken_bytes = 0
+        self.size = 0
+        """Bytes of the bodies of all that wait."""
         self._takers: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
@@ -55,10 +61,12 @@ class Inbox:
 
     def put(self, deliveries: Iterable[pb.Delivery]) -> None:
         """Adds messages, and wakes the waiters."""
+        added = list(deliveries)
+        size = sum(map(body_size, added))
         with self._lock:
-            before = len(self._waiting)
-            self._waiting.extend(deliveries)
-            self._count += len(self._waiting) - before
+            self._waiting.extend(added)
+            self._count += len(added)
+            self.size += size
         self.wake()
 
     def take(self, limit: int) -> list[pb.Delivery]:
@@ -71,7 +79,7 @@ class Inbox:
                 doubt = self._in_doubt(waiting[0])
                 if not doubt:
                     taken.append(waiting.popleft())
-            enough = self._took(len(taken))
+            enough = self._took(taken)
         self._tell(enough, doubt)
         return taken
 
@@ -95,7 +103,7 @@ class Inbox:
                 if group is not None:
                     self._aside[group] = deque()
                 taken = following
-            enough = taken is not None and self._took(1)
+            enough = taken is not None and self._took([taken])
         self._tell(enough, doubt)
         return taken
 
@@ -109,7 +117,7 @@ class Inbox:
             behind = self._aside.get(group)
             if behind and not (doubt := self._in_doubt(behind[0])):
                 following = behind.popleft()
-                enough = self._took(1)
+                enough = self._took([following])
             else:
                 # While in doubt they wait with the others.
                 self._waiting.extendleft(reversed(self._aside.pop(group, deque())))
@@ -138,8 +146,11 @@ class Inbox:
             self._waiting = deque(delivery for delivery in self._waiting if not is_lost(delivery))
             for group, behind in self._aside.items():
                 self._aside[group] = deque(delivery for delivery in behind if not is_lost(delivery))
-            self._count = len(self._waiting) + sum(map(len, self._aside.values()))
+            left = [self._waiting, *self._aside.values()]
+            self._count = sum(map(len, left))
             dropped = before - self._count
+            if dropped:
+                self.size = sum(body_size(delivery) for part in left for delivery in part)
         if dropped:
             self._on_taken()
         return dropped
@@ -154,7 +165,7 @@ class Inbox:
         with self._lock:
             self._waiting.clear()
             self._aside.clear()
-            self._count = 0
+            self._count = self.size = 0
 
     def _tell(self, enough: bool, doubt: bool) -> None:
         if enough:
@@ -162,14 +173,22 @@ class Inbox:
         if doubt:
             self._on_doubt()
 
-    def _took(self, count: int) -> bool:
+    def _took(self, taken: Sequence[pb.Delivery]) -> bool:
         """Counts taken messages; returns whether to grant the broker new credits now."""
-        self._count -= count
-        self._taken += count
-        enough = self._taken >= self._chunk
+        size = sum(map(body_size, taken))
+        self._count -= len(taken)
+        self.size -= size
+        self._taken += len(taken)
+        self._taken_bytes += size
+        enough = self._taken >= self._chunk or self._taken_bytes >= self._chunk_bytes
         if enough:
-            self._taken = 0
+            self._taken = self._taken_bytes = 0
         return enough
+
+
+def body_size(delivery: pb.Delivery) -> int:
+    """Bytes of a message's body."""
+    return len(delivery.message.body)
 
 
 def _group_of(delivery: pb.Delivery) -> tuple[str, str] | None:

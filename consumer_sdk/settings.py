@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from client_core.positions import StartPosition
     from halfmq.v1 import message_pb2
 
-__all__ = ["ConsumerSettings", "settings_from"]
+__all__ = ["PREFETCH_BYTES", "ConsumerSettings", "settings_from"]
 
+PREFETCH_BYTES = 64 << 20
+"""Bytes of bodies that a consumer has waiting by default."""
 # The brokers' limits; their refusal would come too late, in the background.
 _MOST_TOPICS = 1000
 _SHORTEST_LEASE = 0.1
@@ -34,6 +36,7 @@ class ConsumerSettings:
         group: Consumer group.
         topics: Topics to read.
         prefetch: Maximum number of messages waiting in this process or in flight to it.
+        prefetch_bytes: Maximum bytes of their bodies; the last message may exceed it.
         lease_duration: Seconds of a lease without extension; None: the broker's default.
         client_id: The consumer's name in logs and leases.
         longest_hold: Seconds after which the lease of a message is no longer extended.
@@ -45,6 +48,7 @@ class ConsumerSettings:
     group: str
     topics: tuple[str, ...]
     prefetch: int
+    prefetch_bytes: int
     lease_duration: float | None
     client_id: str
     longest_hold: float
@@ -62,6 +66,7 @@ class ConsumerSettings:
         if not 1 <= len(self.topics) <= _MOST_TOPICS:
             refuse("topics", f"names 1 to {_MOST_TOPICS} topics", self.topics)
         check_count("prefetch", self.prefetch, 100_000)
+        check_count("prefetch_bytes", self.prefetch_bytes, 1 << 40)
         if self.lease_duration is not None:
             check_seconds("lease_duration", self.lease_duration, least=_SHORTEST_LEASE, most=_LONGEST_LEASE)
         check_seconds("longest_hold", self.longest_hold)
@@ -72,6 +77,11 @@ class ConsumerSettings:
     def credit_chunk(self) -> int:
         """Number of taken messages after which new credits are granted: few requests, but always some credits left."""
         return max(1, self.prefetch // 4)
+
+    @property
+    def credit_chunk_bytes(self) -> int:
+        """The same for bytes of bodies."""
+        return max(1, self.prefetch_bytes // 4)
 
     def subscribe(self, *, again: bool = False) -> pb.Subscribe:
         """Makes the first request of a stream.
@@ -97,6 +107,7 @@ def settings_from(
     group: str,
     topics: str | Iterable[str],
     prefetch: int,
+    prefetch_bytes: int,
     lease_duration: float | None,
     client_id: str | None,
     longest_hold: float,
@@ -114,6 +125,7 @@ def settings_from(
         group,
         listed,
         prefetch,
+        prefetch_bytes,
         lease_duration,
         client_name(client_id),
         longest_hold,

@@ -14,7 +14,7 @@ from client_core.connection.statuses import HOPELESS, as_halfmq_error
 from client_core.errors import HalfmqError
 from consumer_sdk.errors import BrokerUnavailable, ClientClosed, ConsumerError, SubscriptionRefused
 from consumer_sdk.fifo import FifoLeases
-from consumer_sdk.inbox import Inbox
+from consumer_sdk.inbox import Inbox, body_size
 from consumer_sdk.leases import LeaseKeeper, lease_of, seconds_of
 from consumer_sdk.settling import Settling
 from halfmq.v1 import consumer_pb2 as pb
@@ -50,7 +50,8 @@ class Subscription:
         self._settings = settings
         ids = itertools.count(1).__next__
         self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
-        self.inbox = Inbox(settings.credit_chunk, self._on_taken, self._keeper.in_doubt, self._on_doubt)
+        chunks = settings.credit_chunk, settings.credit_chunk_bytes
+        self.inbox = Inbox(*chunks, self._on_taken, self._keeper.in_doubt, self._on_doubt)
         self._fifo = FifoLeases()
         self._settling = Settling(self._put, ids, self._fifo, self._keeper.release, self._withhold, link.retry)
         self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
@@ -69,8 +70,9 @@ class Subscription:
         self._closed = False
         self._finished = False
         self._lease_duration = 0.0
-        # Credits on the stream that no message has used up yet.
+        # Credits on the stream that no message has used up yet: messages, and bytes of bodies.
         self._credits = 0
+        self._byte_credits = 0
 
     def start(self) -> None:
         """Starts connecting, in the background.
@@ -250,7 +252,7 @@ class Subscription:
         self._duplex = duplex
         # Before any credit: held messages must not be delivered to this consumer again.
         self._keeper.extend(self._lease_duration)
-        self._credits = 0
+        self._credits = self._byte_credits = 0
         self._grant()
         self._settling.resend()
         try:
@@ -265,6 +267,7 @@ class Subscription:
         if event == "deliveries":
             arrived = response.deliveries.deliveries
             self._credits -= len(arrived)
+            self._byte_credits -= sum(map(body_size, arrived))
             breaks = self._fifo.breaks
             deliveries = self._fifo.admit(arrived)
             self._keeper.hold(deliveries, self._lease_duration)
@@ -364,10 +367,12 @@ class Subscription:
 
     def _grant(self) -> None:
         # Waiting messages and outstanding credits together never exceed the prefetch.
-        room = self._settings.prefetch - len(self.inbox) - self._credits
-        if room > 0 and self._duplex is not None and not self.stopped:
+        room = max(0, self._settings.prefetch - len(self.inbox) - self._credits)
+        room_bytes = max(0, self._settings.prefetch_bytes - self.inbox.size - self._byte_credits)
+        if (room or room_bytes) and self._duplex is not None and not self.stopped:
             self._credits += room
-            self._put(pb.ConsumeRequest(credits=pb.GrantCredits(messages=room)))
+            self._byte_credits += room_bytes
+            self._put(pb.ConsumeRequest(credits=pb.GrantCredits(messages=room, bytes=room_bytes)))
 
     def _on_taken(self) -> None:
         # Called in the thread that took them.

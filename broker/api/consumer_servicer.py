@@ -127,7 +127,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             kind = request.WhichOneof("event")
             if kind == "credits":
                 _check_credits(request.credits.messages)
-                subscription.grant(request.credits.messages)
+                subscription.grant(request.credits.messages, request.credits.bytes)
                 continue
             if kind == "ack":
                 results = await self._answered(self._receipts.ack(request.ack.receipt_handles), request.ack)

@@ -25,8 +25,10 @@ __all__ = ["Recorder", "first_key", "key_or_none", "record_of"]
 
 _log = logging.getLogger("halfmq.reconciliation")
 
-AT_ONCE = 32
-"""Messages of a database transaction, and as many more are received meanwhile: each may have megabytes."""
+AT_ONCE = 256
+"""Messages of a database transaction; as many more are received meanwhile."""
+BYTES_AT_ONCE = 16 << 20
+"""The same for the bytes of their bodies."""
 _PAUSE = 1.0
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -59,7 +61,7 @@ class Recorder:
 
     def start(self, endpoint: Endpoint, group: str) -> None:
         """Starts the thread; the group must exist."""
-        self._consumer = Consumer(endpoint, group, self._topic, prefetch=AT_ONCE)
+        self._consumer = Consumer(endpoint, group, self._topic, prefetch=AT_ONCE, prefetch_bytes=BYTES_AT_ONCE)
         self._consumer.start()
         self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="halfmq-recorder", daemon=True)
         self._thread.start()

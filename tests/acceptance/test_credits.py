@@ -37,8 +37,8 @@ class Stream:
     async def say(self, **event: Any) -> None:
         await self._call.write(consumer_pb2.ConsumeRequest(request_id=self._requests, **event))
 
-    async def grant(self, messages: int) -> None:
-        await self.say(credits=consumer_pb2.GrantCredits(messages=messages))
+    async def grant(self, messages: int, body_bytes: int = 0) -> None:
+        await self.say(credits=consumer_pb2.GrantCredits(messages=messages, bytes=body_bytes))
 
     async def read(self) -> consumer_pb2.ConsumeResponse:
         response = await self._call.read()
@@ -142,6 +142,26 @@ async def test_the_limit_of_credits(client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="messages: 100001 messages at once; 100000 are allowed"):
         await stream.read()
     assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_bytes_of_bodies_are_credits_too(client: Client) -> None:
+    topic, group = await client.make_topic(), await client.make_group()
+    await fill(client, topic, *[bytes(1000)] * 10)
+    stream = await Stream.open(client, group, topic)
+    await stream.grant(100, 2500)
+    # The last one exceeds them.
+    found = await stream.take(3)
+    await stream.grant(0, 499)
+    await stream.ack(found.pop())
+    assert (await progress(client, group)).next_offset == 3
+    await stream.grant(0, 2)
+    found += await stream.take(1)
+    # One that is larger than all of them is sent, too.
+    await fill(client, topic, bytes(10_000))
+    await stream.grant(0, 1_000_000)
+    found += await stream.take(7)
+    await stream.ack(*found)
+    await stream.leave()
 
 
 @pytest.mark.parametrize("where", ["same connection", "another connection"])

@@ -16,11 +16,13 @@ from acceptance.sdk_forms import (
     both_forms,
     consumer,
     fill,
+    lag,
     producer,
     take,
     texts,
     transaction_producer,
 )
+from acceptance.streams import eventually
 from consumer_sdk import AsyncQueueReader, SqlFilter, SubscriptionRefused, TagFilter
 from producer_sdk import (
     AsyncProducer,
@@ -188,3 +190,30 @@ async def test_a_group_begins_where_it_is_told_to(form: Form, client: Client, br
             await reader.ack(received)
             (offsets,) = await reader.queue_offsets(one, group)
             assert (offsets.lag, offsets.lag_time) == (0, None)
+
+
+@both_forms
+async def test_few_large_messages_wait_at_a_consumer(form: Form, client: Client, broker: BrokerProcess) -> None:
+    topic, group = await client.make_topic(), await client.make_group()
+    size, count, most = 100_000, 30, 5
+    async with producer(form, broker.endpoint) as sender:
+        for _ in range(count):
+            await sender.send(topic, bytes(size))
+        # Larger than all that may wait.
+        await sender.send(topic, bytes(size * 2 * most))
+        await sender.send(topic, b"last")
+    async with (
+        admin(form, broker.endpoint) as operator,
+        consumer(form, broker.endpoint, group, topic, prefetch_bytes=size * most, lease_duration=LONG_LEASE) as reader,
+    ):
+        received = await take(reader, 1)
+        progress = await eventually(
+            lambda: operator.group_progress(group, topic),
+            lambda found: sum(each.next_offset for each in found) >= most,
+        )
+        assert sum(each.next_offset for each in progress) == most
+        received += await take(reader, count + 1)
+        found = sorted(len(message.body) for message in received)
+        assert found == [len("last"), *[size] * count, size * 2 * most]
+        await reader.ack(received)
+    assert await lag(client, topic, group) == 0

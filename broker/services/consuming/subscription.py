@@ -98,14 +98,17 @@ class Subscription:
         self.lease_time = request.lease_time or config.lease_time
         self._listening: tuple[int, list[int]] = (0, [])
         self._credits = 0
+        self._byte_credits: int | None = None
         self._granted = asyncio.Event()
         self._silent_since: float | None = None
         self._given: list[int] = []
         self._spoken = asyncio.Event()
 
-    def grant(self, messages: int) -> None:
-        """Grants `messages` more credits."""
+    def grant(self, messages: int, body_bytes: int = 0) -> None:
+        """Grants more credits: messages, and bytes of bodies, which have no limit until some are granted."""
         self._credits += messages
+        if body_bytes:
+            self._byte_credits = (self._byte_credits or 0) + body_bytes
         self._granted.set()
 
     def spoke(self) -> None:
@@ -148,7 +151,7 @@ class Subscription:
             self._topics,
             self.client_id,
             min(limit, self._config.batch_messages),
-            self._config.batch_bytes,
+            self._most_bytes(),
             self.lease_time,
             one_by_one=self._request.one_by_one,
         )
@@ -233,8 +236,8 @@ class Subscription:
                             if self._silent_since is None:
                                 self._silent_since = asked_at
                             self._given += [part.lease_id for part in claimed.parts]
-                            self._credits -= sum(len(part.messages) for part in claimed.parts)
-                            if quick and claimed.more and self._credits > 0:
+                            self._spend(claimed)
+                            if quick and claimed.more and self._has_credits():
                                 event.clear()
                                 ahead = asyncio.create_task(self.take(self._credits))
                             started = time.monotonic()
@@ -257,9 +260,22 @@ class Subscription:
             await self.give_back([part.handed_out() for part in (await ahead).parts])
 
     async def _credited(self) -> None:
-        while self._credits <= 0:
+        while not self._has_credits():
             self._granted.clear()
             await self._granted.wait()
+
+    def _has_credits(self) -> bool:
+        return self._credits > 0 and (self._byte_credits is None or self._byte_credits > 0)
+
+    def _spend(self, claimed: Claimed) -> None:
+        self._credits -= sum(len(part.messages) for part in claimed.parts)
+        if self._byte_credits is not None:
+            self._byte_credits -= claimed.size
+
+    def _most_bytes(self) -> int:
+        """Of one claim, unless its first message has more."""
+        most = self._config.batch_bytes
+        return most if self._byte_credits is None else max(1, min(most, self._byte_credits))
 
     def _listen(self) -> _Listening:
         self._listening = (self._group.group_id, [topic.topic_id for topic in self._topics])

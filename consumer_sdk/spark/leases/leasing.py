@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from client_core.arguments import check_count, check_seconds
 from consumer_sdk.errors import ConfigurationError
-from consumer_sdk.settings import settings_from
+from consumer_sdk.settings import PREFETCH_BYTES, settings_from
 from consumer_sdk.spark.connections import connected
 from consumer_sdk.spark.failures import shown_in_one_line
 from consumer_sdk.spark.options import BrokerOptions
@@ -88,7 +88,8 @@ def lease_messages(
     check_seconds("seconds", seconds, least=0.0)
     wanted = _schema(schema)
     Projection(wanted)
-    settings = settings_from(group, topics, 1, lease_duration, f"spark-{spark.sparkContext.applicationId}", 1.0)
+    name = f"spark-{spark.sparkContext.applicationId}"
+    settings = settings_from(group, topics, 1, PREFETCH_BYTES, lease_duration, name, 1.0)
     worker = _Worker(BrokerOptions.of(endpoint, options), settings, wanted, max_messages, workers, seconds)
     shape = StructType([*wanted.fields]).add("receipt_handle", StringType()).add("attempt", IntegerType())
 

@@ -34,7 +34,7 @@ class World:
         self.said: list[pb.ConsumeRequest] = []
         self.lost: set[str] = set()
         self.keeper = LeaseKeeper(self.said.append, itertools.count(1).__next__, self.lost.update, 3600.0)
-        self.inbox = Inbox(100, lambda: None, self.keeper.in_doubt, self.keeper.ask)
+        self.inbox = Inbox(100, 1 << 20, lambda: None, self.keeper.in_doubt, self.keeper.ask)
         self.keeper.extend(LEASE)
 
     def arrive(self, *deliveries: pb.Delivery) -> None:

@@ -520,11 +520,9 @@ def test_a_recorder_that_cannot_write_holds_few_messages(
     with monkeypatch.context() as patched, Admin(broker.endpoint) as admin:
         patched.setattr(Records, "add", refuse)
         with checked.recording():
-            while (taken := next_offset(admin, checked.group)) < most:
-                time.sleep(0.05)
-            for _ in range(2):
+            for _ in range(3):
                 assert refused.acquire(timeout=30)
-            assert next_offset(admin, checked.group) == taken == most
+            assert 0 < next_offset(admin, checked.group) <= most
             patched.setattr(Records, "add", real)
             while next_offset(admin, checked.group) < count:
                 time.sleep(0.05)

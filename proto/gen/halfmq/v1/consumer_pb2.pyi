@@ -216,16 +216,22 @@ class GrantCredits(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
     messages: _builtins.int
     """Messages that may be sent in addition to those allowed so far."""
+    bytes: _builtins.int
+    """Bytes of bodies that may be sent in addition. A stream that never granted any has no such limit; else messages are
+    sent as long as some are left, so that the last one may exceed them.
+    """
     def __init__(
         self,
         *,
         messages: _builtins.int = ...,
+        bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -247,7 +253,7 @@ class ConsumeResponse(_message.Message):
 
     @_builtins.property
     def deliveries(self) -> Global___DeliveryBatch:
-        """Messages; each used up one credit."""
+        """Messages; each used up one credit, and bytes where some were granted."""
 
     @_builtins.property
     def outcome(self) -> Global___ReceiptOutcome:
