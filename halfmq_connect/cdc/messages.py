@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Converter", "RowPlan", "TableChoice", "encode"]
 
+_PLANS = 1000
+"""How many tables' plans are kept; another one is made anew when it is needed."""
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -157,7 +159,7 @@ class Converter:
         """Takes the settings, and `mysql` or `mariadb`."""
         self._server = encode({"name": settings.name, "server": kind})[1:-1]
         self._choice = choice
-        self._plans: dict[int, tuple[TableMap, RowPlan]] = {}
+        self._plans: dict[str, tuple[TableMap, RowPlan]] = {}
         self._source = ""
         self._row = 0
 
@@ -202,11 +204,13 @@ class Converter:
         return [message]
 
     def _plan(self, table: TableMap) -> RowPlan:
-        known = self._plans.get(id(table))
+        known = self._plans.get(table.name)
         if known is None or known[0] is not table:
+            while len(self._plans) >= _PLANS:
+                del self._plans[next(iter(self._plans))]
             how = self._choice.of(table.database, table.table)
             if how is None:
                 raise WrongSetting(f"{table.database}.{table.table} matches no section", field="table")
             columns = [(column.name, column.type) for column in table.columns]
-            known = self._plans[id(table)] = (table, RowPlan(table.database, table.table, columns, table.key, how))
+            known = self._plans[table.name] = (table, RowPlan(table.database, table.table, columns, table.key, how))
         return known[1]

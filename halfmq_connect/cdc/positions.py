@@ -52,6 +52,10 @@ class Position(ABC):
     def covers(self, other: Self) -> bool:
         """Whether all that the other one has read was read here."""
 
+    @abstractmethod
+    def beyond(self, other: Self) -> Self:
+        """What was read here, without what the other one has; for GTIDs that the other one lacks it is the same."""
+
 
 class MySqlPosition(Position):
     """A GTID set of MySQL."""
@@ -99,6 +103,11 @@ class MySqlPosition(Position):
             for first, last in ranges
         )
 
+    def beyond(self, other: MySqlPosition) -> MySqlPosition:
+        """What was read here, without what the other one has."""
+        left = {origin: _without(ranges, other._ranges.get(origin, ())) for origin, ranges in self._ranges.items()}
+        return MySqlPosition({origin: ranges for origin, ranges in left.items() if ranges})
+
     def encode(self) -> bytes:
         """As COM_BINLOG_DUMP_GTID has it."""
         parts = [len(self._ranges).to_bytes(8, "little")]
@@ -135,6 +144,23 @@ def _with(ranges: tuple[tuple[int, int], ...], first: int, last: int) -> tuple[t
     return tuple(merged)
 
 
+def _without(ranges: tuple[tuple[int, int], ...], others: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    left: list[tuple[int, int]] = []
+    for first, last in ranges:
+        start = first
+        for low, high in others:
+            if high < start:
+                continue
+            if low > last:
+                break
+            if low > start:
+                left.append((start, low - 1))
+            start = high + 1
+        if start <= last:
+            left.append((start, last))
+    return tuple(left)
+
+
 class MariaDbPosition(Position):
     """A GTID position of MariaDB: the last transaction of each domain."""
 
@@ -164,6 +190,11 @@ class MariaDbPosition(Position):
     def covers(self, other: MariaDbPosition) -> bool:
         """Whether all that the other one has read was read here."""
         return all(self._last.get(domain, (0, 0))[1] >= number for domain, (_, number) in other._last.items())
+
+    def beyond(self, other: MariaDbPosition) -> MariaDbPosition:
+        """What was read here, without the domains of which the other one has as much."""
+        read = other._last
+        return MariaDbPosition({each: last for each, last in self._last.items() if last[1] > read.get(each, (0, 0))[1]})
 
     def __str__(self) -> str:
         """As MariaDB writes it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from halfmq.v1.message_pb2 import Message
     from halfmq_connect.cdc.pieces import Piece
     from halfmq_connect.cdc.sink import Sink
-    from halfmq_connect.cdc.state import State
+    from halfmq_connect.cdc.state import GoneTables, State
 
 __all__ = ["Progress", "Publisher"]
 
@@ -43,8 +43,14 @@ class Progress:
 class Publisher:
     """Takes pieces in the order of the log."""
 
-    def __init__(self, name: str, sink: Sink, state: State, kind: str, progress: Progress) -> None:
-        """Takes the subscription's name, its sink and its state, and what counts."""
+    def __init__(
+        self, name: str, sink: Sink, state: State, kind: str, progress: Progress, gone: GoneTables | None = None
+    ) -> None:
+        """Takes the subscription's name, its sink and its state, what counts, and what forgets tables.
+
+        Raises:
+            CdcError: As GoneTables.look.
+        """
         self._name = name
         self._sink = sink
         self._state = state
@@ -57,16 +63,19 @@ class Publisher:
         self._stored_at = time.monotonic()
         self._attempt = ""
         self._written = 0
+        self._gone = gone
+        self._encode()
 
     def take(self, piece: Piece) -> None:
         """Takes a piece; publishes when there is enough.
 
         Raises:
-            CdcError: As Sink.commit.
+            CdcError: As Sink.commit, or the state has no room for another table; what came before is published.
         """
-        for name in piece.tables:
-            # One that was made after the start: the log tells of all its rows, and no snapshot is needed.
-            self._state.tables.setdefault(name, None)
+        if self._gone is not None:
+            self._gone.changed(piece.tables)
+        if new := piece.tables - self._state.tables.keys():
+            self._add(new)
         if piece.number == 0 and piece.last:
             if piece.messages:
                 if self._messages + len(piece.messages) > EPOCH_MESSAGES or self._size + piece.size > EPOCH_BYTES:
@@ -132,10 +141,28 @@ class Publisher:
         self._sink.commit(transactions, self._encoded(), written)
         self._progress.published(count, messages)
 
+    def _add(self, tables: set[str]) -> None:
+        # They were made after the start: the log tells of all their rows, and no snapshot is needed.
+        self._state.tables.update(dict.fromkeys(tables))
+        try:
+            self._encode()
+        except CannotFollow:
+            for name in tables:
+                del self._state.tables[name]
+            self.flush()
+            raise
+
     def _encoded(self) -> bytes:
-        self._state.prune()
         self._moved, self._stored_at = False, time.monotonic()
-        return self._state.encode(self._kind)
+        return self._encode()
+
+    def _encode(self) -> bytes:
+        if self._gone is None:
+            return self._state.encode(self._kind)
+        self._gone.forget()
+        encoded = self._state.encode(self._kind)
+        self._gone.look(len(encoded))
+        return encoded
 
     def _id(self, piece: Piece) -> str:
         if piece.number >= MOST_PARTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from client_core.connection import RetryConfig
@@ -15,7 +16,8 @@ from halfmq_connect.cdc.publishing import Progress, Publisher
 from halfmq_connect.cdc.reading import LogReader
 from halfmq_connect.cdc.sink import Sink
 from halfmq_connect.cdc.snapshot.copying import Copies, copy_tables
-from halfmq_connect.cdc.state import State
+from halfmq_connect.cdc.state import GoneTables, State
+from halfmq_connect.cdc.tables import gone
 
 if TYPE_CHECKING:
     from halfmq_connect.cdc.config import CdcSettings
@@ -93,7 +95,11 @@ class ChangeCapture:
                 try:
                     self.following.set()
                     _log.info("following %s from %s on", source.host, state.position)
-                    self._follow(reader, Publisher(self._settings.name, sink, state, source.kind, self.progress))
+                    forgetting = GoneTables(state, partial(gone, self._settings.database, source.host))
+                    self._follow(
+                        reader,
+                        Publisher(self._settings.name, sink, state, source.kind, self.progress, forgetting),
+                    )
                 finally:
                     self.following.clear()
                     reader.close()

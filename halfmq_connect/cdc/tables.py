@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfmq_connect.cdc.binlog.table_map import versioned
-from halfmq_connect.cdc.errors import WrongSetting
+from halfmq_connect.cdc.database import Source, quoted
+from halfmq_connect.cdc.errors import CdcError, Interrupted, WrongSetting
 
 if TYPE_CHECKING:
-    from halfmq_connect.cdc.database import Source
+    from halfmq_connect.cdc.config import DatabaseSettings
     from halfmq_connect.cdc.messages import TableChoice
+    from halfmq_connect.cdc.positions import Position
 
-__all__ = ["DescribedColumn", "DescribedTable", "described"]
+__all__ = ["DescribedColumn", "DescribedTable", "described", "gone"]
 
 _WIDTH = re.compile(r"^(tinyint|smallint|mediumint|int|bigint|year)\(\d+\)")
 _GEOMETRIES = {"point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection"}
 _GEOMETRIES |= {"geomcollection", "geometry"}
 _SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 _UNREADABLE = {"uuid", "inet4", "inet6"}
+_NO_TABLE = {1049, 1146}
+_LOCKED = 1205
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,42 @@ def describe(source: Source, database: str, table: str) -> DescribedTable:
     )
     places = {column.name: index for index, column in enumerate(listed)}
     return DescribedTable(database, table, listed, tuple(places[name] for (name,) in key))
+
+
+def gone(settings: DatabaseSettings, host: str, names: list[str]) -> tuple[set[str], Position]:
+    """Which of these tables, `database.table`, a server does not have, and a position behind all changes of them.
+
+    A server tells that there is no table only to those who may read it: one that may not be read counts as there.
+
+    Raises:
+        Interrupted: The server has no answer now.
+    """
+    source = Source(settings, host)  # Another thread asks by the session's own.
+    try:
+        source.ask("SET SESSION lock_wait_timeout = 1")
+        listed = source.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
+        there = {f"{database}.{table}" for database, table in listed}
+        found = {name for name in names if name not in there and _is_gone(source, name)}
+        return found, source.executed()  # Who changed them has ended: they were dropped behind that.
+    finally:
+        source.close()
+
+
+def _is_gone(source: Source, name: str) -> bool:
+    """Whether there is no such table, wherever the name of its database ends."""
+    parts = name.split(".")
+    return all(_lacks(source, ".".join(parts[:index]), ".".join(parts[index:])) for index in range(1, len(parts)))
+
+
+def _lacks(source: Source, database: str, table: str) -> bool:
+    try:
+        source.ask(f"SELECT 1 FROM {quoted(database, table)} LIMIT 0")
+    except CdcError as error:
+        code = error.__cause__.args[0] if error.__cause__ is not None and error.__cause__.args else 0
+        if isinstance(error, Interrupted) and code != _LOCKED:
+            raise
+        return code in _NO_TABLE
+    return False
 
 
 def _text(value: str | bytes) -> str:

@@ -342,7 +342,7 @@ def test_a_row_that_is_too_large_is_named(source: Source, endpoint: str, topic: 
             assert f'"name":"big"}} of shop.{words}' in str(again.failure())
             source.run("DELETE FROM shop.files WHERE id = 1")
     finally:
-        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files")
+        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files", "FLUSH BINARY LOGS")
 
 
 def test_a_message_of_an_outbox_that_is_refused_is_named(source: Source, endpoint: str) -> None:

@@ -78,4 +78,4 @@ def test_an_event_that_is_larger_than_a_packet(source: Source, endpoint: str, to
             source.run("INSERT INTO shop.orders VALUES (1)")
             topic.rows(1)
     finally:
-        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files")
+        source.run(f"SET GLOBAL max_allowed_packet = {usual}", "DROP TABLE shop.files", "FLUSH BINARY LOGS")

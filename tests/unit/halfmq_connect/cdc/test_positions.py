@@ -71,8 +71,10 @@ def test_the_state_is_read_as_it_was_written() -> None:
     views = [View(MySqlPosition.parse(f"{ONE}:1-5"), [7, "é"]), View(MySqlPosition.parse(f"{ONE}:1-9"))]
     tables = {"shop.orders": TableCopy(["id", "name"], views, done=True, chunks=4), "shop.items": None}
     state = State(MySqlPosition.parse(f"{ONE}:1-8"), tables)
-    state.prune()
-    assert State.decode(state.encode("mysql"), "mysql", MySqlPosition.parse) == state
+    decoded = State.decode(state.encode("mysql"), "mysql", MySqlPosition.parse)
+    # Of a finished copy, what still counts: what its views have and the position does not.
+    ahead = [View(MySqlPosition(), [7, "é"]), View(MySqlPosition.parse(f"{ONE}:9"))]
+    assert decoded == State(state.position, {"shop.orders": TableCopy([], ahead, done=True), "shop.items": None})
     with pytest.raises(CannotFollow, match="mysql"):
         State.decode(state.encode("mysql"), "mariadb", MySqlPosition.parse)
     state.position = MySqlPosition.parse(f"{ONE}:1-9")
