@@ -17,6 +17,7 @@ from client_core.local_database.drivers import (
     end_of,
     in_transaction,
     refuse_autocommit,
+    refuse_driver,
     refuse_unfinished,
 )
 from client_core.local_database.engine_events import EngineEvents, run_beside
@@ -89,6 +90,7 @@ class SqlalchemyTransaction(WatchedTransaction):
             self._root = connection.get_transaction()
         self.dialect = dialect_of(connection.dialect.name)
         try:
+            refuse_driver(connection.dialect)
             if self._is_own and self.dialect.name == "mysql":
                 _begin_where_it_autocommits(connection)
             _refuse_autocommit(connection)
@@ -116,6 +118,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         else:
             connection = self._on()
         self.dialect = dialect_of(connection.dialect.name)
+        refuse_driver(connection.dialect)
         _refuse_autocommit(connection)
         if self.dialect.name == "mysql":
             follow(connection)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import DbapiTransaction
-from client_core.local_database.dialects import Failure, PostgreSQL
-from client_core.local_database.drivers import driver_of
+from client_core.local_database.dialects import Failure, PostgreSQL, dialect_of
+from client_core.local_database.drivers import driver_of, refuse_driver
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
@@ -311,10 +311,12 @@ def refuse_engine(engine: Any) -> None:
     """Refuses engines whose checks would run inside of a local transaction, or see what is not committed.
 
     Raises:
-        ConfigurationError: Its pool has one connection for all, or its isolation level is none.
+        ConfigurationError: Its pool has one connection for all, its isolation level is none, its driver is not known.
     """
     import sqlalchemy as sa  # noqa: PLC0415
 
+    dialect_of(engine.dialect.name)
+    refuse_driver(engine.dialect)
     if isinstance(engine.pool, sa.pool.StaticPool | sa.pool.SingletonThreadPool | sa.pool.AssertionPool):
         msg = (
             f"the engine's {type(engine.pool).__name__} shares one connection: checks need connections of their own; "

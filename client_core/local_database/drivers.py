@@ -21,6 +21,7 @@ __all__ = [
     "is_aborted",
     "place_of",
     "refuse_autocommit",
+    "refuse_driver",
     "refuse_unfinished",
     "with_places",
 ]
@@ -33,6 +34,18 @@ DRIVERS = {
     "sqlite3": "sqlite",
 }
 """The database of each driver, by the package of its connections."""
+
+_OF_SQLALCHEMY = {
+    "pymysql": "mysql+pymysql",
+    "mysqldb": "mysql+mysqldb",
+    "aiomysql": "mysql+aiomysql",
+    "psycopg": "postgresql+psycopg",
+    "psycopg2": "postgresql+psycopg2",
+    "asyncpg": "postgresql+asyncpg",
+    "pysqlite": "sqlite",
+    "aiosqlite": "sqlite+aiosqlite",
+}
+"""URLs of SQLAlchemy by its names of drivers: those whose state and errors are known here."""
 
 AUTOCOMMITS = (
     "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
@@ -84,6 +97,23 @@ def autocommits(connection: Any) -> bool:
     if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
         return connection.isolation_level is None
     return getattr(connection, "autocommit", False) is True
+
+
+def refuse_driver(dialect: Any) -> None:
+    """Refuses an engine whose driver is not known: neither is what its connections and its errors tell.
+
+    Args:
+        dialect: That of the engine.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if dialect.driver not in _OF_SQLALCHEMY:
+        msg = (
+            f"engines of {dialect.name}+{dialect.driver} cannot be used: take a URL with "
+            f"{', '.join(_OF_SQLALCHEMY.values())} (the form for MariaDB begins with mariadb)"
+        )
+        raise ConfigurationError(msg, field="database")
 
 
 def refuse_autocommit(connection: Any) -> None:

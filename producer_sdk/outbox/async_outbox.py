@@ -153,7 +153,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
 
         def confirm(local: LocalTransaction) -> None:
             local.join()
-            self.own_rows.confirm(local, message_id)
+            with self.asking(local):
+                self.own_rows.confirm(local, message_id)
             local.on_commit(self._wake)
 
         await self._joined(session).run(confirm)
@@ -298,7 +299,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             refuse_without_table()
 
         def run(database: LocalDatabase) -> ResultT:
-            with database.transaction(wait, idle) as local:
+            with database.transaction(wait, idle) as local, self.asking(local):
                 return work(local)
 
         return await self._database.run(run)

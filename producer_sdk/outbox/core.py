@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_count, check_kind
 from client_core.errors import ConfigurationError
-from client_core.local_database import VerifiedDatabases
+from client_core.local_database import VerifiedDatabases, asking_for
 from client_core.times import as_duration
 from producer_sdk.outbox.content import content_of
 from producer_sdk.outbox.limits import MAX_BODY
@@ -20,6 +20,8 @@ from producer_sdk.outbox.states import OutboxState
 from producer_sdk.outbox.submissions import SubmissionRows, refuse_without_table
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from client_core.local_database import LocalTransaction
     from client_core.message import Message
     from client_core.times import Span
@@ -99,6 +101,10 @@ class OutboxCore(OutboxSchema):
         if not self._verified.has(local):
             self.rows.verify(local, identity)
             self._verified.add(local)
+
+    def asking(self, local: LocalTransaction) -> AbstractContextManager[None]:
+        """Around what reads or changes the outbox's own table: says how to get it where it is not there."""
+        return asking_for(self.messages.name, lambda: local.dialect)
 
     def warn_of_tables(self, error: Exception) -> None:
         """The tables cannot be read when a producer begins; what comes later tries again.

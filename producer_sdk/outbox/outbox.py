@@ -198,7 +198,8 @@ class Outbox(OutboxCore, MessageStore):
         """
         local = join(session)
         local.join()
-        self.own_rows.confirm(local, message_id)
+        with self.asking(local):
+            self.own_rows.confirm(local, message_id)
         local.on_commit(self._wake)
 
     def cancel(self, message_id: str, cause: str = "") -> bool:
@@ -367,7 +368,7 @@ class Outbox(OutboxCore, MessageStore):
         """Runs work in a transaction of its own, on the outbox's own tables."""
         if self.same_server:
             refuse_without_table()
-        with self._database.transaction(wait) as local:
+        with self._database.transaction(wait) as local, self.asking(local):
             return work(local)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from client_core.ids import new_id
 from producer_sdk import ConfigurationError, Message
-from producer_sdk.outbox import Outbox, OutboxState
+from producer_sdk.outbox import AsyncOutbox, Outbox, OutboxState
 from producer_sdk.outbox.operating import Operating
 from producer_sdk.outbox.pending import PendingRows
 
@@ -164,3 +168,40 @@ def _check_plan(shop: Shop, connection: sa.Connection, statement: str) -> None:
             assert row["key"] in {"halfmq_outbox_pending", "PRIMARY"}, (statement, row)
             bound = KEPT if "GLOBAL_COMMIT' AND id" in statement else 2 * WAITING
             assert int(row["rows"]) <= bound, (statement, row)
+
+
+@pytest.mark.parametrize("call", ["status", "errors", "state", "cancel", "retry", "skip", "announce", "confirm", "put"])
+async def test_tables_that_are_not_there_are_asked_for(shop: Shop, call: str) -> None:
+    def calls(outbox: Any, session: Any) -> Any:
+        return {
+            "status": outbox.status,
+            "errors": outbox.errors,
+            "state": lambda: outbox.state(new_id()),
+            "cancel": lambda: outbox.cancel(new_id()),
+            "retry": lambda: outbox.retry([1]),
+            "skip": lambda: outbox.skip([1]),
+            "announce": lambda: outbox.announce(Message("orders", "lamp")),
+            "confirm": lambda: outbox.confirm(session, new_id()),
+            "put": lambda: outbox.put(session, Message("orders", "lamp")),
+        }[call]()
+
+    expected = r"table halfmq_outbox(_relay)? is not in this database.*call create_tables\(\)"
+    with Session(shop.engine) as session, pytest.raises(ConfigurationError, match=expected) as refused:
+        calls(Outbox(shop.engine), session)
+    assert refused.value.field == "table"
+    engine = create_async_engine(shop.async_url)
+    async with AsyncSession(engine) as session:
+        with pytest.raises(ConfigurationError, match=expected):
+            await calls(AsyncOutbox(engine), session)
+    await engine.dispose()
+
+
+def test_the_command_names_the_table_and_how_to_make_it(shop: Shop) -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", shop.url]
+    for options in (["--status"], ["--retry", "all"], ["--skip", "1"], ["--endpoint", "127.0.0.1:1"]):
+        ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode != 0
+        assert "halfmq_outbox" in ran.stderr
+        assert "call create_tables()" in ran.stderr
+        assert "--create-tables" in ran.stderr
+        assert "Traceback" not in ran.stderr
