@@ -144,10 +144,10 @@ class Book(Tables):
 
     beside = "fence"
 
-    def __init__(self, url: str, prefix: str, shape: Shape) -> None:
+    def __init__(self, url: str, prefix: str, shape: Shape, fence: type[TransactionFence] = TransactionFence) -> None:
         """Connects; see Tables."""
         super().__init__(url, prefix, shape)
-        self.fence = TransactionFence(self.database.connect, table=self.beside_name)
+        self.fence = fence(self.database.connect, table=self.beside_name)
 
     def create(self) -> None:
         """Creates the tables."""

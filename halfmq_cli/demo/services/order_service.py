@@ -7,6 +7,7 @@ never learns. Afterwards it keeps running, and answers the broker's checks from 
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ from producer_sdk import (
     TransactionListener,
     TransactionProducer,
 )
+from producer_sdk.fence import TransactionFence
 
 THREADS = 8
+IN_DOUBT = frozenset({Fate.CRASH_AFTER, Fate.CRASH_BEFORE, Fate.GONE})
 
 
 class PaymentRefused(Exception):
@@ -40,6 +43,15 @@ class NeverKnows(TransactionListener):
 
     def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
         """Returns UNKNOWN."""
+        return LocalTransactionState.UNKNOWN
+
+
+class DiesBeforeItAnswers(TransactionFence):
+    """The fence of a process that is about to be killed: on a slow machine a check may come before that."""
+
+    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
+        """Does not return."""
+        threading.Event().wait()
         return LocalTransactionState.UNKNOWN
 
 
@@ -103,7 +115,9 @@ def main() -> None:
     """Runs one process of the service."""
     settings = stage.settings()
     orders = [order_of(row, fate) for row, fate in settings["orders"]]
-    book = Book(settings["database"], settings["prefix"], ORDERS)
+    # First the successful ones, so that the kill leaves only the intended ones in doubt.
+    doubtful = [order for order in orders if order.fate in IN_DOUBT]
+    book = Book(settings["database"], settings["prefix"], ORDERS, DiesBeforeItAnswers if doubtful else TransactionFence)
     # Answers checks from the business tables, whichever process wrote them.
     listener = NeverKnows() if settings["never_knows"] else book.fence
     with (
@@ -114,8 +128,6 @@ def main() -> None:
     ):
         service = OrderService(producer, book, settings["topic"], settings["tag"])
         parts = {Fate.COMMIT: service.place, Fate.ROLLBACK: service.place, Fate.UNKNOWN: service.ask_payment_provider}
-        # First the successful ones, so that the kill leaves only the intended ones in doubt.
-        doubtful = [order for order in orders if order.fate not in parts]
         for _ in threads.map(lambda order: parts[order.fate](order), [o for o in orders if o.fate in parts]):
             pass
         for _ in threads.map(service.leave_in_doubt, doubtful):
