@@ -98,7 +98,11 @@ class Turn:
             return True, 0.0, []
         held = note_tried(local, int(first), int(last), int(ago))
         if not held:
-            local.execute(f"UPDATE {self._table} SET sending_from = NULL, sending_to = NULL, sending_since = NULL")  # noqa: S608
+            local.execute(
+                f"UPDATE {self._table} SET sending_from = NULL, sending_to = NULL, sending_since = NULL"  # noqa: S608
+                " WHERE name = :name",
+                name=THE_RELAY,
+            )
         return True, int(ago) / 1_000_000, held
 
     def renew(self, local: LocalTransaction, sending: Sending | None) -> None:

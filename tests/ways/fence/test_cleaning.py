@@ -156,5 +156,5 @@ def test_rows_are_deleted_by_few_statements(shop: Shop) -> None:
     sa.event.listen(shop.engine, "before_cursor_execute", lambda *args: deletions.append(args[2]))
     with fence._database.transaction() as local:
         assert fence.rows.delete(local, [*done, new_id()]) == 120
-    assert len([each for each in deletions if each.startswith("DELETE")]) == 3
+    assert len([each for each in deletions if "DELETE" in each]) == 3
     assert shop.fences() == {}
