@@ -44,6 +44,8 @@ __all__ = ["Relay"]
 _log = logging.getLogger("halfmq.relay")
 
 _CLEAN_EVERY = 5.0
+_CLEAN_ALL_EVERY = 60.0
+"""Seconds after which old rows are looked for from the first number on: one may have come behind what is gone."""
 _CLEAN_AT_ONCE = 1000
 _LAST = 2.0
 """Seconds that a stop waits for what was written before it."""
@@ -95,7 +97,7 @@ class Relay:
         self._failures = 0
         self._pause_until = 0.0
         self._renewed_at = 0.0
-        self._clean_due = 0.0
+        self._clean_due = self._clean_all_due = 0.0
         self._said: dict[str, float] = {}
 
     def start(self) -> None:
@@ -336,8 +338,8 @@ class Relay:
         keep = {OutboxState.LOCAL_ROLLBACK: self._settings.keep_rolled_back}
         keep[OutboxState.GLOBAL_COMMIT] = self._settings.keep
         began = time.monotonic()
-        if began >= self._clean_due + 60:
-            self._cleaned = {}
+        if began >= self._clean_all_due:
+            self._cleaned, self._clean_all_due = {}, began + _CLEAN_ALL_EVERY
 
         def work(local: LocalTransaction) -> int:
             return self._rows.delete_old(local, keep, self._cleaned, _CLEAN_AT_ONCE)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from producer_sdk import BrokerUnavailable, Message
 from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState, RelaySettings
+from producer_sdk.outbox import relay as relay_module
 from producer_sdk.outbox.pending import PendingRows
 from support.memory import MIB, forget_peak, resident
 from ways.outbox.conftest import QUICK
@@ -302,6 +303,22 @@ def test_what_may_have_been_stored_long_ago_is_left_to_an_operator(shop: Shop, o
         assert target.texts == ["b"]
         outbox.retry([failed.id], possibly_twice=True)
         until(lambda: target.texts == ["b", "a"])
+
+
+def test_old_rows_go_also_behind_those_that_are_gone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_CLEAN_EVERY", 0.05), ("_CLEAN_ALL_EVERY", 0.5)):
+        monkeypatch.setattr(relay_module, name, seconds)
+    outbox = Outbox(shop.engine, settings=replace(QUICK, keep_rolled_back=0.0))
+    outbox.create_tables()
+    target = FakeTarget()
+    target.refused = {"b", "y"}
+    with relaying(outbox, target):
+        put(shop, outbox, "b", "y")
+        until(lambda: outbox.status().counts == {ERROR: 2})
+        first, second = outbox.errors()
+        for each in (second, first):
+            assert outbox.skip([each.id]) == 1
+            until(lambda known=each.id: known not in [row["id"] for row in rows(shop)])
 
 
 def test_a_row_that_was_changed_by_hand(shop: Shop, outbox: Outbox) -> None:
