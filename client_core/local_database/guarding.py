@@ -5,6 +5,7 @@
   messages, so that one whose savepoint was rolled back is noticed.
 * SQLite: a savepoint, which ends with the transaction. To release it would release the user's own savepoints, so before
   the end of the block it is looked whether the block's row is still of this transaction: there, and not for others.
+  A row of a temporary table for each message tells whether its savepoint was rolled back.
 """
 
 from __future__ import annotations
@@ -183,13 +184,21 @@ class _BySetting:
 
 
 class _BySavepoint:
-    """A savepoint ends with the transaction."""
+    """A savepoint ends with the transaction; rows of a temporary table go with a savepoint that is rolled back."""
+
+    _SENT = "temp.halfmq_sent"
 
     def __init__(self, connection: Any, dialect: Dialect, fetch: Callable[..., list[tuple[Any, ...]]]) -> None:
         self._connection = connection
         self._dialect = dialect
         self._fetch = fetch
         self._name = f"halfmq_{uuid.uuid4().hex}"
+        self._number = 0
+        self._before: set[int] = set()
+        self._numbers = {0}
+        """Those that the last row may have: more than one after messages that were refused."""
+        self._is_blind = False
+        self._has_lost = False
 
     def noting(self) -> str:
         return ""
@@ -204,13 +213,24 @@ class _BySavepoint:
         return
 
     def has_ended(self, is_gone: Callable[[], bool]) -> bool:
-        return not in_transaction(self._connection) or is_gone()
+        if not in_transaction(self._connection) or is_gone():
+            return True
+        self._number += 1
+        try:
+            self._fetch(f"CREATE TEMP TABLE IF NOT EXISTS {self._SENT.partition('.')[2]} (block TEXT, number INTEGER)")
+            statement = f"INSERT INTO {self._SENT} VALUES (:block, :number)"  # noqa: S608
+            self._fetch(statement, block=self._name, number=self._number)
+        except Exception:
+            # A connection that its own thread alone may use, for example.
+            self._is_blind = True
+        self._numbers = {*self._numbers, self._number}
+        return False
 
     def sent(self) -> None:
-        return
+        self._before, self._numbers = self._numbers, {self._number}
 
     def unsent(self) -> None:
-        return
+        self._numbers |= self._before
 
     def is_unbroken(self) -> bool:
         return True
@@ -222,7 +242,20 @@ class _BySavepoint:
             if self._dialect.failure_of(error) is Failure.NO_SAVEPOINT:
                 return False
             raise
+        if self._number and not self._is_blind:
+            self._has_lost = self._last() not in self._numbers
         return True
 
+    def _last(self) -> int:
+        """The number of the last message that the transaction has."""
+        try:
+            ((found,),) = self._fetch(f"SELECT MAX(number) FROM {self._SENT} WHERE block = :block", block=self._name)  # noqa: S608
+            self._fetch(f"DELETE FROM {self._SENT} WHERE block = :block", block=self._name)  # noqa: S608
+        except Exception as error:
+            if self._dialect.failure_of(error) is not Failure.NO_TABLE:
+                raise
+            return 0  # It was made inside of a savepoint that was rolled back.
+        return int(found or 0)
+
     def has_lost_messages(self) -> bool:
-        return False
+        return self._has_lost

@@ -17,10 +17,11 @@ from producer_sdk import ConfigurationError, LocalTransactionEnded, Message, Req
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import AsyncOutbox, Outbox, RelaySettings
 from ways.deliveries import delivered
-from ways.shops import ORDER, OfDriver, Shop, texts
+from ways.shops import ORDER, OfDriver, Shop, make_shop, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from broker.embedded import EmbeddedBroker
 
@@ -267,3 +268,45 @@ def test_a_savepoint_that_a_driver_of_mysql_rolls_back(
     expected = sorted(["commit", "set autocommit = 1", "truncate orders", *([] if fenced else ["lamp"])])
     soon(broker, topic, expected)
     assert shop.orders() == expected
+
+
+@pytest.mark.parametrize("level", ["", None, "IMMEDIATE"])
+def test_a_savepoint_of_sqlite3_that_is_rolled_back(
+    tmp_path: Path, broker: EmbeddedBroker, topic: str, level: Any
+) -> None:
+    with make_shop("sqlite", tmp_path) as shop:
+        fence = TransactionFence(shop.engine)
+        fence.create_tables()
+        with (
+            TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", fence) as producer,
+            contextlib.closing(shop.connect()) as connection,
+        ):
+            connection.isolation_level = level
+            work = OfDriver(connection)
+            for before in (0, 1):
+                lost = pytest.raises(LocalTransactionEnded, match="savepoint")
+                with lost, producer.transaction(connection) as tx:
+                    for number in range(before):
+                        tx.send(topic, f"before {number}")
+                    connection.execute("SAVEPOINT here")
+                    work.write("lost")
+                    tx.send(topic, "lost")
+                    connection.execute("ROLLBACK TO here")
+            with producer.transaction(connection) as tx:
+                connection.execute("SAVEPOINT here")
+                work.write("kept")
+                tx.send(topic, "kept")
+                connection.execute("RELEASE here")
+                connection.execute("SAVEPOINT here")
+                work.write("dropped")
+                with pytest.raises(RequestRefused):
+                    tx.send("no topic?", "refused")
+                connection.execute("ROLLBACK TO here")
+                connection.execute("SAVEPOINT still_open")
+                tx.send(topic, "last")
+            with producer.transaction(connection) as tx:
+                tx.send(topic, "again")
+            rest = connection.execute("SELECT COUNT(*) FROM temp.halfmq_sent").fetchone()
+            assert rest == (0,)
+        soon(broker, topic, ["again", "kept", "last"])
+        assert shop.orders() == ["kept"]
