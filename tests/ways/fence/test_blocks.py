@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +121,14 @@ def test_a_refused_message_rolls_both_back(shop: Shop, work: Work, producer: Tra
         tx.send("no topic?", "order")
     assert shop.orders() == []
     assert tx.result is None
+
+
+def test_an_id_of_ones_own_is_refused(shop: Shop, work: Work, producer: TransactionProducer, topic: str) -> None:
+    with pytest.raises(ValueError, match="a half message is named by its transaction"):  # noqa: SIM117
+        with producer.transaction(work.given) as tx:
+            work.write("lamp")
+            tx.send_many([Message(topic, "lamp", message_id=str(uuid.uuid4()))])
+    assert shop.orders() == []
 
 
 def test_a_block_without_messages_is_an_ordinary_transaction(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +217,24 @@ def test_an_id_of_ones_own(shop: Shop, outbox: Outbox, topic: str) -> None:
         session.commit()
         with pytest.raises(IntegrityError):
             outbox.put(session, Message(topic, "chair", message_id=own))
+
+
+def test_an_id_of_ones_own_that_was_sent_before(shop: Shop, outbox: Outbox, broker: EmbeddedBroker, topic: str) -> None:
+    own, store = str(uuid.uuid4()), BrokerTarget(broker.endpoint)
+    with relaying(outbox, store):
+        for content, state in (("lamp", {}), ("lamp", {}), ("chair", {OutboxState.MESSAGE_ERROR: 1})):
+            with Session(shop.engine) as session:
+                outbox.put(session, Message(topic, content, message_id=own))
+                session.commit()
+            until(lambda state=state: outbox.status().counts == state)
+        with Session(shop.engine) as session:
+            outbox.skip([outbox.errors()[0].id])
+            session.execute(sa.text("DELETE FROM halfmq_outbox"))
+            outbox.put(session, Message(f"{topic}-other", "lamp", message_id=own))
+            session.commit()
+        until(lambda: outbox.status().counts == {OutboxState.MESSAGE_ERROR: 1})
+    store.close()
+    assert texts(broker.endpoint, topic) == ["lamp"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
