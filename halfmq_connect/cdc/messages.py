@@ -38,7 +38,9 @@ class TableChoice:
         self.of = lru_cache(maxsize=10_000)(self._of)
 
     def _of(self, database: str, table: str) -> TableSettings | None:
-        """The first section that matches a table."""
+        """The first section that matches a table; that of the outbox has none."""
+        if self.is_outbox(database, table):
+            return None
         name = f"{database}.{table}"
         return next((each for each in self._settings.tables if fnmatchcase(name, _glob(each.match))), None)
 
@@ -53,7 +55,7 @@ class TableChoice:
     def leaves_out(self, database: str, table: str, names: Sequence[str], key: Sequence[int]) -> Set[str]:
         """Columns of a table that are not published."""
         how = self.of(database, table)
-        if how is None or self.is_outbox(database, table):
+        if how is None:
             return set()
         return set(names) - _kept(how, names, key)
 

@@ -51,6 +51,16 @@ def test_rows_are_messages_and_may_be_deleted_at_once(source: Source, endpoint: 
     assert text.transaction_id == full.transaction_id
 
 
+def test_it_may_match_a_table_section_too(source: Source, endpoint: str, topic: Topic) -> None:
+    make(source)
+    source.run("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'before the start')")
+    table = [{"match": "shop.*", "topic": "rows", "exclude_columns": ["body"]}]
+    with Capture(settings(endpoint, source.host, **{**OUTBOX, "table": table})):
+        source.run("INSERT INTO shop.halfmq_cdc_outbox (topic, body) VALUES ('rows', 'after it')")
+        found = topic.until(lambda found: len(found) >= 2)
+    assert [message.body for message in found] == [b"before the start", b"after it"]
+
+
 def test_properties_count_as_much_as_bodies(source: Source, endpoint: str) -> None:
     """96 MiB of them that wait, in transactions of 1.6 MiB; their bodies of a byte once made them one epoch."""
     make(source)
