@@ -7,6 +7,7 @@ only after the one that its sender began from (`after`): of two that carry the s
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import RequestRefused
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
     from halfmq.v1 import message_pb2
 
-__all__ = ["PartitionSink", "Superseded"]
+__all__ = ["PartitionSink", "Superseded", "first_partitions"]
 
 _NOTHING = -1
 _LONGEST_NAME = 100
@@ -36,7 +37,7 @@ class PartitionSink:
     """The position of a partition, and what is published with it."""
 
     def __init__(
-        self, link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partition: int
+        self, link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partition: int | str
     ) -> None:
         """Takes the partition; nothing is asked yet."""
         self._link, self._runner = link, runner
@@ -112,7 +113,28 @@ class PartitionSink:
         return self._runner.run(self._link.call(method, request))
 
 
-def _sink_name(bridge: str, topic: str, partition: int) -> str:
+def first_partitions(
+    link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partitions: int
+) -> int:
+    """How many partitions a topic had when a bridge first carried it; noted as the epoch of a sink of its own.
+
+    Args:
+        link: The brokers of halfmq.
+        runner: Runs its calls.
+        bridge: Name of the bridge.
+        topic: Topic of Kafka.
+        topic_id: Its identity.
+        partitions: How many it has now.
+    """
+    sink = PartitionSink(link, runner, bridge, topic, topic_id, "partitions")
+    while (known := sink.position()) is None:
+        # Another replica may note it at the same moment.
+        with suppress(Superseded):
+            sink.publish([], partitions)
+    return known
+
+
+def _sink_name(bridge: str, topic: str, partition: int | str) -> str:
     # Sinks' names have no dots; "%" is not in names of Kafka's topics.
     name = f"kafka|{bridge}|{topic.replace('.', '%')}|{partition}"
     if len(name) <= _LONGEST_NAME:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from halfmq_connect.kafka.cluster import unavailable
-from halfmq_connect.kafka.epochs import PartitionSink, Superseded
+from halfmq_connect.kafka.epochs import PartitionSink, Superseded, first_partitions
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
 from halfmq_connect.kafka.incoming import is_over, record_size
 from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from client_core.connection import BackgroundRunner, BrokerLink
     from halfmq.v1 import message_pb2
-    from halfmq_connect.kafka.cluster import Cluster
+    from halfmq_connect.kafka.cluster import Cluster, KafkaTopic
     from halfmq_connect.kafka.settings import SourceSettings
     from halfmq_connect.outages import Outage
 
@@ -61,18 +61,20 @@ class Partitions:
         client: Mapping[str, Any],
         settings: SourceSettings,
         cluster: Cluster,
-        identities: Mapping[str, str],
+        topics: Mapping[str, KafkaTopic],
         link: BrokerLink,
         runner: BackgroundRunner,
         kafka: Outage,
         halfmq: Outage,
     ) -> None:
         """Joins the group."""
-        self._name, self._settings, self._cluster, self._identities = name, settings, cluster, identities
+        self._name, self._settings, self._cluster = name, settings, cluster
+        self._identities = {topic.name: topic.topic_id for topic in topics.values()}
         self._link, self._runner, self._kafka, self._halfmq = link, runner, kafka, halfmq
         self._sinks: dict[Place, PartitionSink] = {}
         self._again: set[Place] = set()
         self._trouble: BaseException | None = None
+        self._at_first = {} if settings.start == "earliest" else self._first_partitions(topics)
         own = {
             **group_settings(f"halfmq-source.{name}", settings.instance, settings.session_timeout),
             "isolation.level": "read_committed",
@@ -80,8 +82,17 @@ class Partitions:
         }
         self._consumer = Consumer({**_FETCHES, **client, **own})
         self._consumer.subscribe(
-            sorted(identities), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            sorted(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
+
+    def _first_partitions(self, topics: Mapping[str, KafkaTopic]) -> dict[str, int]:
+        """How many partitions each topic had at first: what later ones have came after the bridge's start."""
+        return {
+            topic.name: first_partitions(
+                self._link, self._runner, self._name, topic.name, topic.topic_id, topic.partitions
+            )
+            for topic in topics.values()
+        }
 
     def read(self) -> Iterator[Sequence[Message]]:
         """Records that came, by partition.
@@ -200,7 +211,8 @@ class Partitions:
     def _offset(self, place: Place, position: int | None, first: int, end: int) -> int:
         sink = self._sinks[place]
         if position is None:
-            position = first if self._settings.start == "earliest" else end
+            is_late = place[1] >= self._at_first.get(place[0], 0)
+            position = first if self._settings.start == "earliest" or is_late else end
             # Written down before anything is read: what Kafka deletes from now on is missed.
             sink.publish([], position)
         elif position < first:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from client_core.connection import Endpoint, TlsConfig
     from halfmq.v1 import message_pb2
+    from halfmq_connect.kafka.cluster import KafkaTopic
 
 __all__ = ["KafkaSource"]
 
@@ -106,8 +107,8 @@ class KafkaSource:
             runner.run(link.close())
             runner.close()
 
-    def _prepare(self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner) -> dict[str, str]:
-        """Checks both sides; the identities of Kafka's topics."""
+    def _prepare(self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner) -> dict[str, KafkaTopic]:
+        """Checks both sides; the topics of Kafka."""
         if self._settings.create_topics:
             with Admin(self._connection) as admin:
                 for target in set(self._routes.values()):
@@ -118,15 +119,15 @@ class KafkaSource:
             topic_id = runner.run(queue_offsets(link, end, None, None))[0].topic_id
             edges.append((f"kafka:{start}", f"halfmq:{topic_id}"))
         register(cluster, self._client, f"from-kafka/{self._name}", edges)
-        return {name: topic.topic_id for name, topic in topics.items()}
+        return topics
 
     def _work(
-        self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, identities: Mapping[str, str]
+        self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, topics: Mapping[str, KafkaTopic]
     ) -> None:
         watch = Watch(cluster, self._kafka)
         client = watch.watching(self._client)
         partitions = Partitions(
-            self._name, client, self._settings, cluster, identities, link, runner, self._kafka, self._halfmq
+            self._name, client, self._settings, cluster, topics, link, runner, self._kafka, self._halfmq
         )
         try:
             while not self._stopping.is_set():

@@ -187,10 +187,12 @@ class Writer:
         try:
             send(properties={**diverted.origin, "bridge.reason": reason, **diverted.properties})
         except RequestRefused as error:
-            if error.reason != "PROPERTIES_TOO_LARGE":
+            if error.reason not in {"PROPERTIES_TOO_LARGE", "MESSAGE_ID_REUSED"}:
                 raise
-            # Its own fill what halfmq allows: the log alone tells where it comes from.
-            send(properties=diverted.properties)
+            if error.reason == "PROPERTIES_TOO_LARGE":
+                # Its own fill what halfmq allows: the log alone tells where it comes from.
+                send(properties=diverted.properties)
+            # Else it was sent before, when the limit was another one.
         _log.warning("sent to %s as %s: %s", self._plan.settings.too_large_to, own, trouble)
 
 

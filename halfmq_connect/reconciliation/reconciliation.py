@@ -303,9 +303,11 @@ class Reconciliation:
 
     def _forget(self, window: Window) -> None:
         before = window.start - timedelta(seconds=self.settings.grace + self.settings.keep)
-        with self._database.transaction() as local:
-            while self._records.delete_older(local, before):
-                pass
+        deleted = 1
+        while deleted:
+            # Each page is read anew: what another process has deleted meanwhile is not there any more.
+            with self._database.transaction() as local:
+                deleted = self._records.delete_older(local, before)
 
 
 def _not_repaired(row: BusinessRow, error: Exception) -> Finding:

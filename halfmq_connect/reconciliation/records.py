@@ -135,11 +135,10 @@ class Records:
         return [(int(row[3]), str(row[0]), _record(row)) for row in rows]
 
     def delete_older(self, local: LocalTransaction, before: datetime) -> int:
-        """Deletes some records with earlier times, by their keys; how many."""
+        """Deletes some records with earlier times, by their keys; how many: others may have deleted them."""
         old = self.between(local, _EPOCH - timedelta(days=1), before, (-1 << 62, ""))
-        for each in sorted(row_id for _, row_id, _ in old):
-            local.execute(f"DELETE FROM {self.table.name} WHERE record_id = :id", id=each)  # noqa: S608
-        return len(old)
+        delete = f"DELETE FROM {self.table.name} WHERE record_id = :id"  # noqa: S608
+        return sum(local.execute(delete, id=each) for each in sorted(row_id for _, row_id, _ in old))
 
     def judged_until(self, local: LocalTransaction) -> datetime | None:
         """Where the last round ended."""

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from halfmq_connect.kafka.cluster import Cluster, unavailable
+from halfmq_connect.kafka.registry import REGISTRY
 from support.databases import in_ci
 
 if TYPE_CHECKING:
@@ -191,6 +193,20 @@ class BridgeProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.kill()
+
+
+def registered(kafka: str, name: str) -> bytes | None:
+    """What a bridge has written down of itself; None: nothing, or its topic is not there yet."""
+    cluster = Cluster({"bootstrap.servers": kafka}, None)
+    if REGISTRY not in cluster.names():
+        return None
+    try:
+        return dict(cluster.content(REGISTRY, 0)).get(name.encode())
+    except KafkaException as raised:
+        # Servers learn of a topic one after the other.
+        if not unavailable(raised):
+            raise
+        return None
 
 
 def wait_until(holds: Callable[[], Any], seconds: float = 60.0, told: Callable[[], str] = str) -> None:

@@ -14,12 +14,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from halfmq_connect.kafka import BridgeSettings
-from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.configuration import Configuration
 from halfmq_connect.kafka.errors import ConfigurationError
-from halfmq_connect.kafka.registry import REGISTRY
 from producer_sdk import Producer
-from support.kafka import BridgeProcess, PrivateKafka, committed, new_topic, wait_until
+from support.kafka import BridgeProcess, PrivateKafka, committed, new_topic, registered, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,16 +100,15 @@ def test_forget_takes_the_file_of_the_bridge(
     source = new_topic(kafka, 1)
     file = tmp_path / "bridge.toml"
     file.write_text(f'name = "{topic}"\nkey_as = "none"\n[topics]\n"{source}" = "{topic}"\n')
-    cluster = Cluster({"bootstrap.servers": kafka}, None)
     with from_kafka({source: topic}):
-        wait_until(lambda: f"from-kafka/{topic}".encode() in dict(cluster.content(REGISTRY, 0)))
+        wait_until(lambda: registered(kafka, f"from-kafka/{topic}"))
     arguments = ["forget", f"from-kafka/{topic}", "--config", str(file)]
     assert run(*arguments) == (
         2,
         "halfmq bridge forget: where is Kafka? Set bootstrap.servers (--bootstrap-servers), such as 'localhost:9092'",
     )
     assert run(*arguments, "--bootstrap-servers", kafka)[0] == 0
-    assert dict(cluster.content(REGISTRY, 0))[f"from-kafka/{topic}".encode()] is None
+    assert registered(kafka, f"from-kafka/{topic}") is None
 
 
 def test_kafka_and_halfmq_that_are_away_are_waited_for(tmp_path: Path, topic: str, broker: BrokerProcess) -> None:

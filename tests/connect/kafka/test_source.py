@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from client_core.connection import BackgroundRunner, BrokerLink
 from consumer_sdk import QueueReader
@@ -301,6 +301,30 @@ def test_latest_keeps_its_place(
     records.flush(30)
     with from_kafka({source: topic}, start="latest"):
         assert [message.text for message in stored.await_count(1)] == ["while nobody carried"]
+
+
+def test_partitions_that_come_later_are_carried_from_their_first_record(
+    kafka: str, topic: str, records: KafkaProducer, stored: Stored, from_kafka: Callable[..., Any]
+) -> None:
+    source = new_topic(kafka, 2)
+    for partition in (0, 1):
+        records.produce(source, b"before", b"k", partition)
+    records.flush(30)
+    runner, link = BackgroundRunner("test"), BrokerLink(stored._reader._core._link.endpoints[0])
+    sinks = [PartitionSink(link, runner, topic, source, _identity(kafka, source), number) for number in (0, 1)]
+    with from_kafka({source: topic}, start="latest"):
+        wait_until(lambda: [sink.position() for sink in sinks] == [1, 1])
+    runner.run(link.close())
+    runner.close()
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_partitions([NewPartitions(source, 3)]).values():
+        future.result()
+    wait_until(lambda: len(admin.list_topics(source, timeout=10).topics[source].partitions) == 3)
+    later = KafkaProducer({"bootstrap.servers": kafka})
+    later.produce(source, b"before anybody knew of it", b"k", 2)
+    later.flush(30)
+    with from_kafka({source: topic}, start="latest"):
+        assert [message.text for message in stored.await_count(1)] == ["before anybody knew of it"]
 
 
 def _identity(kafka: str, topic: str) -> str:

@@ -23,10 +23,11 @@ from halfmq_connect.reconciliation import (
     recorder,
 )
 from halfmq_connect.reconciliation import reconciliation as rounds
-from halfmq_connect.reconciliation.records import Records
+from halfmq_connect.reconciliation.records import Records, pages
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
 from support.brokers import BrokerProcess
 from support.memory import MIB, forget_peak, resident
+from ways.outbox.running import until
 from ways.shops import differences, texts
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.embedded import EmbeddedBroker
+    from client_core.local_database import LocalTransaction
     from client_core.message import LogPosition
     from client_core.stored import StoredMessage
     from halfmq_connect.reconciliation.business import BusinessRow
@@ -501,6 +503,30 @@ def test_half_messages_are_read_once_and_a_few_at_a_time(
     assert asked == [created]
     # 80 MiB of bodies; some are read at a time, each in some copies.
     assert grown < 70 * MIB
+
+
+def test_two_that_clean_up_at_once_come_to_an_end(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    """What the other one deletes meanwhile stays visible to a transaction that looked before."""
+    if sales.kind == "sqlite":
+        pytest.skip("one writer at a time")
+    checked = reconciliation(sales, broker, created)
+    send(broker, created, *range(20))
+    records, later = checked._records, datetime.now(UTC) + timedelta(days=1)
+
+    def found(local: LocalTransaction) -> int:
+        return sum(map(len, pages(records, local, later - timedelta(days=2), later)))
+
+    def recorded() -> int:
+        with checked._database.transaction() as local:
+            return found(local)
+
+    with checked.recording():
+        until(lambda: recorded() == 20)
+    with checked._database.transaction() as one:
+        assert found(one) == 20
+        with checked._database.transaction() as other:
+            assert records.delete_older(other, later) == 20
+        assert records.delete_older(one, later) == 0
 
 
 def test_a_recorder_that_cannot_write_holds_few_messages(
