@@ -56,7 +56,7 @@ class BusinessTable:
         time_unit: Unit of a numeric time since 1970: ``s``, ``ms`` or ``us``.
         time_zone: Zone of times that have none: ``UTC`` or an offset such as ``+02:00``. None: UTC, where the
             database's sessions are in UTC as well; elsewhere it has to be named. MySQL's TIMESTAMP and PostgreSQL's
-            TIMESTAMPTZ have a zone.
+            TIMESTAMPTZ have a zone. Texts have none, or are in UTC (``+00:00``).
     """
 
     name: str
@@ -168,16 +168,43 @@ class BusinessTable:
             msg = f"{self.time} is a number; name its time_unit: one of {', '.join(_UNITS)}"
             raise ConfigurationError(msg, field="time_unit")
         if isinstance(sample, str):
-            separator = "T" if "T" in sample else " "
-            return lambda moment: _naive(moment).isoformat(sep=separator, timespec="microseconds")
+            return self._writer_of_texts(sample)
         if isinstance(sample, datetime):
             if sample.tzinfo is not None:
                 return lambda moment: moment
             if self.time_zone is None and key is not None:
                 self._refuse_unknown_zone(local, sample, key)
+            elif self._zone is not UTC and key is not None:
+                self._refuse_second_zone(local, key)
             return lambda moment: moment.astimezone(self._zone).replace(tzinfo=None)
         msg = f"{self.time} is a {type(sample).__name__}, not a time"
         raise ConfigurationError(msg, field="time")
+
+    def _writer_of_texts(self, sample: str) -> Any:
+        """Texts are compared as texts, so that all of them are in one zone."""
+        told = datetime.fromisoformat(sample)
+        if told.utcoffset():
+            msg = (
+                f"{self.time} has texts with an offset, such as {sample!r}, which do not compare as their times do: "
+                "have the database convert them, such as datetime(created_at) on SQLite, or write them in UTC"
+            )
+            raise ConfigurationError(msg, field="time")
+        separator = "T" if "T" in sample else " "
+        zone = UTC if told.tzinfo is not None else self._zone
+        return lambda moment: (
+            moment.astimezone(zone).replace(tzinfo=None).isoformat(sep=separator, timespec="microseconds")
+        )
+
+    def _refuse_second_zone(self, local: LocalTransaction, key: object) -> None:
+        """Refuses a zone for times that have one: MySQL's TIMESTAMP, which differs from session to session."""
+        statement = f"SELECT {self.time} FROM {self.name} WHERE {self.key} = :key AND {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
+        found = []
+        for zone in ("+00:00", "+01:00") if local.dialect.name == "mysql" else ():
+            with _in_utc(local, zone):
+                found.append(local.fetch(statement, key=key))
+        if found and found[0] != found[1]:
+            msg = f"{self.time} has a time zone of its own (TIMESTAMP): leave time_zone out"
+            raise ConfigurationError(msg, field="time_zone")
 
     def _refuse_unknown_zone(self, local: LocalTransaction, sample: datetime, key: object) -> None:
         """Refuses times without a zone where sessions are not in UTC: they may be in either.
@@ -209,18 +236,20 @@ class BusinessTable:
         if self.time_unit is not None:
             return from_micros(round(value * _UNITS[self.time_unit]))
         read = datetime.fromisoformat(value) if isinstance(value, str) else value
-        zone = UTC if isinstance(value, str) else self._zone
-        return (read.replace(tzinfo=zone) if read.tzinfo is None else read).astimezone(UTC)
+        return (read.replace(tzinfo=self._zone) if read.tzinfo is None else read).astimezone(UTC)
 
 
 @contextlib.contextmanager
-def _in_utc(local: LocalTransaction) -> Iterator[None]:
-    """MySQL compares and gives its TIMESTAMP in the session's time zone, in which an hour comes twice each year."""
+def _in_utc(local: LocalTransaction, zone: str = "+00:00") -> Iterator[None]:
+    """MySQL compares and gives its TIMESTAMP in the session's time zone, in which an hour comes twice each year.
+
+    Another zone, to see whether it differs there.
+    """
     if local.dialect.name != "mysql":
         yield
         return
     ((before,),) = local.fetch("SELECT @@session.time_zone")
-    local.execute("SET time_zone = '+00:00'")
+    local.execute(f"SET time_zone = '{zone}'")
     try:
         yield
     finally:
@@ -252,10 +281,6 @@ def _zone_of(text: object) -> tzinfo | None:
         return UTC if text == "UTC" else None
     offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
     return timezone(-offset if found[1] == "-" else offset)
-
-
-def _naive(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(tzinfo=None)
 
 
 def _text(key: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfmq_connect.reconciliation.business import BusinessRow
     from ways.shops import Shop
 
-pytestmark = pytest.mark.parametrize("kind", ["mariadb", "mysql", "postgresql"])
+SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql", "postgresql"])
 
 
 @pytest.fixture(params=["-05:00", "+05:30"])
@@ -57,6 +57,7 @@ def is_now(row: BusinessRow) -> bool:
     return abs(datetime.now(UTC) - row.time) < timedelta(minutes=1)
 
 
+@SERVERS
 def test_a_type_with_a_zone_is_exact(shop: Shop, engine: sa.Engine, zone: str) -> None:
     kind = "TIMESTAMPTZ" if shop.kind == "postgresql" else "TIMESTAMP"
     sell(engine, f"{kind} NOT NULL DEFAULT CURRENT_TIMESTAMP")
@@ -70,6 +71,7 @@ def test_a_type_with_a_zone_is_exact(shop: Shop, engine: sa.Engine, zone: str) -
         assert connection.exec_driver_sql(query).scalar() == (seconds if shop.kind == "postgresql" else zone)
 
 
+@SERVERS
 def test_a_type_without_a_zone_asks_for_it(shop: Shop, engine: sa.Engine, zone: str) -> None:
     kind = "TIMESTAMP" if shop.kind == "postgresql" else "DATETIME"
     sell(engine, f"{kind} NOT NULL DEFAULT CURRENT_TIMESTAMP")
@@ -83,6 +85,37 @@ def test_a_type_without_a_zone_asks_for_it(shop: Shop, engine: sa.Engine, zone: 
     assert rows(engine, time_zone="UTC") == []
 
 
+@SERVERS
+def test_a_zone_for_times_that_have_one_is_refused(shop: Shop, engine: sa.Engine, zone: str) -> None:
+    kind = "TIMESTAMPTZ" if shop.kind == "postgresql" else "TIMESTAMP"
+    sell(engine, f"{kind} NOT NULL DEFAULT CURRENT_TIMESTAMP")
+    if shop.kind == "postgresql":  # Its values have their zone with them.
+        assert [row.key for row in rows(engine, time_zone=zone)] == ["1", "2"]
+        return
+    with pytest.raises(ConfigurationError, match="of its own") as refused:
+        rows(engine, time_zone=zone)
+    assert refused.value.field == "time_zone"
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_texts_are_in_the_zone_that_is_named(shop: Shop, kind: str) -> None:
+    here = timezone(timedelta(hours=-5))
+    young, old = (datetime.now(here) - timedelta(minutes=ago) for ago in (1, 20))
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE sales (id INT PRIMARY KEY, created_at TEXT, sent_at TEXT)")
+        for number, at in enumerate((young, old)):
+            told = (number, at.replace(tzinfo=None).isoformat(sep=" "), at.isoformat(sep=" "))
+            connection.exec_driver_sql("INSERT INTO sales VALUES (?, ?, ?)", told)
+    (found,) = rows(shop.engine, time_zone="-05:00")
+    assert (found.key, found.time) == ("0", young)
+    with pytest.raises(ConfigurationError, match="with an offset") as refused:
+        rows(shop.engine, time="sent_at")
+    assert refused.value.field == "time"
+    (found,) = rows(shop.engine, time="datetime(sent_at)")
+    assert found.key == "0"
+
+
+@SERVERS
 def test_the_database_may_convert_it(shop: Shop, engine: sa.Engine, zone: str) -> None:
     kind = "TIMESTAMP" if shop.kind == "postgresql" else "DATETIME"
     sell(engine, f"{kind} NOT NULL DEFAULT CURRENT_TIMESTAMP")
@@ -95,7 +128,7 @@ def test_the_database_may_convert_it(shop: Shop, engine: sa.Engine, zone: str) -
 
 
 @pytest.mark.parametrize("wrong", ["Europe/Berlin", "+2", "+25:00", "", 3])
-def test_other_zones_are_named(kind: str, wrong: Any) -> None:
+def test_other_zones_are_named(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="CONVERT_TZ") as refused:
         BusinessTable("sales", time_zone=wrong)
     assert refused.value.field == "time_zone"
