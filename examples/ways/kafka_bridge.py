@@ -38,7 +38,7 @@ settings = {"bootstrap.servers": kafka, "group.id": topic, "isolation.level": "r
 consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
 consumer.subscribe([topic])
 arrived: list[str] = []
-while len(arrived) < 2:
+while len(arrived) < 2 and carrying.is_alive():
     record = consumer.poll(1.0)
     if record is not None and record.error() is None:
         arrived.append((record.value() or b"").decode())

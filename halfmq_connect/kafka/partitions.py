@@ -32,6 +32,7 @@ _log = logging.getLogger("halfmq.kafka")
 
 Place = tuple[str, int]
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 _READ = 0.2
 _AT_A_TIME = 16
 """Small records that are taken before their bytes are counted; one that is larger is taken alone."""
@@ -162,6 +163,14 @@ class Partitions:
             place = (str(record.topic()), int(record.partition() or 0))
             # How many are gone is found out with its position.
             self._again.add(place)
+        elif error.code() in _UNREADABLE:
+            at = f"{record.topic()}/{record.partition()}/{record.offset()}"
+            msg = (
+                f"Kafka's client cannot read the batch at {at}: {error}. Nothing was skipped. Where it is"
+                " damaged, delete up to behind it (kafka-delete-records) and set skip_missing (--skip-missing)"
+            )
+            # What came before it is carried first.
+            self._trouble = BridgeError(msg, reason="BATCH_UNREADABLE")
         elif not unavailable(KafkaException(error)):
             msg = f"Kafka refuses: {error}"
             raise BridgeError(msg)

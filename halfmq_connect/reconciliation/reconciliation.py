@@ -287,6 +287,9 @@ class Reconciliation:
             properties=properties,
             message_group=made.message_group,
             priority=made.priority,
+            dedup_key=made.dedup_key,
+            delay=made.delay,
+            deliver_at=made.deliver_at,
             message_id=repair_id(self._topic, made.tag, row.key),
         )
 

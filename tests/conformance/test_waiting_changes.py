@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.domain.group import EARLIEST
+from broker.domain.topic import TopicSettings
+from broker.errors import RowsLocked
 from broker.ports.epochs import Epoch
 from broker.storage.adapters import delivery
 from broker.storage.adapters.access import CHANGE_THREADS, EPOCH_THREADS, FORWARDING_THREADS, LONG_EPOCH_THREADS
 from broker.storage.catalog.directory import Directory
 from conformance.interleaving import PATIENCE, ending, waits_or_ends
-from conformance.world import World, acks, log_of, ok, pull, sending
+from conformance.world import HOUR, World, ack, acks, log_of, ok, pull, receipts, sending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,3 +96,47 @@ async def test_small_sends_with_acks_go_past_large_ones(
     go_on.set()
     for each in large:
         await ending(each)
+
+
+@SERVERS
+async def test_a_caller_that_left_keeps_its_turn_while_a_thread_works_for_it(world: World, store: Store) -> None:
+    await store.commit_epoch(Epoch("held", "query", 0, False), {})
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT 1 FROM sink WHERE name = 'held' FOR UPDATE")
+    left = asyncio.ensure_future(store.abort_epoch(Epoch("held", "query", 1, False)))
+    await waits_or_ends(world, left)
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    # It would get a second thread for the same row.
+    following = asyncio.ensure_future(store.abort_epoch(Epoch("held", "query", 1, False)))
+    for number in range(1, 4):
+        await ending(asyncio.ensure_future(store.abort_epoch(Epoch("free", "query", number, False))))
+    assert len(store._long_epoch_slots._parties["held"].since) == 1
+    assert not following.done()
+    holder.rollback()
+    assert await ending(following) is False
+
+
+@SERVERS
+async def test_sends_with_acks_of_others_do_not_stand_behind_those_that_wait(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    other = await store.create_topic("other", TopicSettings(1, HOUR))
+    count = 4 * FORWARDING_THREADS
+    ok(await store.send([sending(topic, f"{number}") for number in range(count)]))
+    received = [ack(each) for each in receipts(await pull(store, group, topic))]
+    assert len(received) == count
+    holder = world.session()
+    holder.begin()
+    holder.fetch("SELECT 1 FROM lease FOR UPDATE")
+    waiting = [asyncio.ensure_future(store.send_and_ack([sending(topic, "waits")], [each])) for each in received]
+    await waits_or_ends(world, waiting[0])
+    free = asyncio.ensure_future(store.send_and_ack([sending(other, "goes on")], []))
+    await ending(free)
+    assert sum(not each.done() for each in waiting) > count // 2
+    holder.rollback()
+    for each in waiting:
+        with suppress(RowsLocked):
+            await ending(each)

@@ -80,6 +80,10 @@ class PrivateKafka:
         """SIGKILL."""
         self._run("kill")
 
+    def stop(self) -> None:
+        """Shuts it down: all that it has is in its data then."""
+        self._run("stop")
+
     def _run(self, what: str) -> str:
         done = subprocess.run(
             [str(_SCRIPT), what], env=self._environment, capture_output=True, text=True, check=False, timeout=200

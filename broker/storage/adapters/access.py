@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -82,8 +82,8 @@ class Access:
             database, self._lanes.reconnect_timeout, EPOCH_THREADS, awaited=False, lock_wait=1, lock_waits=1
         )
         self._long_epochs = _LookUps(database, self._lanes.reconnect_timeout, LONG_EPOCH_THREADS, awaited=False)
-        self._epoch_slots = FairSemaphore(EPOCH_THREADS)
-        self._long_epoch_slots = FairSemaphore(LONG_EPOCH_THREADS)
+        self._epoch_slots = FairSemaphore(EPOCH_THREADS, most_of_one=1)
+        self._long_epoch_slots = FairSemaphore(LONG_EPOCH_THREADS, most_of_one=1)
         # Background work must not delay callers' work; it is repeated in the next round if rows are locked.
         self._chores = _LookUps(database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1)
 
@@ -91,6 +91,7 @@ class Access:
         self._forwarding = _LookUps(
             database, self._lanes.reconnect_timeout, FORWARDING_THREADS, lock_wait=1, lock_waits=1
         )
+        self._forwarding_slots = FairSemaphore(FORWARDING_THREADS)
         # Large ones leave a thread to the others.
         self._large_forwarding_slots = FairSemaphore(FORWARDING_THREADS - 1)
         # Submissions are read and released one part after the other, apart from the slower chores.
@@ -121,6 +122,7 @@ class Access:
             self._judging_slots,
             self._epoch_slots,
             self._long_epoch_slots,
+            self._forwarding_slots,
             self._large_forwarding_slots,
         ):
             slots.close()
@@ -183,13 +185,33 @@ class Access:
         in_doubt: list[Result] = []
         # With a single writer the rows of others are those of all.
         if not long and not self._database.dialect.one_writer:
+            with suppress(RowsLocked):
+                return await self._of_sink(sink, self._epoch_slots, self._epochs, work, redo, in_doubt)
+        return await self._of_sink(sink, self._long_epoch_slots, self._long_epochs, work, redo, in_doubt)
+
+    async def _of_sink(
+        self,
+        sink: str,
+        slots: FairSemaphore,
+        threads: _LookUps,
+        work: Callable[[Session], Result],
+        redo: Redo[Result] | None,
+        in_doubt: list[Result],
+    ) -> Result:
+        """Runs it when it is the sink's turn, which lasts as long as the thread works, also for a caller that left."""
+        turn = slots.turn(sink)
+        await turn.__aenter__()
+
+        async def run() -> Result:
             try:
-                async with self._epoch_slots.turn(sink):
-                    return await self._epochs.run(work, write=True, redo=redo, in_doubt=in_doubt)
-            except RowsLocked:
-                pass
-        async with self._long_epoch_slots.turn(sink):
-            return await self._long_epochs.run(work, write=True, redo=redo, in_doubt=in_doubt)
+                return await threads.run(work, write=True, redo=redo, in_doubt=in_doubt)
+            finally:
+                await turn.__aexit__(None, None, None)
+
+        running = asyncio.ensure_future(run())
+        # Nobody may be left to be told.
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(running)
 
     async def _forward(self, work: Callable[[Session], Result], who: Hashable, *, large: bool) -> Result:
         """Runs a send with acks.
@@ -198,10 +220,11 @@ class Access:
             RowsLocked: another session holds a needed row.
             StorageUnavailable: its turn did not come in time.
         """
-        if not large:
-            return await self._forwarding.run(work, write=True)
-        refusal = "Too many large sends with acks wait for the database; nothing was changed, try again."
-        async with self._turn(self._large_forwarding_slots, who, refusal):
+        refusal = "Too many sends with acks wait for the database; nothing was changed, try again."
+        async with AsyncExitStack() as during:
+            if large:
+                await during.enter_async_context(self._turn(self._large_forwarding_slots, who, refusal))
+            await during.enter_async_context(self._turn(self._forwarding_slots, who, refusal))
             return await self._forwarding.run(work, write=True)
 
 

@@ -30,9 +30,12 @@ class FairSemaphore:
     A returning party starts at the minimum of the others, so that parties cannot accumulate unused turns.
     """
 
-    def __init__(self, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes the number of concurrent turns, and a clock in seconds."""
+    def __init__(
+        self, at_once: int, clock: Callable[[], float] = time.monotonic, *, most_of_one: int | None = None
+    ) -> None:
+        """Takes the number of concurrent turns, a clock in seconds, and how many turns one party may have at a time."""
         self._free = at_once
+        self._most_of_one = most_of_one or at_once
         self._clock = clock
         self._parties: dict[Hashable, _Party] = {}
         self._closed = False
@@ -79,7 +82,11 @@ class FairSemaphore:
 
     def _give(self) -> None:
         while self._free or self._closed:
-            waiting_ones = [party for party in self._parties.values() if party.waiting]
+            waiting_ones = [
+                party
+                for party in self._parties.values()
+                if party.waiting and (self._closed or len(party.since) < self._most_of_one)
+            ]
             if not waiting_ones:
                 return
             party = min(waiting_ones, key=self._had)

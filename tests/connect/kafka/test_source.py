@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,16 +11,18 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from client_core.connection import BackgroundRunner, BrokerLink
+from connect.kafka.conftest import Running
 from consumer_sdk import QueueReader
 from halfmq.v1 import message_pb2
-from halfmq_connect.kafka import BridgeError, MessagesMissing, RecordRefused, TopicReplaced
+from halfmq_connect.kafka import BridgeError, KafkaSource, MessagesMissing, RecordRefused, TopicReplaced
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from producer_sdk import Admin, Producer
-from support.kafka import committed, new_topic, wait_until
+from support.kafka import PrivateKafka, committed, new_topic, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from consumer_sdk import StoredMessage
     from support.brokers import BrokerProcess
@@ -325,6 +328,36 @@ def test_partitions_that_come_later_are_carried_from_their_first_record(
     later.flush(30)
     with from_kafka({source: topic}, start="latest"):
         assert [message.text for message in stored.await_count(1)] == ["before anybody knew of it"]
+
+
+def test_a_batch_that_cannot_be_read_is_named(
+    broker: BrokerProcess, topic: str, stored: Stored, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kafka"
+    kafka = PrivateKafka(folder)
+    with kafka:
+        source = new_topic(kafka.url, 1)
+        made = KafkaProducer({"bootstrap.servers": kafka.url, "compression.type": "gzip", "linger.ms": 50})
+        for batch in range(3):
+            for number in range(10):
+                made.produce(source, f"{batch} {number} {secrets.token_hex(50)}".encode())
+            made.flush(30)
+        kafka.stop()
+        (segment,) = (folder / "data" / f"{source}-0").glob("*.log")
+        content = bytearray(segment.read_bytes())
+        # Behind the first batch, and the head of the second.
+        first = 12 + int.from_bytes(content[8:12], "big")
+        for place in range(first + 61 + 30, first + 61 + 60):
+            content[place] ^= 0xFF
+        segment.write_bytes(content)
+        kafka.start()
+        running = Running(KafkaSource(broker.endpoint, kafka.url, {source: topic}, name=topic))
+        failure = running.failed()
+        running.stop()
+    assert isinstance(failure, BridgeError)
+    assert f"{source}/0/10" in str(failure)
+    assert "Nothing was skipped" in str(failure)
+    assert [message.text[0] for message in stored.await_count(10)] == ["0"] * 10
 
 
 def _identity(kafka: str, topic: str) -> str:

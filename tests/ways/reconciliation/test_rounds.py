@@ -120,6 +120,21 @@ def test_a_missing_message_is_found_and_sent_once(sales: Shop, broker: EmbeddedB
     assert len(texts(broker.endpoint, created)) == 3
 
 
+def test_a_repair_has_all_that_make_gives(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
+    """So a message that was only late is no second one."""
+
+    def make(row: BusinessRow) -> Message:
+        return Message(created, '{"amount": "5.00"}', keys=[row.key], dedup_key=f"sale {row.key}")
+
+    checked = reconciliation(sales, broker, created, make=make)
+    sell(sales, 1)
+    with checked.recording():
+        assert facts(checked.compare().findings) == [("row_without_message", "1", True)]
+    with Producer(broker.endpoint) as producer:
+        assert producer.send(created, '{"amount": "5"}', keys=["1"], dedup_key="sale 1").duplicate
+    assert len(texts(broker.endpoint, created)) == 1
+
+
 def test_two_that_find_the_same_send_it_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
     first, second = (reconciliation(sales, broker, created) for _ in range(2))
     sell(sales, *range(40))
