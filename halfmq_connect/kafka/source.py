@@ -132,6 +132,8 @@ class KafkaSource:
         try:
             while not self._stopping.is_set():
                 for records in partitions.read():
+                    if self._stopping.is_set():  # Each partition may wait for an answer that does not come.
+                        return
                     self._carry(partitions, records)
                 watch.look()
         finally:
