@@ -73,6 +73,7 @@ class Subscription:
         # Credits on the stream that no message has used up yet: messages, and bytes of bodies.
         self._credits = 0
         self._byte_credits = 0
+        self._has_granted_bytes = False
 
     def start(self) -> None:
         """Starts connecting, in the background.
@@ -253,6 +254,7 @@ class Subscription:
         # Before any credit: held messages must not be delivered to this consumer again.
         self._keeper.extend(self._lease_duration)
         self._credits = self._byte_credits = 0
+        self._has_granted_bytes = False
         self._grant()
         self._settling.resend()
         try:
@@ -369,9 +371,13 @@ class Subscription:
         # Waiting messages and outstanding credits together never exceed the prefetch.
         room = max(0, self._settings.prefetch - len(self.inbox) - self._credits)
         room_bytes = max(0, self._settings.prefetch_bytes - self.inbox.size - self._byte_credits)
+        # A broker takes a stream that never granted bytes for one without that limit: messages alone are not granted then.
+        if not room_bytes and not self._has_granted_bytes:
+            return
         if (room or room_bytes) and self._duplex is not None and not self.stopped:
             self._credits += room
             self._byte_credits += room_bytes
+            self._has_granted_bytes = True
             self._put(pb.ConsumeRequest(credits=pb.GrantCredits(messages=room, bytes=room_bytes)))
 
     def _on_taken(self) -> None:

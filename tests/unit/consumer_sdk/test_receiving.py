@@ -101,6 +101,28 @@ async def test_credits_are_bounded_and_granted_in_chunks(stub: StubConsumeBroker
         assert session.most_credits == 8
 
 
+async def test_a_new_stream_has_no_credits_while_too_many_bytes_wait(
+    stub: StubConsumeBroker, quick: RetryConfig
+) -> None:
+    """A stream that was never granted bytes has no such limit."""
+    size = len(b"body 0")
+    async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch_bytes=4 * size, retry=quick) as consumer:
+        first = await stub.session()
+        await consumer.wait_until_subscribed(10)
+        first.deliver(range(4))
+        while len(consumer.subscription.inbox) < 4:
+            await asyncio.sleep(0.01)
+        first.fail(grpc.StatusCode.UNAVAILABLE)
+        await stub.until(lambda: len(stub.sessions) == 2 and stub.sessions[1].subscribe)
+        await consumer.wait_until_subscribed(10)
+        second = stub.sessions[1]
+        assert second.of("credits") == []
+        await consumer.receive(4)
+        await stub.until(lambda: second.credits)
+        assert second.credits == 256
+        assert sum(request.credits.bytes for request in second.of("credits")) == 4 * size
+
+
 async def test_a_refused_subscription_is_raised_where_messages_are_waited_for(stub: StubConsumeBroker) -> None:
     stub.refusal = rich_failure(grpc.StatusCode.NOT_FOUND, "GROUP_NOT_FOUND", "consumer_group")
     async with AsyncConsumer(stub.endpoint, "nobody", "orders") as consumer:
