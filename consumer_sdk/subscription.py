@@ -371,7 +371,7 @@ class Subscription:
         # Waiting messages and outstanding credits together never exceed the prefetch.
         room = max(0, self._settings.prefetch - len(self.inbox) - self._credits)
         room_bytes = max(0, self._settings.prefetch_bytes - self.inbox.size - self._byte_credits)
-        # A broker takes a stream that never granted bytes for one without that limit: messages alone are not granted then.
+        # A broker takes a stream that never granted bytes for one without that limit: no messages alone, then.
         if not room_bytes and not self._has_granted_bytes:
             return
         if (room or room_bytes) and self._duplex is not None and not self.stopped:

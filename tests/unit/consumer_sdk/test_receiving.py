@@ -109,9 +109,9 @@ async def test_a_new_stream_has_no_credits_while_too_many_bytes_wait(
     async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch_bytes=4 * size, retry=quick) as consumer:
         first = await stub.session()
         await consumer.wait_until_subscribed(10)
-        first.deliver(range(4))
-        while len(consumer.subscription.inbox) < 4:
-            await asyncio.sleep(0.01)
+        first.deliver(range(5))
+        # So all of them have come; four wait.
+        assert len(await consumer.receive(1)) == 1
         first.fail(grpc.StatusCode.UNAVAILABLE)
         await stub.until(lambda: len(stub.sessions) == 2 and stub.sessions[1].subscribe)
         await consumer.wait_until_subscribed(10)
