@@ -26,7 +26,7 @@ from halfmq_connect.kafka.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-__all__ = ["QUIET", "Cluster", "KafkaTopic", "client_of", "is_fenced", "unavailable"]
+__all__ = ["QUIET", "Cluster", "KafkaTopic", "client_of", "heard_by", "is_fenced", "unavailable"]
 
 ClientT = TypeVar("ClientT")
 
@@ -67,6 +67,18 @@ def is_fenced(raised: KafkaException) -> bool:
     """Whether another process has taken this producer's place."""
     error = _error_of(raised)
     return error is not None and error.code() in _FENCED
+
+
+def heard_by(client: Mapping[str, Any], hear: Callable[[KafkaError], None]) -> dict[str, Any]:
+    """Settings of a client of Kafka whose errors somebody hears of; one that they name already does, too."""
+    own = client.get("error_cb")
+
+    def heard(error: KafkaError) -> None:
+        hear(error)
+        if own is not None:
+            own(error)
+
+    return {**client, "error_cb": heard}
 
 
 def client_of(kind: Callable[[Any], ClientT], settings: Mapping[str, Any]) -> ClientT:

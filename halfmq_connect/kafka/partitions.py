@@ -220,8 +220,8 @@ class Partitions:
     def _offset(self, place: Place, position: int | None, first: int, end: int) -> int:
         sink = self._sinks[place]
         if position is None:
-            is_late = place[1] >= self._at_first.get(place[0], 0)
-            position = first if self._settings.start == "earliest" or is_late else end
+            skips = self._settings.start == "latest" and place[1] < self._at_first[place[0]]
+            position = end if skips else first
             # Written down before anything is read: what Kafka deletes from now on is missed.
             sink.publish([], position)
         elif position < first:

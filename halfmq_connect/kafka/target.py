@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from client_core.arguments import check_seconds
-from halfmq_connect.kafka.cluster import QUIET, client_of
+from halfmq_connect.kafka.cluster import QUIET, client_of, heard_by
 from halfmq_connect.kafka.errors import BridgeError, ConfigurationError, RecordRefused
 from halfmq_connect.kafka.outgoing import record_of
 from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name, routes
@@ -74,8 +74,7 @@ class KafkaTarget:
         self._timeout = timeout
         own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout * 1000)}
         defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}
-        self._heard = client.get("error_cb")
-        self._producer = client_of(Producer, {**defaults, **client, **QUIET, **own, "error_cb": self._on_error})
+        self._producer = client_of(Producer, heard_by({**defaults, **client, **QUIET, **own}, self._on_error))
         self._lock = threading.Lock()
         self.is_failing = False
         """Whether no server of Kafka can be reached, as far as is known."""
@@ -130,8 +129,6 @@ class KafkaTarget:
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.is_failing = True
-        if self._heard is not None:
-            self._heard(error)
 
     def _produce(self, message: Message, on_delivery: Any) -> None:
         topic = kafka_topic_name(self._topics.get(message.topic, message.topic), "topic")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from halfmq_connect.kafka.cluster import unavailable
+from halfmq_connect.kafka.cluster import heard_by, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +32,8 @@ class Watch:
         self._asked_at = 0.0
 
     def watching(self, client: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of a client of Kafka whose errors are a reason to ask; one that they name already hears of them."""
-        own = client.get("error_cb")
-
-        def heard(error: Any) -> None:
-            self._doubt.set()
-            if own is not None:
-                own(error)
-
-        return {**client, "error_cb": heard}
+        """Settings of a client of Kafka whose errors are a reason to ask."""
+        return heard_by(client, lambda _: self._doubt.set())
 
     def look(self) -> None:
         """Asks, if there is a doubt; takes some seconds while Kafka does not answer."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BusinessRow", "BusinessTable"]
 
 _UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
+_UTC = "+00:00"
 _PAGE = 500
 _KEYS_AT_ONCE = 200
 
@@ -115,7 +116,7 @@ class BusinessTable:
             write = self._writer(local)
         last: tuple[Any, ...] | None = None
         while True:
-            with database.transaction() as local, _in_utc(local):
+            with database.transaction() as local, _in_zone(local, _UTC):
                 if last is None:
                     found = local.fetch(first, start=write(start), until=write(end))
                 else:
@@ -197,14 +198,16 @@ class BusinessTable:
 
     def _refuse_second_zone(self, local: LocalTransaction, key: object) -> None:
         """Refuses a zone for times that have one: MySQL's TIMESTAMP, which differs from session to session."""
-        statement = f"SELECT {self.time} FROM {self.name} WHERE {self.key} = :key AND {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
-        found = []
-        for zone in ("+00:00", "+01:00") if local.dialect.name == "mysql" else ():
-            with _in_utc(local, zone):
-                found.append(local.fetch(statement, key=key))
-        if found and found[0] != found[1]:
+        if local.dialect.name == "mysql" and self._time_in(local, key, _UTC) != self._time_in(local, key, "+01:00"):
             msg = f"{self.time} has a time zone of its own (TIMESTAMP): leave time_zone out"
             raise ConfigurationError(msg, field="time_zone")
+
+    def _time_in(self, local: LocalTransaction, key: object, zone: str) -> Any:
+        """A row's time as a session in this zone has it; None: the row is gone."""
+        statement = f"SELECT {self.time} FROM {self.name} WHERE {self.key} = :key AND {self.time} IS NOT NULL LIMIT 1"  # noqa: S608
+        with _in_zone(local, zone):
+            found = local.fetch(statement, key=key)
+        return found[0][0] if found else None
 
     def _refuse_unknown_zone(self, local: LocalTransaction, sample: datetime, key: object) -> None:
         """Refuses times without a zone where sessions are not in UTC: they may be in either.
@@ -215,11 +218,8 @@ class BusinessTable:
         offset = _offset(local)
         if not offset:
             return
-        with _in_utc(local):
-            # One that has a zone is another in UTC: MySQL's TIMESTAMP.
-            where = f"{self.key} = :key AND {self.time} IS NOT NULL"
-            found = local.fetch(f"SELECT {self.time} FROM {self.name} WHERE {where} LIMIT 1", key=key)  # noqa: S608
-        if found and found[0][0] != sample:
+        # One that has a zone is another in UTC: MySQL's TIMESTAMP.
+        if self._time_in(local, key, _UTC) not in {None, sample}:
             return
         shown = _shown(offset)
         msg = (
@@ -240,11 +240,8 @@ class BusinessTable:
 
 
 @contextlib.contextmanager
-def _in_utc(local: LocalTransaction, zone: str = "+00:00") -> Iterator[None]:
-    """MySQL compares and gives its TIMESTAMP in the session's time zone, in which an hour comes twice each year.
-
-    Another zone, to see whether it differs there.
-    """
+def _in_zone(local: LocalTransaction, zone: str) -> Iterator[None]:
+    """MySQL compares and gives its TIMESTAMP in the session's time zone, in which an hour may come twice each year."""
     if local.dialect.name != "mysql":
         yield
         return

@@ -199,14 +199,12 @@ class Access:
         in_doubt: list[Result],
     ) -> Result:
         """Runs it when it is the sink's turn, which lasts as long as the thread works, also for a caller that left."""
-        turn = slots.turn(sink)
-        await turn.__aenter__()
+        during = AsyncExitStack()
+        await during.enter_async_context(slots.turn(sink))
 
         async def run() -> Result:
-            try:
+            async with during:
                 return await threads.run(work, write=True, redo=redo, in_doubt=in_doubt)
-            finally:
-                await turn.__aexit__(None, None, None)
 
         running = asyncio.ensure_future(run())
         # Nobody may be left to be told.
