@@ -199,9 +199,14 @@ class BridgeProcess:
             self.kill()
 
 
+@lru_cache
+def _cluster(kafka: str) -> Cluster:
+    return Cluster({"bootstrap.servers": kafka}, None)
+
+
 def registered(kafka: str, name: str) -> bytes | None:
     """What a bridge has written down of itself; None: nothing, or its topic is not there yet."""
-    cluster = Cluster({"bootstrap.servers": kafka}, None)
+    cluster = _cluster(kafka)
     if REGISTRY not in cluster.names():
         return None
     try:

@@ -127,6 +127,18 @@ def test_a_link_to_the_file_is_the_file(tmp_path: Path, broker: EmbeddedBroker, 
         assert shop.orders() == ["lamp"]
 
 
+def refused(shop: Shop, broker: EmbeddedBroker, engine: sa.Engine) -> None:
+    """A fence on this engine takes no sessions of the shop's."""
+    with (
+        TransactionProducer(broker.endpoint, "shop", TransactionFence(engine)) as producer,
+        Session(shop.engine) as own,
+        pytest.raises(ConfigurationError, match="is a copy of the one that"),
+        producer.transaction(own),
+    ):
+        raise AssertionError
+    engine.dispose()
+
+
 def test_another_schema_of_the_same_server(shop: Shop, broker: EmbeddedBroker, topic: str) -> None:
     if shop.kind != "postgresql":
         pytest.skip("the copies of other servers are other databases already")
@@ -136,14 +148,7 @@ def test_another_schema_of_the_same_server(shop: Shop, broker: EmbeddedBroker, t
         connection.exec_driver_sql("CREATE TABLE old.halfmq_fence AS SELECT * FROM halfmq_fence")
         connection.exec_driver_sql("ALTER TABLE old.halfmq_fence ADD PRIMARY KEY (transaction_id)")
     engine = sa.create_engine(shop.url, connect_args={"options": "-c search_path=old"})
-    with (
-        TransactionProducer(broker.endpoint, "shop", TransactionFence(engine)) as producer,
-        Session(shop.engine) as own,
-        pytest.raises(ConfigurationError, match="is a copy of the one that"),
-        producer.transaction(own),
-    ):
-        raise AssertionError
-    engine.dispose()
+    refused(shop, broker, engine)
 
 
 def test_sessions_that_only_read_cannot_answer(shop: Shop, broker: EmbeddedBroker) -> None:
@@ -151,14 +156,7 @@ def test_sessions_that_only_read_cannot_answer(shop: Shop, broker: EmbeddedBroke
         pytest.skip("a standby of PostgreSQL refuses the INSERT; others are told by the lock")
     TransactionFence(shop.engine).create_tables()
     engine = sa.create_engine(shop.url, connect_args={"options": "-c default_transaction_read_only=on"})
-    with (
-        TransactionProducer(broker.endpoint, "shop", TransactionFence(engine)) as producer,
-        Session(shop.engine) as own,
-        pytest.raises(ConfigurationError, match="is a copy of the one that"),
-        producer.transaction(own),
-    ):
-        raise AssertionError
-    engine.dispose()
+    refused(shop, broker, engine)
 
 
 def test_django(shop: Shop, copy: Shop, alias: str, broker: EmbeddedBroker, topic: str) -> None:

@@ -34,9 +34,10 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
 
 def test_a_worker_that_dies_is_replaced() -> None:
     with embedded_broker(["jobs"]) as broker:
-        put(broker, "anna:1")
+        # Long enough for the worker to be killed in the midst of it, on a busy machine too.
+        put(broker, "anna:5")
         first = worker(broker)
-        assert lines(first, 1) == ["begins anna:1, attempt 1"]
+        assert lines(first, 1) == ["begins anna:5, attempt 1"]
         first.kill()
         assert first.communicate(timeout=60)[0] == ""
         put(broker, "anna:0", "ben:0")
@@ -45,6 +46,6 @@ def test_a_worker_that_dies_is_replaced() -> None:
         second.terminate()
         assert second.wait(60) == 0
         second.communicate()
-    begun = {"begins anna:1, attempt 2", "begins anna:0, attempt 1", "begins ben:0, attempt 1"}
-    assert set(done) == {*begun, "ends anna:1", "ends anna:0", "ends ben:0"}
-    assert done.index("ends anna:1") < done.index("begins anna:0, attempt 1"), "jobs of one customer are in order"
+    begun = {"begins anna:5, attempt 2", "begins anna:0, attempt 1", "begins ben:0, attempt 1"}
+    assert set(done) == {*begun, "ends anna:5", "ends anna:0", "ends ben:0"}
+    assert done.index("ends anna:5") < done.index("begins anna:0, attempt 1"), "jobs of one customer are in order"

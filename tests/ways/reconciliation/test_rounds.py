@@ -13,94 +13,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from consumer_sdk import Admin, Consumer, ExhaustedPolicy, GroupMode, TagFilter
+from consumer_sdk import Admin
 from halfmq_connect.reconciliation import (
     BusinessTable,
     Finding,
     Reconciliation,
     ReconciliationSettings,
     comparison,
-    recorder,
 )
 from halfmq_connect.reconciliation import reconciliation as rounds
-from halfmq_connect.reconciliation.records import Records, pages
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
 from support.brokers import BrokerProcess
 from support.memory import MIB, forget_peak, resident
-from ways.outbox.running import until
+from ways.reconciliation.sales import SOON, amount_of, facts, made, reconciliation, sell, send
 from ways.shops import differences, texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from broker.embedded import EmbeddedBroker
-    from client_core.local_database import LocalTransaction
     from client_core.message import LogPosition
-    from client_core.stored import StoredMessage
     from halfmq_connect.reconciliation.business import BusinessRow
     from ways.shops import Shop
-
-SOON = ReconciliationSettings(window=60.0, grace=0.0, every=0.05, catch_up=20.0)
-TYPES = {"sqlite": "VARCHAR(40)", "mysql": "DATETIME(6)", "mariadb": "DATETIME(6)", "postgresql": "TIMESTAMPTZ"}
-
-
-@pytest.fixture
-def sales(shop: Shop) -> Shop:
-    """A shop with a table of sales."""
-    with shop.engine.begin() as connection:
-        columns = f"id INT PRIMARY KEY, amount DECIMAL(10, 2), at {TYPES[shop.kind]}"
-        connection.exec_driver_sql(f"CREATE TABLE sales ({columns})")
-    return shop
-
-
-def sell(shop: Shop, *numbers: int, amount: str = "5.00", ago: float = 1.0) -> None:
-    at: Any = datetime.now(UTC) - timedelta(seconds=ago)
-    if shop.kind != "postgresql":
-        at = at.replace(tzinfo=None)
-    if shop.kind == "sqlite":
-        at = at.isoformat(sep=" ", timespec="microseconds")
-    insert = sa.text("INSERT INTO sales (id, amount, at) VALUES (:id, :amount, :at)")
-    with shop.engine.begin() as connection:
-        for each in numbers:
-            connection.execute(insert, {"id": each, "amount": amount, "at": at})
-
-
-def made(topic: str) -> Callable[[BusinessRow], Message]:
-    return lambda row: Message(topic, json.dumps({"amount": str(row.values["amount"])}), keys=[row.key])
-
-
-def send(broker: EmbeddedBroker, topic: str, *numbers: int, amount: str = "5") -> None:
-    with Producer(broker.endpoint) as producer:
-        producer.send_many(Message(topic, json.dumps({"amount": amount}), keys=[f"{each}"]) for each in numbers)
-
-
-def amount_of(message: StoredMessage) -> object:
-    return json.loads(message.body)["amount"]
-
-
-def reconciliation(shop: Shop, broker: EmbeddedBroker, topic: str, **settings: Any) -> Reconciliation:
-    table = BusinessTable("sales", key="id", time="at", columns=["amount"], where="id < 1000 AND 'a' LIKE '%'")
-    given: dict[str, Any] = {
-        "settings": SOON,
-        "make": made(topic),
-        "compare": {"amount": amount_of},
-        "on_finding": lambda finding: None,
-    }
-    result = Reconciliation(shop.engine, table, broker.endpoint, topic, **{**given, **settings})
-    result.create_tables()
-    return result
-
-
-@pytest.fixture
-def created(broker: EmbeddedBroker, topic: str) -> str:
-    with Admin(broker.endpoint) as admin:
-        admin.create_topic(topic, queues=2)
-    return topic
-
-
-def facts(findings: object) -> list[tuple[str, str, bool]]:
-    return sorted((each.kind, each.key, each.repaired) for each in findings)  # type: ignore[attr-defined]
 
 
 def test_a_missing_message_is_found_and_sent_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
@@ -280,112 +215,6 @@ def test_after_a_pause_it_goes_on_where_it_was(sales: Shop, broker: EmbeddedBrok
         assert facts(checked.compare().findings) == [("row_without_message", "1", True)]
 
 
-def test_a_recorder_that_is_behind_postpones_the_round(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
-    checked = reconciliation(sales, broker, created, settings=ReconciliationSettings(grace=0.0, catch_up=0.0))
-    with checked.recording():
-        pass
-    sell(sales, 1, 2)
-    send(broker, created, 1)
-    round_ = checked.compare()
-    assert round_.window is None
-    assert "1 delivered messages" in round_.postponed
-    assert texts(broker.endpoint, created) == ['{"amount": "5"}'], "nothing was sent on a guess"
-
-
-def fail(endpoint: str, group: str, topic: str, times: int) -> None:
-    """What recorders that die do to a message, without waiting for their leases' ends."""
-    with Consumer(endpoint, group, topic) as consumer:
-        for _ in range(times):
-            (message,) = consumer.receive(timeout=20)
-            message.nack(delay=0.01)
-
-
-def test_a_recorder_that_dies_again_and_again_sends_nothing_twice(
-    sales: Shop, broker: EmbeddedBroker, created: str
-) -> None:
-    checked = reconciliation(sales, broker, created)
-    with checked.recording():
-        pass
-    with Admin(broker.endpoint) as admin:
-        admin.update_group(checked.group, max_attempts=2)
-    sell(sales, 1)
-    send(broker, created, 1)
-    fail(broker.endpoint, checked.group, created, times=2)
-    with checked.recording():
-        assert checked.compare().findings == ()
-    assert len(texts(broker.endpoint, created)) == 1
-
-
-def test_dead_letters_are_messages_too(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
-    checked = reconciliation(sales, broker, created)
-    with checked.recording():
-        pass
-    with Admin(broker.endpoint) as admin:
-        admin.update_group(checked.group, max_attempts=1, when_exhausted=ExhaustedPolicy.DEAD_LETTER)
-        sell(sales, 1, 2)
-        send(broker, created, 1, amount="7")
-        fail(broker.endpoint, checked.group, created, times=1)
-        assert len(list(admin.list_dead_letters(checked.group))) == 1
-        with pytest.raises(ConfigurationError, match="dead letter after 1 attempts"), checked.recording():
-            pytest.fail("the group would pass over messages")
-        admin.update_group(checked.group, when_exhausted=ExhaustedPolicy.RETRY)
-        with checked.recording():
-            for repaired in ([("row_without_message", "2", True)], []):
-                assert facts(checked.compare().findings) == [("mismatch", "1", False), *repaired]
-    assert len(texts(broker.endpoint, created)) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "cause"),
-    [
-        (
-            {"when_exhausted": ExhaustedPolicy.DEAD_LETTER},
-            "dead letter after 17 attempts; set it by Admin.update_group",
-        ),
-        ({"keep_unread": False}, "retention deletes what it has not recorded; set it by Admin.update_group"),
-        ({"start": "latest"}, "it starts at latest"),
-        ({"mode": GroupMode.BROADCASTING}, "it is broadcasting"),
-        ({}, "it has a filter"),
-    ],
-)
-def test_a_group_that_would_pass_over_messages_is_refused(
-    shop: Shop, broker: EmbeddedBroker, created: str, settings: dict[str, Any], cause: str
-) -> None:
-    if shop.kind != "sqlite":
-        pytest.skip("one database is enough")
-    checked = Reconciliation(shop.engine, BusinessTable("orders"), broker.endpoint, created)
-    good: dict[str, Any] = {"when_exhausted": ExhaustedPolicy.RETRY, "keep_unread": True, "start": "earliest"}
-    with Admin(broker.endpoint) as admin:
-        admin.create_group(checked.group, **{**good, **settings})
-        if not settings:
-            admin.set_filter(checked.group, created, TagFilter("a"))
-    with pytest.raises(ConfigurationError, match=cause) as refused, checked.recording():
-        pytest.fail("the group would pass over messages")
-    assert refused.value.field == "group"
-
-
-def test_it_runs_by_itself_and_cleans_up(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
-    settings = ReconciliationSettings(window=0.5, grace=0.0, every=0.05, keep=0.0)
-    checked = reconciliation(sales, broker, created, settings=settings)
-    # The first round looks at one window only: from here on all that is sold is looked at, however late the rounds are.
-    with checked.recording():
-        checked.compare()
-    with checked.running():
-        for number in range(5):
-            sell(sales, number, ago=0.0)
-            time.sleep(0.05)
-        deadline = time.monotonic() + 20
-        while len(texts(broker.endpoint, created)) < 5 or records(sales):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    assert len(texts(broker.endpoint, created)) == 5
-
-
-def records(shop: Shop) -> int:
-    with shop.engine.connect() as connection:
-        return int(connection.execute(sa.text("SELECT COUNT(*) FROM halfmq_delivered")).scalar_one())
-
-
 def test_a_row_whose_message_cannot_be_sent_holds_up_no_other(
     sales: Shop, broker: EmbeddedBroker, created: str
 ) -> None:
@@ -518,59 +347,6 @@ def test_half_messages_are_read_once_and_a_few_at_a_time(
     assert asked == [created]
     # 80 MiB of bodies; some are read at a time, each in some copies.
     assert grown < 70 * MIB
-
-
-def test_two_that_clean_up_at_once_come_to_an_end(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
-    """What the other one deletes meanwhile stays visible to a transaction that looked before."""
-    if sales.kind == "sqlite":
-        pytest.skip("one writer at a time")
-    checked = reconciliation(sales, broker, created)
-    send(broker, created, *range(20))
-    records, later = checked._records, datetime.now(UTC) + timedelta(days=1)
-
-    def found(local: LocalTransaction) -> int:
-        return sum(map(len, pages(records, local, later - timedelta(days=2), later)))
-
-    def recorded() -> int:
-        with checked._database.transaction() as local:
-            return found(local)
-
-    with checked.recording():
-        until(lambda: recorded() == 20)
-    with checked._database.transaction() as one:
-        assert found(one) == 20
-        with checked._database.transaction() as other:
-            assert records.delete_older(other, later) == 20
-        assert records.delete_older(one, later) == 0
-
-
-def test_a_recorder_that_cannot_write_holds_few_messages(
-    sales: Shop, broker: EmbeddedBroker, created: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of them may have megabytes."""
-    count, most = 3 * recorder.AT_ONCE, 2 * recorder.AT_ONCE
-    refused = threading.Semaphore(0)
-    real = Records.add
-
-    def refuse(*given: Any) -> None:
-        refused.release()
-        raise OSError("the table is locked")
-
-    checked = reconciliation(sales, broker, created)
-    send(broker, created, *range(count))
-    with monkeypatch.context() as patched, Admin(broker.endpoint) as admin:
-        patched.setattr(Records, "add", refuse)
-        with checked.recording():
-            for _ in range(3):
-                assert refused.acquire(timeout=30)
-            assert 0 < next_offset(admin, checked.group) <= most
-            patched.setattr(Records, "add", real)
-            while next_offset(admin, checked.group) < count:
-                time.sleep(0.05)
-
-
-def next_offset(admin: Admin, group: str) -> int:
-    return sum(queue.next_offset for queue in admin.group_progress(group))
 
 
 @pytest.mark.parametrize(
