@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from client_core.arguments import check_seconds
-from halfmq_connect.kafka.cluster import QUIET, client_of, heard_by
+from halfmq_connect.kafka.cluster import QUIET, REACHED, client_of, heard_by
 from halfmq_connect.kafka.errors import BridgeError, ConfigurationError, RecordRefused
 from halfmq_connect.kafka.outgoing import record_of
 from halfmq_connect.kafka.settings import kafka_client, kafka_topic_name, routes
@@ -35,6 +36,8 @@ _LEAVE_OUT = {
     KafkaError._INVALID_ARG,
 }
 """Errors that the same message gets again."""
+_LOOK = 0.2
+"""Seconds between two looks at the connection's state, while close() waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class KafkaTarget:
         defaults = {"linger.ms": 5, "partitioner": "murmur2_random"}
         self._producer = client_of(Producer, heard_by({**defaults, **client, **QUIET, **own}, self._on_error))
         self._lock = threading.Lock()
+        self._has_answered = False
         self.is_failing = False
         """Whether no server of Kafka can be reached, as far as is known."""
 
@@ -100,21 +104,25 @@ class KafkaTarget:
                 return [BridgeError("it was not to be sent any more", reason="NOT_SENT") for _ in messages]
             for index, message in enumerate(messages):
                 try:
-                    self._produce(message, functools.partial(_note, results, index, message.topic))
+                    self._produce(message, functools.partial(self._note, results, index, message.topic))
                 except (KafkaException, ConfigurationError) as raised:
                     error = raised.args[0] if isinstance(raised, KafkaException) else None
                     results[index] = _failure(message.topic, error, raised)
             self._producer.flush(self._timeout + 5)
-            if any(isinstance(result, KafkaPosition | RecordRefused) for result in results):
-                self.is_failing = False
         unknown = BridgeError("Kafka did not answer in time; send the message again", reason="KAFKA_UNAVAILABLE")
         return [unknown if result is None else result for result in results]
 
     def close(self) -> None:
         """Waits for what is under way, unless Kafka cannot be reached: then it is given up."""
-        if self.is_failing:
-            self._producer.purge()
-        self._producer.flush(self._timeout)
+        began = time.monotonic()
+        # What the client knows of its connections is told in poll() and flush() only.
+        self._producer.poll(0)
+        while len(self._producer) > 0 and time.monotonic() < began + self._timeout:
+            if self.is_failing:
+                self._producer.purge()
+            self._producer.flush(_LOOK)
+            if not self._has_answered and not self.is_failing and time.monotonic() >= began + 1:
+                self._ask()
 
     def __enter__(self) -> Self:
         """Is connected in the background already."""
@@ -125,6 +133,15 @@ class KafkaTarget:
     ) -> None:
         """Closes it."""
         self.close()
+
+    def _ask(self) -> None:
+        """Asks a Kafka that never answered: where packets are lost, its client takes up to 30 s to give up."""
+        try:
+            self._producer.list_topics(timeout=min(REACHED, self._timeout))
+        except KafkaException:
+            self.is_failing = not self._has_answered
+        else:
+            self._has_answered = True
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -141,18 +158,20 @@ class KafkaTarget:
             else:
                 return
 
-
-def _note(
-    results: list[KafkaPosition | BridgeError | None],
-    index: int,
-    topic: str,
-    error: KafkaError | None,
-    record: Any,
-) -> None:
-    if error is None:
-        results[index] = KafkaPosition(record.topic(), record.partition(), record.offset())
-    else:
-        results[index] = _failure(topic, error, error)
+    def _note(
+        self,
+        results: list[KafkaPosition | BridgeError | None],
+        index: int,
+        topic: str,
+        error: KafkaError | None,
+        record: Any,
+    ) -> None:
+        if error is None or error.code() >= 0:  # Those below are the client's own.
+            self._has_answered, self.is_failing = True, False
+        if error is None:
+            results[index] = KafkaPosition(record.topic(), record.partition(), record.offset())
+        else:
+            results[index] = _failure(topic, error, error)
 
 
 def _failure(topic: str, error: KafkaError | None, raised: object) -> BridgeError:
