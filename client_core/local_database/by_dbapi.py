@@ -16,6 +16,7 @@ from client_core.local_database.drivers import (
     place_of,
     refuse_autocommit,
     refuse_unfinished,
+    stay_in_session,
     with_places,
 )
 from client_core.local_database.guarding import Guard, guard_of
@@ -55,6 +56,7 @@ class DbapiTransaction(LocalTransaction):
         if getattr(self.given, "_num_transactions", 0):
             raise ConfigurationError(_NESTED, field="database")
         refuse_unfinished(self.given)
+        stay_in_session(self.given)
         # A driver without autocommit begins with the next statement by itself.
         begins = not self._in_transaction() and (self._autocommits() or self._driver == "sqlite3")
         self.take(self.given)
@@ -68,6 +70,7 @@ class DbapiTransaction(LocalTransaction):
         Raises:
             ConfigurationError: The connection commits each statement by itself.
         """
+        stay_in_session(self.given)
         refuse_autocommit(self.given)
 
     def execute(self, sql: str, **values: Any) -> int:

@@ -11,7 +11,7 @@ from django.utils.connection import ConnectionProxy
 
 from client_core.errors import ConfigurationError
 from client_core.local_database.dialects import dialect_of
-from client_core.local_database.drivers import with_places
+from client_core.local_database.drivers import stay_in_session, with_places
 from client_core.local_database.listening import DriverListener
 from client_core.local_database.transactions import Ending, LocalTransaction
 from client_core.local_database.watching import Watch, WatchedTransaction
@@ -50,6 +50,11 @@ class DjangoTransaction(WatchedTransaction):
             raise ConfigurationError(msg, field="database")
         self._atomic = transaction.atomic(using=self._alias)
         self._atomic.__enter__()
+        try:
+            stay_in_session(self.given.connection)
+        except BaseException:
+            self.rollback()
+            raise
 
     def join(self) -> None:
         """Takes the atomic block that is open.
@@ -60,6 +65,8 @@ class DjangoTransaction(WatchedTransaction):
         if not self.given.in_atomic_block and self.given.get_autocommit():
             msg = "there is no transaction to be part of: use it inside of transaction.atomic()"
             raise ConfigurationError(msg, field="database")
+        if self.given.connection is not None:
+            stay_in_session(self.given.connection)
 
     def on_commit(self, call: Callable[[], None]) -> bool:
         """By Django's own on_commit; what it raises does not undo what others have registered."""

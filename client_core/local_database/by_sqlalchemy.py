@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -19,8 +20,10 @@ from client_core.local_database.drivers import (
     refuse_autocommit,
     refuse_driver,
     refuse_unfinished,
+    stay_in_session,
 )
 from client_core.local_database.engine_events import EngineEvents, run_beside
+from client_core.local_database.listening import DriverListener
 from client_core.local_database.rolled_back import follow
 from client_core.local_database.transactions import Ending
 from client_core.local_database.watching import Watch, WatchedTransaction
@@ -60,6 +63,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         self._root: Any = None
         self._watched: sa.Connection | None = None
         self._driver_connection: Any = None
+        self._listener: DriverListener | None = None
         self.dialect = dialect_of(given.dialect.name if isinstance(given, sa.Engine | sa.Connection) else "sqlite")
 
     def begin(self) -> None:
@@ -95,6 +99,7 @@ class SqlalchemyTransaction(WatchedTransaction):
                 _begin_where_it_autocommits(connection)
             _refuse_autocommit(connection)
             refuse_unfinished(connection.connection.driver_connection)
+            stay_in_session(connection.connection.driver_connection)
             self.take(connection.connection.dbapi_connection)
             self._driver_connection = connection.connection.driver_connection
         except ConfigurationError:
@@ -120,6 +125,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         self.dialect = dialect_of(connection.dialect.name)
         refuse_driver(connection.dialect)
         _refuse_autocommit(connection)
+        stay_in_session(connection.connection.driver_connection)
         if self.dialect.name == "mysql":
             follow(connection)
 
@@ -168,11 +174,17 @@ class SqlalchemyTransaction(WatchedTransaction):
             # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
             self._run("BEGIN", {})
         self._was_alone = autocommits(connection.connection.driver_connection)
-        self._watch = Watch(
-            self.dialect, functools.partial(run_beside, connection), lambda: connection.connection.driver_connection
-        )
         _events.listen(connection.engine)
-        _watches[connection] = self._watch
+        driver = self._driver_connection
+        if DriverListener.can_listen(driver):
+            self._listener = DriverListener(driver)
+            self._watch = Watch(self.dialect, self._listener.run, lambda: driver)
+            self._listener.start(self._watch)
+        else:
+            self._watch = Watch(
+                self.dialect, functools.partial(run_beside, connection), lambda: connection.connection.driver_connection
+            )
+        _looked_after[connection] = _LookedAfter(self._watch, self._listener)
         self._watched = connection
 
     def is_whole(self) -> bool | None:
@@ -187,8 +199,10 @@ class SqlalchemyTransaction(WatchedTransaction):
     def _stop_watching(self) -> None:
         self.let_go()
         if self._watched is not None:
-            _watches.pop(self._watched, None)
+            _looked_after.pop(self._watched, None)
             self._watched = None
+        if self._listener is not None:
+            self._listener.stop()
 
     def _drop_what_commits_now(self) -> None:
         connection = self._watched
@@ -282,8 +296,24 @@ def _begin_where_it_autocommits(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-_watches: weakref.WeakKeyDictionary[sa.Connection, Watch] = weakref.WeakKeyDictionary()
-"""What looks at the statements of a connection now."""
+@dataclass(frozen=True, slots=True)
+class _LookedAfter:
+    """A transaction of a connection, and who tells of its statements; None: SQLAlchemy."""
+
+    watch: Watch
+    listener: DriverListener | None
+
+    def is_told(self) -> bool:
+        """Whether SQLAlchemy is to tell; also of what comes after the end, when the driver is not listened to."""
+        return self.listener is None or self.watch.has_ended()
+
+    def leave(self) -> None:
+        """SQLAlchemy ends the transaction: somebody else may get the connection."""
+        if self.listener is not None:
+            self.listener.stop()
+
+
+_looked_after: weakref.WeakKeyDictionary[sa.Connection, _LookedAfter] = weakref.WeakKeyDictionary()
 _rolling_back: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
 """Connections that a block's end rolls back now."""
 
@@ -291,41 +321,63 @@ _rolling_back: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
 def _before(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    watch = _watches.get(connection)
-    if watch is not None:
-        watch.before(statement)
+    looked = _looked_after.get(connection)
+    if looked is not None and looked.is_told():
+        looked.watch.before(statement)
 
 
 def _after(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    watch = _watches.get(connection)
-    if watch is not None:
-        watch.after()
+    looked = _looked_after.get(connection)
+    if looked is not None and looked.listener is None:
+        looked.watch.after()
 
 
 def _before_commit(connection: sa.Connection) -> None:
-    watch = _watches.get(connection)
-    if watch is not None and watch.is_ending:
-        try:
-            watch.before_commit()
-        except BaseException:
-            # SQLAlchemy takes the transaction for over, whatever becomes of its COMMIT.
-            connection.connection.rollback()
-            raise
+    looked = _looked_after.get(connection)
+    if looked is None:
+        return
+    try:
+        if looked.watch.is_ending:
+            looked.watch.before_commit()
+        else:
+            looked.watch.ended()
+    except BaseException:
+        looked.leave()
+        # SQLAlchemy takes the transaction for over, whatever becomes of its COMMIT.
+        connection.connection.rollback()
+        raise
+    looked.leave()
+
+
+def _before_rollback(connection: sa.Connection) -> None:
+    looked = _looked_after.get(connection)
+    if looked is not None:
+        looked.watch.ended()
+        looked.leave()
+
+
+def _given_back(driver_connection: Any, record: Any) -> None:
+    DriverListener.leave(driver_connection)
 
 
 def _failed(context: sa.engine.ExceptionContext) -> None:
     if context.connection in _rolling_back:
         # Whatever it is: the pool would give the connection, with an open transaction, to the next one.
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
-    watch = _watches.get(context.connection) if context.connection is not None else None
-    if watch is not None:
-        watch.failed(context.original_exception)
+    looked = _looked_after.get(context.connection) if context.connection is not None else None
+    if looked is not None and looked.listener is None:
+        looked.watch.failed(context.original_exception)
 
 
 _events = EngineEvents(
-    before_cursor_execute=_before, after_cursor_execute=_after, handle_error=_failed, commit=_before_commit
+    before_cursor_execute=_before,
+    after_cursor_execute=_after,
+    handle_error=_failed,
+    commit=_before_commit,
+    rollback=_before_rollback,
+    checkin=_given_back,
 )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import ConfigurationError
@@ -23,6 +25,8 @@ __all__ = [
     "refuse_autocommit",
     "refuse_driver",
     "refuse_unfinished",
+    "session_of",
+    "stay_in_session",
     "with_places",
 ]
 
@@ -60,6 +64,7 @@ _PIPELINE = (
     "before the messages are written"
 )
 
+_MYSQLCLIENT = "MySQLdb"
 _PLACE = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _IN_TRANSACTION = 1
 """MySQL's SERVER_STATUS_IN_TRANS."""
@@ -82,6 +87,37 @@ def in_transaction(connection: Any) -> bool | None:
     if hasattr(connection, "is_in_transaction"):  # asyncpg
         return bool(connection.is_in_transaction())
     return None
+
+
+def session_of(connection: Any) -> tuple[object, ...] | None:
+    """What tells a server's session from one that was opened in its place; None: the driver has nothing for it.
+
+    With mysqlclient, which does not tell whether a transaction is open, whether it commits each statement by itself
+    belongs to it: a session that is new, or was reset, does so on most servers.
+    """
+    if not callable(getattr(connection, "thread_id", None)):
+        return None
+    try:
+        tells = in_transaction(connection) is not None
+        return connection.thread_id(), None if tells else autocommits(connection)
+    except Exception:
+        return ()  # It is closed.
+
+
+def stay_in_session(connection: Any) -> None:
+    """Has a connection of mysqlclient open no other session by itself, which it does after ``ping(True)``.
+
+    What ran before is then rolled back, and what follows is committed statement by statement, without an error. It
+    costs a round trip.
+    """
+    if driver_of(connection) == _MYSQLCLIENT:
+        # Since 2.2.1 without an argument, which earlier versions need.
+        connection.ping(*(() if _has_plain_ping() else (False,)))
+
+
+@functools.cache
+def _has_plain_ping() -> bool:
+    return tuple(sys.modules[_MYSQLCLIENT].version_info[:3]) >= (2, 2, 1)
 
 
 def is_aborted(connection: Any) -> bool:

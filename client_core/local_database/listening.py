@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from client_core.local_database.drivers import refuse_unfinished
+from client_core.local_database.drivers import driver_of, in_transaction, refuse_unfinished
+from client_core.local_database.watching import would_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DriverListener"]
 
-_ENDS = ("commit", "rollback", "begin")
+_ENDS = ("commit", "rollback", "begin", "change_user")
+_LISTENED_TO = {"pymysql", "MySQLdb"}
 _SEVERAL = 1 << 16
 """MySQL's CLIENT_MULTI_STATEMENTS."""
 
@@ -29,7 +31,8 @@ class DriverListener:
     def __init__(self, connection: Any) -> None:
         """Takes the connection; it is as it was."""
         self._connection = connection
-        self._before = {name: getattr(connection, name) for name in ("query", "autocommit", *_ENDS)}
+        names = ("query", "autocommit", "ping", *_ENDS)
+        self._before = {name: getattr(connection, name) for name in names if hasattr(connection, name)}
         self._was_set = {name for name in self._before if name in vars(connection)}
         self._watch: Watch | None = None
         self._is_seen = False
@@ -37,9 +40,14 @@ class DriverListener:
     @staticmethod
     def can_listen(connection: Any) -> bool:
         """Whether this is a connection of PyMySQL or mysqlclient."""
-        return (
-            hasattr(connection, "query") and hasattr(connection, "get_autocommit") and hasattr(connection, "__dict__")
-        )
+        return driver_of(connection) in _LISTENED_TO
+
+    @staticmethod
+    def leave(connection: Any) -> None:
+        """Whoever listens to a connection stops: it is to have another user."""
+        listener = getattr(getattr(connection, "__dict__", {}).get("query"), "__self__", None)
+        if isinstance(listener, DriverListener):
+            listener.stop()
 
     def start(self, watch: Watch) -> None:
         """Begins to tell."""
@@ -49,8 +57,12 @@ class DriverListener:
             watch.takes_several = bool(self._connection.client_flag & _SEVERAL)
         self._connection.query = self._query
         self._connection.autocommit = self._autocommit
+        if in_transaction(self._connection) is None:
+            # PyMySQL connects again too, but tells that there is no transaction then.
+            self._connection.ping = self._ping
         for name in _ENDS:
-            setattr(self._connection, name, self._ending(name))
+            if name in self._before:
+                setattr(self._connection, name, self._ending(name))
 
     def stop(self) -> None:
         """The connection is as it was."""
@@ -104,16 +116,25 @@ class DriverListener:
         try:
             return self._before["autocommit"](value)
         finally:
-            if value and self._watch is not None and not self._is_seen:
-                self._watch.ended()
+            if value:
+                self._ended()
 
-    def _ending(self, name: str) -> Callable[[], Any]:
-        def end() -> Any:
+    def _ping(self, *args: Any) -> Any:
+        if any(args) and self._watch is not None:
+            what = "ping(True), which has the connection open another session where it is lost,"
+            raise would_end(what)
+        return self._before["ping"](*args)
+
+    def _ending(self, name: str) -> Callable[..., Any]:
+        def end(*args: Any, **options: Any) -> Any:
             try:
-                return self._before[name]()
+                return self._before[name](*args, **options)
             finally:
                 # Whatever became of it.
-                if self._watch is not None and not self._is_seen:
-                    self._watch.ended()
+                self._ended()
 
         return end
+
+    def _ended(self) -> None:
+        if self._watch is not None and not self._is_seen:
+            self._watch.ended()

@@ -13,48 +13,22 @@ seen only by the state that the driver keeps, or where the driver itself can be 
 
 from __future__ import annotations
 
-import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from client_core.errors import LocalTransactionEnded
 from client_core.local_database.dialects import Failure, first_line_of
-from client_core.local_database.drivers import in_transaction, is_aborted
+from client_core.local_database.drivers import in_transaction, is_aborted, session_of
+from client_core.local_database.statements import RELEASE, ROLLBACK_TO, SAVEPOINT, ending_of, forms_of, is_harmless
 from client_core.local_database.transactions import LocalTransaction
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable
 
     from client_core.local_database.dialects import Dialect
 
-__all__ = ["Watch", "WatchedTransaction"]
-
-_COMMENT = r"--[^\n]*\n|\#[^\n]*\n|/\*(?![!M]).*?\*/"
-"""MySQL runs those that begin with ! or M!."""
-_BEFORE = rf"(?>\s+|\(|{_COMMENT})*+"
-"""What may stand before the first word."""
-_GAP = rf"(?>\s+|{_COMMENT})++"
-"""What stands between two words."""
-_NAME = r"(`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|[^\s;/#]+)"
-_FLAGS = re.IGNORECASE | re.DOTALL
-_COMMENTS = re.compile(_COMMENT, _FLAGS)
-_HARMLESS = re.compile(
-    _BEFORE + r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|MERGE|WITH|VALUES|TABLE|EXPLAIN|SHOW|DESCRIBE)\b", _FLAGS
-)
-_SAVEPOINT = re.compile(rf"{_BEFORE}SAVEPOINT{_GAP}{_NAME}", _FLAGS)
-_RELEASE = re.compile(rf"{_BEFORE}RELEASE{_GAP}(?:SAVEPOINT{_GAP})?{_NAME}", _FLAGS)
-_ROLLBACK_TO = re.compile(
-    rf"{_BEFORE}ROLLBACK{_GAP}(?:(?:WORK|TRANSACTION){_GAP})?TO{_GAP}(?:SAVEPOINT{_GAP})?{_NAME}", _FLAGS
-)
-_ENDS = re.compile(_BEFORE + r"(?:COMMIT|ROLLBACK|ABORT|END)\b", _FLAGS)
-_ENDS_ON_MYSQL = re.compile(
-    _BEFORE
-    + rf"(?:(?:BEGIN|START{_GAP}TRANSACTION|ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
-    # ALTER and TRUNCATE commit for a temporary table as well, and so does CREATE INDEX on one.
-    + rf"|CREATE{_GAP}(?!(?:OR{_GAP}REPLACE{_GAP})?TEMPORARY\b)|DROP{_GAP}(?!TEMPORARY\b|PREPARE\b)"
-    + rf"|SET{_GAP}(?!GLOBAL\b|PERSIST)[^;]*?(?<!GLOBAL\.)\bAUTOCOMMIT\b`?\s*:?=(?!\s*(?:0|OFF|FALSE)\b))",
-    _FLAGS,
-)
+__all__ = ["Watch", "WatchedTransaction", "would_end"]
 
 
 class Watch:
@@ -76,6 +50,7 @@ class Watch:
         self.takes_several = True
         """Whether the server may take several statements at once, separated by semicolons."""
         self._was_open = bool(in_transaction(driver_connection()))
+        self._session = session_of(driver_connection())
         self._has_ended = False
         self._is_doubtful = False
         self._is_running = False
@@ -106,27 +81,29 @@ class Watch:
         text = statement if isinstance(statement, str) else ""
         self._is_running = True
         self._error = None
-        if _HARMLESS.match(text) and not (self.takes_several and ";" in text.rstrip("; \n\t")):
+        forms = forms_of(text, self._dialect.name)
+        if all(is_harmless(form, takes_several=self.takes_several) for form in forms):
             return
-        if found := _SAVEPOINT.match(text):
+        text = forms[0]
+        if found := SAVEPOINT.match(text):
             name = self._name(found)
             if self._dialect.name == "mysql":
                 # There a later one of the same name takes the place of the earlier one.
                 self._savepoints = [each for each in self._savepoints if each[0] != name]
             self._savepoints.append((name, self._sent))
-        elif found := _ROLLBACK_TO.match(text):
+        elif found := ROLLBACK_TO.match(text):
             place = self._place_of(self._name(found))
             if place is None:
                 self._is_running = False
-                raise _would_end("ROLLBACK TO a savepoint that was set before the block")
+                raise would_end("ROLLBACK TO a savepoint that was set before the block")
             del self._savepoints[place + 1 :]
             self.has_lost_messages |= self._sent > self._savepoints[place][1]
-        elif found := _RELEASE.match(text):
+        elif found := RELEASE.match(text):
             place = self._place_of(self._name(found))
             if place is not None:
                 del self._savepoints[place:]
         else:
-            self._refuse(text)
+            self._refuse(forms)
             self._set_mark()
 
     def _how_it_ended(self) -> str:
@@ -167,11 +144,10 @@ class Watch:
             self._look_for(mark)
         elif has_failed:
             self._look_at_failure()
-        is_open = self._is_open()
-        if is_open:
-            self._was_open = True
-        elif is_open is False and self._was_open:
+        if self._is_over():
             self._has_ended = True
+        elif self._is_open():
+            self._was_open = True
 
     def ended(self) -> None:
         """The driver was told to end the transaction."""
@@ -185,7 +161,7 @@ class Watch:
 
     def has_ended(self) -> bool:
         """Whether the transaction is known to have been ended; asks no server."""
-        return self._has_ended or (self._was_open and self._is_open() is False)
+        return self._has_ended or self._is_over()
 
     def is_whole(self, run: Callable[[str], object]) -> bool | None:
         """Whether what is open is the transaction that the block began, all of it; None: that cannot be told.
@@ -214,6 +190,10 @@ class Watch:
         places = [place for place, (each, _) in enumerate(self._savepoints) if each == name]
         return places[-1] if places else None
 
+    def _is_over(self) -> bool:
+        """By what the driver tells, which is that of now only."""
+        return session_of(self._driver_connection()) != self._session or (self._was_open and self._is_open() is False)
+
     def _is_open(self) -> bool | None:
         return in_transaction(self._driver_connection())
 
@@ -232,11 +212,12 @@ class Watch:
             )
             raise LocalTransactionEnded(msg)
 
-    def _refuse(self, text: str) -> None:
-        if _ENDS.match(text) or (self._dialect.name == "mysql" and _ENDS_ON_MYSQL.match(text)):
-            self._is_running = False
-            words = _COMMENTS.sub(" ", text).strip(" ();\n\t").split(maxsplit=2)
-            raise _would_end(" ".join(words[:2])[:60])
+    def _refuse(self, forms: tuple[str, ...]) -> None:
+        for form in forms:
+            words = ending_of(form, self._dialect.name)
+            if words is not None:
+                self._is_running = False
+                raise would_end(words)
 
     def _set_mark(self) -> None:
         name = f"halfmq_{uuid.uuid4().hex}"
@@ -303,7 +284,8 @@ _WAS_ENDED = (
 )
 
 
-def _would_end(what: str) -> LocalTransactionEnded:
+def would_end(what: str) -> LocalTransactionEnded:
+    """The error of what is refused before it ends the transaction of a block."""
     msg = (
         f"{what} would end the local transaction inside of its block, and was not run: run it before or after the "
         "block, and leave commit and rollback to the end of the block"
