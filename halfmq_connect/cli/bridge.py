@@ -80,6 +80,9 @@ def kafka(
     config: Config = None,
     kafka_setting: Setting = None,
     start: Start = None,
+    begin_anew: Annotated[
+        bool | None, typer.Option("--begin-anew", help="Begin again where the topic of its positions was deleted.")
+    ] = None,
     shards: Annotated[
         int | None, typer.Option(help="Parts that replicas can share; fixed at the first start [4].")
     ] = None,
@@ -106,6 +109,7 @@ def kafka(
     """
     given = {
         "start": start,
+        "begin_anew": begin_anew,
         "shards": shards,
         "max_records": max_records,
         "linger": linger,

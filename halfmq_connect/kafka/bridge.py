@@ -7,11 +7,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from client_core.connection import BackgroundRunner, BrokerLink
+from halfmq_connect.kafka.beginning import PositionsTopic
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.doors import existing_topics, hurried, patiently
 from halfmq_connect.kafka.membership import Membership
 from halfmq_connect.kafka.plan import Plan
-from halfmq_connect.kafka.positions import create_positions, positions_topic
+from halfmq_connect.kafka.positions import positions_topic
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import BridgeSettings, bridge_name, kafka_client, kafka_topic_name, routes
 from halfmq_connect.kafka.shard import Shard
@@ -93,7 +94,8 @@ class KafkaBridge:
         link = BrokerLink(self._connection)
         producer = Producer(self._connection)
         cluster = Cluster(self._client, self._settings.replication)
-        plan = Plan(self._name, self._client, self._routes, self._settings, cluster, link, runner, producer=producer)
+        positions = PositionsTopic(cluster, self._client, self._name)
+        plan = Plan(self._name, self._client, self._routes, self._settings, cluster, link, runner, positions, producer)
         self._plan = plan
         try:
             if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
@@ -107,7 +109,7 @@ class KafkaBridge:
     def _prepare(self, plan: Plan) -> bool:
         existing_topics(plan)
         register(plan.cluster, self._client, f"to-kafka/{self._name}", self._edges(plan))
-        create_positions(plan.cluster, self._name, self._settings.shards)
+        plan.positions.begin(self._settings.shards, anew=self._settings.begin_anew)
         return True
 
     def _edges(self, plan: Plan) -> Iterator[Edge]:
@@ -135,7 +137,8 @@ class KafkaBridge:
         try:
             while not self._stopping.is_set():
                 membership.poll(0.2)
-                watch.look()
+                if watch.look():
+                    plan.positions.look()
                 plan.progress.tell()
                 for shard in self._shards.values():
                     if shard.failure is not None:

@@ -157,6 +157,17 @@ class Cluster:
         described = self._admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER)
         return str(described[name].result().topic_id)
 
+    def identity(self, name: str) -> str | None:
+        """Identity of a topic; None: there is none of this name."""
+        described = self._admin.describe_topics(TopicCollection([name]), request_timeout=REACHED)
+        try:
+            return str(described[name].result().topic_id)
+        except KafkaException as raised:
+            error = _error_of(raised)
+            if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return None
+
     def create(self, name: str, partitions: int, **config: Any) -> None:
         """Creates a topic, unless it exists."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}

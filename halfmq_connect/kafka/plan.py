@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from client_core.connection import BackgroundRunner, BrokerLink
     from consumer_sdk.reading import QueueOffset
+    from halfmq_connect.kafka.beginning import PositionsTopic
     from halfmq_connect.kafka.cluster import Cluster
     from halfmq_connect.kafka.settings import BridgeSettings
     from producer_sdk import Producer
@@ -34,6 +35,7 @@ class Plan:
         cluster: Kafka.
         link: The brokers of halfmq; used on the loop of `runner`.
         runner: The background loop.
+        positions: The topic of its positions.
         producer: Sends messages that are too large for Kafka to their topic.
         kafka: Whether Kafka answers.
         halfmq: Whether halfmq does.
@@ -48,6 +50,7 @@ class Plan:
     cluster: Cluster
     link: BrokerLink
     runner: BackgroundRunner
+    positions: PositionsTopic
     producer: Producer
     kafka: Outage = field(default_factory=lambda: Outage("Kafka"))
     halfmq: Outage = field(default_factory=lambda: Outage("halfmq"))

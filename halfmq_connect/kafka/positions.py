@@ -85,8 +85,8 @@ class Positions:
         return found
 
 
-def create_positions(cluster: Cluster, bridge: str, shards: int) -> None:
-    """Creates the topic of positions, unless it exists.
+def create_positions(cluster: Cluster, bridge: str, shards: int) -> str:
+    """Creates the topic of positions, unless it exists; its identity.
 
     Raises:
         ConfigurationError: The bridge has another number of shards.
@@ -94,9 +94,10 @@ def create_positions(cluster: Cluster, bridge: str, shards: int) -> None:
     """
     name = positions_topic(bridge)
     cluster.create(name, shards, **_CONFIG)
-    there = cluster.topics([name])[name].partitions
-    if there != shards:
-        _refuse(shards, there)
+    there = cluster.topics([name])[name]
+    if there.partitions != shards:
+        _refuse(shards, there.partitions)
+    return there.topic_id
 
 
 def _refuse(shards: int, there: int) -> None:

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from halfmq_connect.kafka.cluster import Cluster
 
-__all__ = ["REGISTRY", "Edge", "forget", "register"]
+__all__ = ["REGISTRY", "Edge", "forget", "note_positions", "noted_positions", "register"]
 
 REGISTRY = "halfmq-bridges"
 
 Edge = tuple[str, str]
 """From a topic to a topic, as "halfmq:identity" or "kafka:name"."""
+_POSITIONS = b"positions/"
 
 
 def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iterable[Edge]) -> None:
@@ -38,7 +39,8 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     _write(client, name, json.dumps(own).encode())
     known: dict[str, list[Edge]] = {}
     for key, value in cluster.content(REGISTRY, 0):
-        known[key.decode()] = [(start, end) for start, end in json.loads(value)] if value else []
+        if not key.startswith(_POSITIONS):
+            known[key.decode()] = [(start, end) for start, end in json.loads(value)] if value else []
     known[name] = own
     for start, end in own:
         if (path := _path(end, start, known)) is not None:
@@ -62,10 +64,34 @@ def forget(cluster: Cluster, client: Mapping[str, Any], name: str) -> None:
     """
     known = dict(cluster.content(REGISTRY, 0)) if REGISTRY in cluster.names() else {}
     if known.get(name.encode()) is None:
-        there = ", ".join(sorted(key.decode() for key, value in known.items() if value)) or "none"
-        msg = f"there is no {name!r}; there are: {there}"
+        bridges = sorted(key.decode() for key, value in known.items() if value and not key.startswith(_POSITIONS))
+        msg = f"there is no {name!r}; there are: {', '.join(bridges) or 'none'}"
         raise ConfigurationError(msg, field="name")
+    way, _, bridge = name.partition("/")
+    if way == "to-kafka":
+        note_positions(client, bridge, None)
     _write(client, name, None)
+
+
+def noted_positions(cluster: Cluster, bridge: str) -> str | None:
+    """The identity of the topic that a bridge has its positions in; None: it has not begun.
+
+    Raises:
+        KafkaException: Kafka does not answer, or refuses.
+    """
+    value = dict(cluster.content(REGISTRY, 0)).get(_POSITIONS + bridge.encode())
+    return json.loads(value)[0][1] if value else None
+
+
+def note_positions(client: Mapping[str, Any], bridge: str, topic_id: str | None) -> None:
+    """Writes down in which topic a bridge has its positions; None: it has none.
+
+    Raises:
+        KafkaException: Kafka does not answer, or refuses.
+    """
+    # Earlier versions read all that is in the topic, as edges.
+    value = None if topic_id is None else json.dumps([["positions", topic_id]]).encode()
+    _write(client, f"{_POSITIONS.decode()}{bridge}", value)
 
 
 def _shown(node: str) -> str:

@@ -116,8 +116,7 @@ class _Shared:
             ConfigurationError: One cannot work.
         """
         for name in ("skip_missing", "create_topics"):
-            if not isinstance(getattr(self, name), bool):
-                refuse(name, "is true or false", getattr(self, name))
+            _check_flag(name, getattr(self, name))
         check_seconds("session_timeout", self.session_timeout, least=1.0, most=300.0)
         if self.instance is not None and not _is_name(self.instance):
             refuse("instance", "has 1 to 50 letters, digits, '-' and '_'", self.instance)
@@ -131,6 +130,7 @@ class BridgeSettings(_Shared):
 
     Attributes:
         start: Where to begin with a topic that was never carried: ``earliest`` or ``latest``.
+        begin_anew: Whether to begin as ``start`` says, too, where the topic of the bridge's positions was deleted.
         shards: Parts that the queues are divided into, and so how many replicas can share the work. It is fixed when
             the bridge first starts.
         max_records: Messages of a Kafka transaction, about, at most.
@@ -142,6 +142,7 @@ class BridgeSettings(_Shared):
     """
 
     start: Literal["earliest", "latest"] = "earliest"
+    begin_anew: bool = False
     shards: int = 4
     max_records: int = 5000
     max_bytes: int = 16 * 1024 * 1024
@@ -157,6 +158,7 @@ class BridgeSettings(_Shared):
         """
         super().__post_init__()
         _check_start(self.start)
+        _check_flag("begin_anew", self.begin_anew)
         for name, most in (("shards", 1000), ("max_records", 1_000_000), ("max_bytes", 1 << 30)):
             check_count(name, getattr(self, name), most)
         check_seconds("linger", self.linger, least=0.0, most=10.0)
@@ -213,6 +215,11 @@ def bridge_name(name: str) -> str:
 
 def _is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _check_flag(name: str, given: object) -> None:
+    if not isinstance(given, bool):
+        refuse(name, "is true or false", given)
 
 
 def _check_start(start: object) -> None:

@@ -105,8 +105,11 @@ class Shard:
         feed = Feed(plan.link, plan.runner, plan.halfmq, plan.settings.max_records, plan.settings.max_bytes)
         try:
             producer.init_transactions(30.0)
+            plan.positions.check()
             places = plan.cluster.content(positions_topic(plan.name), self._number)
             positions = Positions.read(places, plan.settings.shards)
+            # What was read is of that topic, too: identities do not come again.
+            plan.positions.check()
             plan.kafka.over()
             writer = Writer(plan, producer, topics, self._refused, self._stopping)
             look_at = 0.0

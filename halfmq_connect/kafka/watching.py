@@ -35,10 +35,10 @@ class Watch:
         """Settings of a client of Kafka whose errors are a reason to ask."""
         return heard_by(client, lambda _: self._doubt.set())
 
-    def look(self) -> None:
-        """Asks, if there is a doubt; takes some seconds while Kafka does not answer."""
+    def look(self) -> bool:
+        """Asks, if there is a doubt: whether it answers, as far as is known; takes some seconds while it does not."""
         if not self._doubt.is_set() or time.monotonic() - self._asked_at < _EVERY:
-            return
+            return not self._doubt.is_set()
         self._doubt.clear()
         try:
             self._cluster.names()
@@ -49,3 +49,4 @@ class Watch:
         else:
             self._outage.over()
         self._asked_at = time.monotonic()
+        return not self._doubt.is_set()
