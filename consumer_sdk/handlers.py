@@ -7,11 +7,11 @@ import contextvars
 import functools
 import inspect
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from client_core.connection import is_own_cancellation, reason_of
+from client_core.threads import LastingThreads
 from consumer_sdk.message import DeliveredMessage
 from consumer_sdk.receipts import Nack
 
@@ -66,7 +66,7 @@ class HandlerPool(Generic[MessageT]):
             getattr(handler, "__call__", None)  # noqa: B004 - not whether it is callable, but which kind
         )
         self._ended_by: BaseException | None = None
-        self._threads = None if is_async else ThreadPoolExecutor(workers, thread_name_prefix="halfmq-handler")
+        self._threads = None if is_async else LastingThreads(workers, thread_name_prefix="halfmq-handler")
 
     async def run(self) -> BaseException | None:
         """Runs until the subscription is stopped and running handlers have ended.

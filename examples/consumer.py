@@ -5,7 +5,9 @@ import sys
 
 from consumer_sdk import Consumer
 
-with Consumer(sys.argv[1], "shipping", "orders") as consumer:
+(endpoint,) = sys.argv[1:] or sys.exit(__doc__)
+
+with Consumer(endpoint, "shipping", "orders") as consumer:
     # Messages being handled are finished; prefetched ones are released to other consumers at once.
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     for message in consumer:

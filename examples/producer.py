@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, text
 from producer_sdk import TransactionProducer
 from producer_sdk.fence import TransactionFence
 
-endpoint, order, *database_url = sys.argv[1:]
+endpoint, order, *database_url = sys.argv[1:] or sys.exit(__doc__)
 engine = create_engine(*database_url or ["sqlite:///shop.db"])
 with engine.begin() as database:
     database.execute(text("CREATE TABLE IF NOT EXISTS orders (content VARCHAR(200) NOT NULL)"))

@@ -13,6 +13,7 @@ from client_core.ids import new_id
 from client_core.message import HalfMessages, as_messages
 from client_core.results import TransactionResult, message_ids
 from client_core.states import LocalTransactionState, TransactionState
+from producer_sdk.awaited import counted, refuse_unawaited
 from producer_sdk.reasons import brief_reason
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from producer_sdk.own_check import OwnCheck
     from producer_sdk.transaction_calls import TransactionCalls
 
-__all__ = ["AsyncTransaction", "over"]
+__all__ = ["AsyncTransaction", "over", "unbegun"]
 
 _log = logging.getLogger("halfmq.producer")
 
@@ -67,6 +68,8 @@ class AsyncTransaction:
         self._over = False
         self._closed_for_sends = False
         self._was_used = False
+        self.unawaited: dict[str, int] = {}
+        """Calls of this block that nobody has begun to run, by their names."""
         self.on_send: Callable[[], None] | None = None
         """Called when messages are about to be stored."""
         self.on_refused: Callable[[], None] | None = None
@@ -82,6 +85,7 @@ class AsyncTransaction:
         """The session or connection that the block was given, or opened on an Engine; None: it joined none."""
         return None
 
+    @counted
     async def send(
         self,
         topic: str,
@@ -99,7 +103,8 @@ class AsyncTransaction:
         """Stores one half message durably; consumers see it after the commit. See Message for the arguments.
 
         Returns:
-            The message's id.
+            The message's id: that of the transaction, with ``.1``, ``.2`` and so on behind it for those that follow the
+            first.
 
         Raises:
             DuplicateKey: Another message has the ``dedup_key``; this one is not part of the transaction.
@@ -120,6 +125,7 @@ class AsyncTransaction:
         )
         return (await self._add((message,)))[0]
 
+    @counted
     async def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
         """Stores several half messages, all or none of them.
 
@@ -133,6 +139,7 @@ class AsyncTransaction:
         encoded = [to_wire(message) for message in as_messages(messages)]
         return await self._add(encoded) if encoded else ()
 
+    @counted
     async def rollback(self, reason: str = "") -> None:
         """Drops the messages now; the rest of the block cannot send, and its end does nothing.
 
@@ -159,8 +166,15 @@ class AsyncTransaction:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives the verdict."""
-        await self.finish(exc)
+        """Gives the verdict.
+
+        Raises:
+            RuntimeError: A call was not awaited; it was rolled back.
+        """
+        forgotten = refuse_unawaited(self) if exc is None else None
+        await self.finish(exc or forgotten)
+        if forgotten is not None:
+            raise forgotten
 
     async def finish(self, error: BaseException | None) -> None:
         """Commits, or settles the transaction after an exception; called at the end of the block.
@@ -225,6 +239,15 @@ class AsyncTransaction:
         if self._was_used:
             raise over(self.transaction_id)
         self._was_used = True
+
+    def refuse_if_unbegun(self) -> None:
+        """Refuses what comes before the beginning of a block that joins a local transaction.
+
+        Raises:
+            TransactionRefused: It has not begun.
+        """
+        if not self._was_used:
+            raise unbegun(self.transaction_id)
 
     async def settle(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         """Gives the verdict of a local transaction whose end is known, or finds it out.
@@ -333,6 +356,12 @@ class AsyncTransaction:
     def _refuse_if_over(self) -> None:
         if self._over or self._closed_for_sends:
             raise over(self.transaction_id)
+
+
+def unbegun(transaction_id: str) -> TransactionRefused:
+    """The error of what comes before the beginning of a block."""
+    msg = f"the block of transaction {transaction_id} has not begun: send inside of `with ... as tx:`"
+    return TransactionRefused(msg, transaction_id=transaction_id)
 
 
 def over(transaction_id: str) -> TransactionRefused:

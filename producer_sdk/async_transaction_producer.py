@@ -32,6 +32,7 @@ from producer_sdk.fencing import (
     FencingListener,
     MessageStore,
     refuse_half_a_fence,
+    refuse_no_work,
 )
 from producer_sdk.listener import AsyncTransactionListener, ListenerCaller, TransactionListener
 from producer_sdk.own_check import OwnCheck
@@ -187,6 +188,8 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._outbox is not None:
             self._begin()
             return await self._outbox.send_in_transaction(as_messages(messages), arg)
+        if self._listener is not None:
+            refuse_no_work(self._listener.listener, arg)
         half, listener = await self.prepare_for_listener(messages)
         local_state, error = await listener.execute(half, arg)
         return await self.conclude(half, local_state, error)

@@ -28,6 +28,7 @@ __all__ = [
     "ended_inside",
     "lost_messages",
     "refuse_half_a_fence",
+    "refuse_no_work",
 ]
 
 AskBroker: TypeAlias = "Callable[[str], Awaitable[TransactionState | None]]"
@@ -158,6 +159,22 @@ def lost_messages(transaction_id: str) -> LocalTransactionEnded:
         "too: send after the savepoint, or use an Outbox, whose messages are part of the savepoint"
     )
     return LocalTransactionEnded(msg, transaction_id=transaction_id)
+
+
+def refuse_no_work(listener: object, work: object) -> None:
+    """Refuses ``send_in_transaction(messages, arg=work)`` of a fence without something to run, before it is sent.
+
+    Raises:
+        ConfigurationError: ``work`` is no function.
+    """
+    if not isinstance(listener, FencingListener | AsyncFencingListener) or callable(work):
+        return
+    kind = "coroutine function" if isinstance(listener, AsyncFencingListener) else "function"
+    msg = (
+        f"with a fence, arg is a {kind} that is called with a connection and does the local change; or use the block "
+        "producer.transaction(session)"
+    )
+    raise ConfigurationError(msg, field="arg")
 
 
 def refuse_half_a_fence(listener: object, database: object) -> None:

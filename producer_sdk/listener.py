@@ -7,11 +7,11 @@ import contextvars
 import functools
 import logging
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from client_core.connection import is_own_cancellation, reason_of
 from client_core.states import LocalTransactionState
+from client_core.threads import LastingThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ class ListenerCaller:
         """
         self.listener = listener
         self._slots = asyncio.Semaphore(concurrency)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: LastingThreads | None = None
         self._concurrency = concurrency
 
     async def execute(self, messages: HalfMessages, arg: Any) -> tuple[LocalTransactionState, Exception | None]:
@@ -169,7 +169,7 @@ class ListenerCaller:
 
     async def _in_thread(self, call: Callable[ParamT, ResultT], *args: ParamT.args, **kwargs: ParamT.kwargs) -> ResultT:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="halfmq-listener")
+            self._threads = LastingThreads(self._concurrency, thread_name_prefix="halfmq-listener")
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, functools.partial(context.run, call, *args, **kwargs)

@@ -8,7 +8,7 @@ from client_core.connection import Connection
 from client_core.errors import ConfigurationError
 from client_core.message import as_messages
 from producer_sdk.async_transaction_producer import AsyncTransactionProducer
-from producer_sdk.fencing import AsyncMessageStore, FencingListener, MessageStore, refuse_half_a_fence
+from producer_sdk.fencing import AsyncMessageStore, FencingListener, MessageStore, refuse_half_a_fence, refuse_no_work
 from producer_sdk.listener import AsyncTransactionListener, TransactionListener, run_execute
 from producer_sdk.producer import Producer
 from producer_sdk.transaction import Transaction
@@ -165,6 +165,7 @@ class TransactionProducer(Producer):
         if self._outbox is not None:
             self._runner.refuse_if_closed()
             return self._outbox.send_in_transaction(as_messages(messages), arg)
+        refuse_no_work(self._listener, arg)
         half, _ = self._runner.run(self._core.prepare_for_listener(messages))
         assert self._listener is not None  # noqa: S101 - prepare_for_listener raises without one
         local_state, error = run_execute(self._listener, half, arg)

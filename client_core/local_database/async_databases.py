@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.databases import ANSWER_WITHIN, LocalDatabase, limits_of, refuse_engine
+from client_core.local_database.databases import ANSWER_WITHIN, LocalDatabase, limits_of, naming_url, refuse_engine
 from client_core.local_database.drivers import end_of
 
 if TYPE_CHECKING:
@@ -84,18 +84,14 @@ def _engine_of(given: Any) -> AsyncEngine:
         ConfigurationError: It is nothing of the kind, or cannot be used.
     """
     try:
-        from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - of an extra
-        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415
+        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine  # noqa: PLC0415 - of an extra
 
         from client_core.local_database.rolled_back import listen  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = "a database on asyncio needs SQLAlchemy with asyncio: pip install 'halfmq[sqlalchemy]'"
         raise ConfigurationError(msg, field="database") from error
-    try:
+    with naming_url():
         engine = create_async_engine(given, connect_args=limits_of(given)) if isinstance(given, str) else given
-    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
-        msg = f"database is no URL that SQLAlchemy can open on asyncio: {error}"
-        raise ConfigurationError(msg, field="database") from error
     if not isinstance(engine, AsyncEngine):
         msg = f"database is an AsyncEngine of SQLAlchemy or a URL for one, not {type(given).__name__}"
         raise ConfigurationError(msg, field="database")

@@ -72,6 +72,11 @@ class SqlalchemyTransaction(WatchedTransaction):
         Raises:
             ConfigurationError: It is a savepoint, or its database is of another kind.
         """
+        # An Engine has any number at a time, each on a connection of its own.
+        with self.beginning(self.given) if self._engine is None else contextlib.nullcontext():
+            self._begin()
+
+    def _begin(self) -> None:
         if self._engine is not None and self._connection is None:
             self._connection = self.given = self._engine.connect()
         if self._session is not None:
@@ -186,6 +191,7 @@ class SqlalchemyTransaction(WatchedTransaction):
             )
         _looked_after[connection] = _LookedAfter(self._watch, self._listener)
         self._watched = connection
+        self.is_between = False
 
     def is_whole(self) -> bool | None:
         """By what was seen."""
@@ -197,7 +203,6 @@ class SqlalchemyTransaction(WatchedTransaction):
         return self._watch is None or self._watch.is_whole(lambda sql: self._run(sql, {}))
 
     def _stop_watching(self) -> None:
-        self.let_go()
         if self._watched is not None:
             _looked_after.pop(self._watched, None)
             self._watched = None
@@ -218,6 +223,7 @@ class SqlalchemyTransaction(WatchedTransaction):
 
     def commit(self) -> Ending:
         """Flushes and commits."""
+        self.is_between = True  # Until the rollback, where it fails.
         if self._watch is not None:
             self._watch.is_ending = True
         try:
@@ -227,10 +233,12 @@ class SqlalchemyTransaction(WatchedTransaction):
                 self._on().commit()
         finally:
             self._stop_watching()
+        self.let_go()
         return Ending.COMMITTED
 
     def rollback(self) -> None:
         """Rolls back; a connection that cannot is not used again, nor is one that was changed (SET autocommit)."""
+        self.is_between = True
         self._drop_what_commits_now()
         watched = self._watched
         self._stop_watching()
@@ -245,6 +253,7 @@ class SqlalchemyTransaction(WatchedTransaction):
         finally:
             if watched is not None:
                 _rolling_back.discard(watched)
+            self.let_go()
 
     def known_by(self) -> Hashable:
         """The engine."""
@@ -305,7 +314,7 @@ class _LookedAfter:
 
     def is_told(self) -> bool:
         """Whether SQLAlchemy is to tell; also of what comes after the end, when the driver is not listened to."""
-        return self.listener is None or self.watch.has_ended()
+        return self.listener is None or not self.listener.is_listening
 
     def leave(self) -> None:
         """SQLAlchemy ends the transaction: somebody else may get the connection."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from client_core.errors import ConfigurationError
 from client_core.local_database.by_dbapi import DbapiTransaction
 from client_core.local_database.dialects import Failure, PostgreSQL, dialect_of
-from client_core.local_database.drivers import driver_of, refuse_driver
+from client_core.local_database.drivers import KNOWN_URLS, driver_of, refuse_driver
 from client_core.local_database.joining import packages_of
 
 if TYPE_CHECKING:
@@ -245,9 +245,28 @@ def _engine_of(url: str) -> Any:
     except ModuleNotFoundError as error:
         msg = "a database URL needs SQLAlchemy: pip install 'halfmq[sqlalchemy]', or give a function that connects"
         raise ConfigurationError(msg, field="database") from error
-    try:
+    with naming_url():
         return sa.create_engine(url, connect_args=limits_of(url))
-    except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
+
+
+@contextlib.contextmanager
+def naming_url() -> Iterator[None]:
+    """Around what makes an engine of a URL.
+
+    Raises:
+        ConfigurationError: It cannot be made; says why.
+    """
+    from sqlalchemy.exc import ArgumentError, InvalidRequestError, NoSuchModuleError  # noqa: PLC0415 - of an extra
+
+    try:
+        yield
+    except NoSuchModuleError as error:
+        msg = f"database is a URL whose driver SQLAlchemy does not know ({error}): {KNOWN_URLS}"
+        raise ConfigurationError(msg, field="database") from error
+    except ModuleNotFoundError as error:
+        msg = f"database is a URL whose driver is not installed ({error}): {KNOWN_URLS}"
+        raise ConfigurationError(msg, field="database") from error
+    except (ArgumentError, InvalidRequestError, ValueError) as error:
         msg = f"database is no URL that SQLAlchemy can open: {error}"
         raise ConfigurationError(msg, field="database") from error
 
@@ -374,11 +393,12 @@ def _of_django(given: object) -> LocalDatabase:
 @contextlib.contextmanager
 def _fresh(connect: Callable[[], Any]) -> Iterator[LocalTransaction]:
     connection = connect()
-    try:
-        driver = driver_of(connection)
-        if driver is None:
-            msg = f"database returned {type(connection).__name__}, which is no connection of a driver that is known"
-            raise ConfigurationError(msg, field="database")
+    driver = driver_of(connection)
+    if driver is None:
+        msg = (
+            f"database returned {type(connection).__name__}: it is a function that opens a new connection of PyMySQL, "
+            "mysqlclient, psycopg, psycopg2 or sqlite3 at each call, and returns it"
+        )
+        raise ConfigurationError(msg, field="database")
+    with contextlib.closing(connection):
         yield DbapiTransaction(connection, driver)
-    finally:
-        connection.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTOCOMMITS",
     "DRIVERS",
+    "KNOWN_URLS",
     "autocommits",
     "driver_of",
     "end_of",
@@ -51,6 +52,7 @@ _OF_SQLALCHEMY = {
 }
 """URLs of SQLAlchemy by its names of drivers: those whose state and errors are known here."""
 
+KNOWN_URLS = f"take one with {', '.join(_OF_SQLALCHEMY.values())} (the form for MariaDB begins with mariadb)"
 AUTOCOMMITS = (
     "the connection commits each statement by itself (autocommit); what belongs to your transaction needs one: begin "
     "it, or switch autocommit off"
@@ -145,10 +147,7 @@ def refuse_driver(dialect: Any) -> None:
         ConfigurationError: It is not.
     """
     if dialect.driver not in _OF_SQLALCHEMY:
-        msg = (
-            f"engines of {dialect.name}+{dialect.driver} cannot be used: take a URL with "
-            f"{', '.join(_OF_SQLALCHEMY.values())} (the form for MariaDB begins with mariadb)"
-        )
+        msg = f"engines with URLs of {dialect.name}+{dialect.driver} cannot be used: {KNOWN_URLS}"
         raise ConfigurationError(msg, field="database")
 
 

@@ -49,6 +49,11 @@ class DriverListener:
         if isinstance(listener, DriverListener):
             listener.stop()
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._watch is not None
+
     def start(self, watch: Watch) -> None:
         """Begins to tell."""
         self._watch = watch

@@ -12,7 +12,7 @@ from client_core.errors import ConfigurationError
 from client_core.uninterrupted import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from client_core.local_database.dialects import Dialect
 
@@ -49,7 +49,9 @@ class LocalTransaction(ABC):
     dialect: Dialect
     given: Any
     """What the user handed in, or the connection that was opened for them."""
-    _taken: int | None = None
+    _taken: frozenset[int] = frozenset()
+    is_between = False
+    """It begins, until it is watched, or ends, and may wait meanwhile."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -93,7 +95,7 @@ class LocalTransaction(ABC):
         """Whether the driver has a transaction open, asked after a statement; None: it cannot tell."""
 
     def take(self, connection: object) -> None:
-        """Notes that this is to end the transaction of a connection.
+        """Notes that this is to end the transaction of a connection, or of a session.
 
         Raises:
             ConfigurationError: Another one is.
@@ -104,19 +106,37 @@ class LocalTransaction(ABC):
                 raise ConfigurationError(_ONE_BLOCK, field="database")
             other.give_up()
         _in_blocks[id(connection)] = self
-        self._taken = id(connection)
+        self._taken |= {id(connection)}
 
     def let_go(self) -> None:
         """The transaction is to end."""
-        taken, self._taken = self._taken, None
-        if taken is not None and _in_blocks.get(taken) is self:
-            del _in_blocks[taken]
+        taken, self._taken, self.is_between = self._taken, frozenset(), False
+        for each in taken:
+            if _in_blocks.get(each) is self:
+                del _in_blocks[each]
+
+    @contextlib.contextmanager
+    def beginning(self, given: object) -> Iterator[None]:
+        """Around what begins; from here on, until it is watched, another one on the same session is refused.
+
+        Raises:
+            ConfigurationError: Another one is to end its transaction.
+        """
+        self.take(given)
+        self.is_between = True
+        try:
+            yield
+        except BaseException:
+            self.let_go()
+            raise
 
     def give_up(self) -> None:  # noqa: B027 - not all have something to do
         """Another block has the connection: this one, whose transaction was ended by hand, has not come to its end."""
 
     def is_going_on(self) -> bool:
         """Whether the transaction was not ended; one whose connection was given back is over."""
+        if self.is_between:
+            return True
         try:
             return self.is_unbroken()
         except Exception:

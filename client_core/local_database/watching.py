@@ -245,7 +245,10 @@ class Watch:
         if self._dialect.name != "mysql":
             return  # PostgreSQL keeps the transaction, aborted; the driver of SQLite tells.
         if self._is_open() is None:
-            self._is_doubtful |= self._error is None or self._dialect.may_roll_back(self._error, self._run)
+            if self._error is not None and self._dialect.failure_of(self._error) is Failure.CONFLICT:
+                self._has_ended = True
+            else:
+                self._is_doubtful |= self._error is None or self._dialect.may_roll_back(self._error, self._run)
             return
         try:
             # The answer to a statement that failed does not tell whether the transaction is still open.

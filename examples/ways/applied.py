@@ -42,4 +42,4 @@ def main(endpoint: str, database: str = "sqlite:///users.db") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:] or sys.exit(__doc__))

@@ -20,4 +20,4 @@ def main(endpoint: str, source: str = "raw", target: str = "clean") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:] or sys.exit(__doc__))

@@ -13,7 +13,7 @@ from halfmq_connect.kafka import BridgeSettings, KafkaBridge
 from producer_sdk import Admin, TransactionProducer
 from producer_sdk.fence import TransactionFence
 
-endpoint, kafka, topic = sys.argv[1:]
+endpoint, kafka, topic = sys.argv[1:] or sys.exit(__doc__)
 with Admin(endpoint) as admin:
     admin.create_topic(topic, exist_ok=True)
 

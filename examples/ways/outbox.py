@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from producer_sdk import LocalTransactionState, Message, TransactionProducer
 from producer_sdk.outbox import Outbox
 
-endpoint, *database_url = sys.argv[1:]
+endpoint, *database_url = sys.argv[1:] or sys.exit(__doc__)
 engine = create_engine(*database_url or ["sqlite:///shop.db"])
 with engine.begin() as database:
     database.execute(text("CREATE TABLE IF NOT EXISTS orders (content VARCHAR(200) NOT NULL)"))

@@ -44,7 +44,7 @@ class Orders(TransactionListener):
 
 
 if __name__ == "__main__":
-    endpoint, order, *database_url = sys.argv[1:]
+    endpoint, order, *database_url = sys.argv[1:] or sys.exit(__doc__)
     orders = Orders(*database_url or ["sqlite:///shop.db"])
     with TransactionProducer(endpoint, "shop", orders) as producer:
         print(producer.send_in_transaction(Message("orders", order), arg=order).state.name)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from producer_sdk import TransactionProducer
 from producer_sdk.outbox import Outbox
 
-endpoint, database_url, *schema = sys.argv[1:]
+endpoint, database_url, *schema = sys.argv[1:] or sys.exit(__doc__)
 engine = create_engine(database_url)
 with engine.begin() as database:
     database.execute(text("CREATE TABLE IF NOT EXISTS orders (content VARCHAR(200) NOT NULL)"))

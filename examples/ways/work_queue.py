@@ -33,5 +33,5 @@ def work(endpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    endpoint, what, *jobs = sys.argv[1:]
+    endpoint, what, *jobs = sys.argv[1:] or sys.exit(__doc__)
     put(endpoint, *jobs) if what == "put" else work(endpoint)

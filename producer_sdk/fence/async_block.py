@@ -9,6 +9,7 @@ from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState, TransactionState
 from producer_sdk.async_transaction import AsyncTransaction
+from producer_sdk.awaited import counted
 from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         Raises:
             LocalTransactionEnded: The block's own code, or the server, had ended the one that it joined.
         """
+        self.refuse_if_unbegun()
         # SQLAlchemy tells by itself: nobody else is to be asked.
         if await self._joined.run(lambda local: local.has_ended(lambda: False)):
             raise ended_before_send(self.transaction_id)
@@ -80,6 +82,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         """What the block was given; the AsyncConnection that it opened, if that was an AsyncEngine."""
         return self._joined.given
 
+    @counted
     async def rollback(self, reason: str = "") -> None:
         """Rolls the local transaction back and drops the messages now; the end of the block does nothing.
 
@@ -90,6 +93,7 @@ class AsyncFencedTransaction(AsyncTransaction):
             LocalTransactionEnded: The block's own code had committed it; the messages are released.
             TransactionRefused: The block is over.
         """
+        self.refuse_if_unbegun()
         self.refuse_if_over()
         reason = text_of_reason(reason)
         self._rolled_back = True

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from client_core.arguments import check_kind
-from client_core.errors import ConfigurationError
 from client_core.local_database import AsyncLocalDatabase, SameDatabase, join_async
 from client_core.states import LocalTransactionState
 from producer_sdk.fence.async_block import AsyncFencedTransaction
@@ -14,7 +13,7 @@ from producer_sdk.fence.async_cleaning import AsyncFenceCleaner
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import CHECKS_THAT_WAIT, LOOKS_AT_A_TIME, FenceSettings
-from producer_sdk.fencing import AsyncFencingListener, ended_inside
+from producer_sdk.fencing import AsyncFencingListener, ended_inside, refuse_no_work
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -84,12 +83,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         Raises:
             ConfigurationError: ``arg`` is no function.
         """
-        if not callable(arg):
-            msg = (
-                "with a fence, arg is a coroutine function that is called with a connection and does the local change; "
-                "or use the block producer.transaction(session)"
-            )
-            raise ConfigurationError(msg, field="arg")
+        refuse_no_work(self, arg)
         rows, transaction_id = self.rows, messages.transaction_id
         await self.identity()
         async with self._database.engine.connect() as connection:

@@ -78,6 +78,7 @@ class FencedTransaction(Transaction):
             LocalTransactionEnded: The block's own code had committed it; the messages are released.
             TransactionRefused: The block is over.
         """
+        self._core.refuse_if_unbegun()
         self._core.refuse_if_over()
         reason = text_of_reason(reason)
         self._rolled_back = True
@@ -101,6 +102,7 @@ class FencedTransaction(Transaction):
             LocalTransactionEnded: The block's own code, or the server, had ended the one that it joined.
             TransactionRefused: The block is over.
         """
+        self._core.refuse_if_unbegun()
         self._core.refuse_if_over()
         if self._local.has_ended(lambda: self._fence.is_gone(self._local, self.transaction_id)):
             raise ended_before_send(self.transaction_id)

@@ -16,7 +16,7 @@ from producer_sdk.fence.cleaning import FenceCleaner
 from producer_sdk.fence.rows import FenceRows
 from producer_sdk.fence.schema import FenceSchema
 from producer_sdk.fence.settings import CHECKS_THAT_WAIT, LOOKS_AT_A_TIME, FenceSettings
-from producer_sdk.fencing import FencingListener, ended_inside
+from producer_sdk.fencing import FencingListener, ended_inside, refuse_no_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,12 +90,7 @@ class TransactionFence(FenceSchema, FencingListener):
         Raises:
             ConfigurationError: ``arg`` is no function.
         """
-        if not callable(arg):
-            msg = (
-                "with a fence, arg is a function that is called with a connection and does the local change; or use "
-                "the block producer.transaction(session)"
-            )
-            raise ConfigurationError(msg, field="arg")
+        refuse_no_work(self, arg)
         with self._database.for_work() as local:
             self._run(local, messages.transaction_id, arg)
         return LocalTransactionState.COMMIT

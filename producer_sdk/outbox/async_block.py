@@ -10,7 +10,8 @@ from client_core.message import Message, as_messages
 from client_core.results import TransactionResult
 from client_core.states import TransactionState
 from client_core.uninterrupted import to_its_end
-from producer_sdk.async_transaction import AsyncTransaction, over
+from producer_sdk.async_transaction import AsyncTransaction, over, unbegun
+from producer_sdk.awaited import counted
 from producer_sdk.fencing import ended_inside
 from producer_sdk.outbox.block import is_whole
 
@@ -78,6 +79,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
         """What the block was given; the AsyncConnection that it opened, if that was an AsyncEngine."""
         return self._joined.given
 
+    @counted
     async def send(
         self,
         topic: str,
@@ -114,6 +116,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
         )
         return (await self.send_many((message,)))[0]
 
+    @counted
     async def send_many(self, messages: Iterable[Message]) -> tuple[str, ...]:
         """Writes several messages; if one of them is refused, none is part of the transaction.
 
@@ -132,10 +135,11 @@ class AsyncOutboxTransaction(AsyncTransaction):
         times = self._outbox.times(None, None)
         async with self._one_at_a_time:
             if self._over:
-                raise over(self.transaction_id)
+                raise over(self.transaction_id) if self._was_used else unbegun(self.transaction_id)
             await self._joined.write(lambda local: self._outbox.write(local, contents, self._identity, times))
             self._ids += [content.message_id for content in contents]
 
+    @counted
     async def rollback(self, reason: str = "") -> None:
         """Rolls the local transaction back now, and its messages with it; the end of the block does nothing.
 
@@ -146,7 +150,7 @@ class AsyncOutboxTransaction(AsyncTransaction):
         text_of_reason(reason)
         async with self._one_at_a_time:
             if self._over:
-                raise over(self.transaction_id)
+                raise over(self.transaction_id) if self._was_used else unbegun(self.transaction_id)
             self._over = True
         if not await to_its_end(self._undo()):
             raise ended_inside(self.transaction_id)

@@ -12,7 +12,7 @@ from client_core.local_database import Ending
 from client_core.message import Message, as_messages
 from client_core.results import TransactionResult
 from client_core.states import TransactionState
-from producer_sdk.async_transaction import over
+from producer_sdk.async_transaction import over, unbegun
 from producer_sdk.fencing import ended_inside
 from producer_sdk.transaction import Transaction
 
@@ -147,7 +147,7 @@ class OutboxTransaction(Transaction):
         """Writes messages that are validated."""
         with self._one_at_a_time:
             if self._is_over:
-                raise over(self._id)
+                raise over(self._id) if self._was_used else unbegun(self._id)
             self._outbox.write(self._local, contents, self._identity, self._outbox.times(None, None))
             self._ids += [content.message_id for content in contents]
 
@@ -164,7 +164,7 @@ class OutboxTransaction(Transaction):
         text_of_reason(reason)
         with self._one_at_a_time:
             if self._is_over:
-                raise over(self._id)
+                raise over(self._id) if self._was_used else unbegun(self._id)
             self._is_over = True
         if not self._undo():
             raise ended_inside(self._id)

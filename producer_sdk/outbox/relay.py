@@ -13,11 +13,11 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from client_core.local_database import text_of
+from client_core.threads import LastingThreads
 from producer_sdk.outbox.pending import PendingRows
 from producer_sdk.outbox.planning import Batch
 from producer_sdk.outbox.reading import SHORTEST_REST, Reading
@@ -29,6 +29,7 @@ from producer_sdk.outbox.working import LOCK_WAIT, is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from client_core.local_database import LocalTransaction
     from client_core.message import Message
@@ -90,7 +91,7 @@ class Relay:
         self._idle = threading.Event()
         self._wakes = 0
         self._thread: threading.Thread | None = None
-        self._calls: ThreadPoolExecutor | None = None
+        self._calls: LastingThreads | None = None
         self._under_way: dict[Future[Sequence[Exception | None]], tuple[list[Pending], float]] = {}
         self._next: list[Pending] = []
         self._cleaned: dict[OutboxState, int] = {}
@@ -128,7 +129,7 @@ class Relay:
 
     def run(self) -> None:
         """Relays until ``stop`` is called; outlives failures of the database and of the target."""
-        self._calls = ThreadPoolExecutor(self._settings.in_flight, thread_name_prefix="halfmq-relay-send")
+        self._calls = LastingThreads(self._settings.in_flight, thread_name_prefix="halfmq-relay-send")
         if self._decider is not None:
             self._decider.start(self.wake)
         with self._database() as self._run:

@@ -265,7 +265,8 @@ def test_a_conflict_has_the_handler_called_again(shop: Shop, applied: AppliedMes
         thread.join(30)
     with shop.engine.connect() as connection:
         assert connection.execute(sa.text("SELECT balance FROM account ORDER BY name")).scalars().all() == [2, 2]
-    assert len(calls) == 3
+    # The one that is called again may be first at the lock that the other one waits for, and be given up once more.
+    assert len(calls) > 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from producer_sdk import (
     AsyncTransactionProducer,
     HalfMessages,
     LocalTransactionState,
+    Message,
     TransactionProducer,
     TransactionRefused,
 )
@@ -91,6 +92,81 @@ def test_a_block_is_used_once(shop: Shop, broker: EmbeddedBroker, topic: str, ki
     while texts(broker.endpoint, topic) != ["lamp"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+async def test_a_message_before_the_block_begins(
+    shop: Shop, broker: EmbeddedBroker, topic: str, kind_of_store: str
+) -> None:
+    group = f"shop-{time.monotonic_ns()}"
+    with TransactionProducer(broker.endpoint, group, STORES[kind_of_store](shop.engine)) as producer:
+        block: Any = producer.transaction(shop.engine)
+        with pytest.raises(TransactionRefused, match="has not begun"):
+            block.send(topic, "lamp")
+        with pytest.raises(TransactionRefused, match="has not begun"):
+            block.rollback()
+    engine = create_async_engine(shop.async_url)
+    store = ASYNC_STORES[kind_of_store](engine)
+    async with AsyncTransactionProducer(broker.endpoint, f"{group}-async", store) as other:
+        block = other.transaction(engine)
+        with pytest.raises(TransactionRefused, match="has not begun"):
+            await block.send(topic, "lamp")
+        with pytest.raises(TransactionRefused, match="has not begun"):
+            await block.rollback()
+    await engine.dispose()
+
+
+async def test_a_local_transaction_of_a_fence_that_is_no_function(
+    shop: Shop, broker: EmbeddedBroker, topic: str
+) -> None:
+    """Nothing is sent, so that no check has to find out what became of it."""
+    group = f"shop-{time.monotonic_ns()}"
+    with TransactionProducer(broker.endpoint, group, TransactionFence(shop.engine)) as producer:
+        for work in (None, 3):
+            with pytest.raises(ConfigurationError, match="arg is a function") as raised:
+                producer.send_in_transaction(Message(topic, "lamp"), arg=work)
+            assert raised.value.field == "arg"
+    engine = create_async_engine(shop.async_url)
+    async with AsyncTransactionProducer(broker.endpoint, f"{group}-async", AsyncTransactionFence(engine)) as other:
+        with pytest.raises(ConfigurationError, match="arg is a coroutine function") as raised:
+            await other.send_in_transaction(Message(topic, "lamp"))
+        assert raised.value.field == "arg"
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("database", "says"),
+    [
+        (lambda: None, "returned NoneType: it is a function that opens a new connection of PyMySQL"),
+        (
+            "mysql+nothing://shop@localhost/shop",
+            r"whose driver SQLAlchemy does not know .*take one with mysql\+pymysql",
+        ),
+        ("mysql+asyncmy://shop@localhost/shop", r"asyncmy.*take one with mysql\+pymysql"),
+        ("postgresql+pg8000://shop@localhost/shop", r"pg8000.*take one with mysql\+pymysql"),
+        ("shop", "no URL that SQLAlchemy can open"),
+    ],
+)
+def test_a_database_that_is_none(database: Any, says: str) -> None:
+    for made in (TransactionFence, Outbox, lambda given: AppliedMessages(given, "accounts")):
+        with pytest.raises(ConfigurationError, match=says) as raised:
+            made(database).create_tables()
+        assert raised.value.field == "database"
+
+
+@pytest.mark.parametrize(
+    ("database", "says"),
+    [
+        ("mysql+pymysql://shop@localhost/shop", "requires an async driver"),
+        ("mysql+nothing://shop@localhost/shop", r"whose driver SQLAlchemy does not know .*mysql\+aiomysql"),
+        ("mysql+asyncmy://shop@localhost/shop", r"asyncmy.*mysql\+aiomysql"),
+    ],
+)
+def test_a_database_that_is_none_on_asyncio(database: str, says: str) -> None:
+    for made in ASYNC_STORES.values():
+        with pytest.raises(ConfigurationError, match=says) as raised:
+            made(database)
+        assert raised.value.field == "database"
 
 
 @pytest.mark.parametrize("made", [Outbox, AsyncOutbox])

@@ -1,4 +1,4 @@
-"""Two tasks that use one AsyncSession at a time inside of a block: the block ends all the same, and leaves nothing."""
+"""Tasks of a block on asyncio: two on one AsyncSession at a time, and calls that nobody awaits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from client_core import uninterrupted
 from client_core.local_database import transactions
 from consumer_sdk.applied import AsyncAppliedMessages
-from producer_sdk import AsyncTransactionProducer
+from producer_sdk import AsyncTransactionProducer, ConfigurationError, Message
 from producer_sdk.fence import AsyncTransactionFence
 from producer_sdk.outbox import AsyncOutbox
 from ways.deliveries import delivered
@@ -32,6 +32,78 @@ ROUNDS = 4
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "END_WITHIN", 2.0)
     monkeypatch.setattr(uninterrupted, "_GRACE", 0.1)
+
+
+@pytest.mark.parametrize("way", ["fence", "outbox"])
+async def test_two_blocks_that_begin_at_a_time_on_one_session(
+    shop: Shop, broker: EmbeddedBroker, topic: str, way: str
+) -> None:
+    """One of them has the transaction: the other one is refused at its door, however the event loop wakes them."""
+    engine = create_async_engine(shop.async_url)
+    keeper = AsyncTransactionFence(engine) if way == "fence" else AsyncOutbox(engine)
+    await keeper.create_tables()
+
+    async with AsyncTransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", keeper) as producer:
+
+        async def place(session: AsyncSession, content: str, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with producer.transaction(session) as tx:
+                await session.execute(ORDER, {"content": content})
+                await tx.send(topic, content)
+
+        placed = []
+        for number in range(10):
+            async with AsyncSession(engine) as session:
+                names = [f"{number} {each}" for each in ("lamp", "chair")]
+                ends = await asyncio.gather(
+                    place(session, names[0], 0), place(session, names[1], number), return_exceptions=True
+                )
+                placed += [name for name, end in zip(names, ends, strict=True) if end is None]
+                for end in ends:
+                    assert end is None or (isinstance(end, ConfigurationError) and "another block" in str(end)), end
+    await engine.dispose()
+    assert len(placed) >= 10
+    assert shop.orders() == sorted(placed)
+    deadline = time.monotonic() + 30
+    while texts(broker.endpoint, topic) != sorted(placed):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", ["fence", "outbox"])
+@pytest.mark.parametrize("forgotten", ["send", "send_many", "rollback"])
+async def test_a_call_that_is_not_awaited(
+    shop: Shop, broker: EmbeddedBroker, topic: str, way: str, forgotten: str
+) -> None:
+    """Nothing of the block is committed, and the next one goes on."""
+    engine = create_async_engine(shop.async_url)
+    keeper = AsyncTransactionFence(engine) if way == "fence" else AsyncOutbox(engine)
+    await keeper.create_tables()
+    asked = {
+        "send": lambda tx: tx.send(topic, "chair"),
+        "send_many": lambda tx: tx.send_many([Message(topic, "chair")]),
+        "rollback": lambda tx: tx.rollback("sold out"),
+    }[forgotten]
+    async with AsyncTransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", keeper) as producer:
+        session = AsyncSession(engine)
+        async with session:
+            with pytest.raises(RuntimeError, match=rf"await tx.{forgotten}\("):
+                async with producer.transaction(session) as tx:
+                    await session.execute(ORDER, {"content": "lamp"})
+                    await tx.send(topic, "lamp")
+                    left = asked(tx)
+            left.close()
+            async with producer.transaction(session) as tx:
+                await session.execute(ORDER, {"content": "desk"})
+                sent = [asyncio.create_task(tx.send(topic, f"desk {number}")) for number in range(3)]
+                await asyncio.gather(*sent)
+    await engine.dispose()
+    assert shop.orders() == ["desk"]
+    deadline = time.monotonic() + 30
+    while texts(broker.endpoint, topic) != ["desk 0", "desk 1", "desk 2"]:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("way", ["fence", "outbox", "applied"])
