@@ -4,11 +4,16 @@ All queues share one budget of bytes. A queue that is known to have messages wai
 request takes what it may bring, and what it brought is given back when it is taken from here. A queue that was read to
 its end asks for a little, and waits at the broker without any part. If nothing is held, the next one goes in any case:
 so there is always one that goes on.
+
+What an answer really brings may be more: at least one message, however large, and to all queues that wait at the same
+moment. So answers are received one by one, and only as long as what was received is within the budget: it is exceeded
+by one answer at most. The others are left at the broker, and asked for again in their turns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -22,6 +27,8 @@ from halfmq.v1 import consumer_pb2
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
+
+    import grpc
 
     from client_core.connection import BackgroundRunner, Broker, BrokerLink
     from halfmq.v1.consumer_pb2 import LogColumns
@@ -57,6 +64,7 @@ class Portion:
         columns: The messages.
         size: Bytes of them on the wire, with all that they have.
         behind: There is more in the queue.
+        left_size: Bytes of an answer that was left at the broker, as it is taken to be; 0: none was.
     """
 
     queue: QueueAt
@@ -66,6 +74,7 @@ class Portion:
     columns: list[LogColumns] = field(default_factory=list)
     size: int = 0
     behind: bool = False
+    left_size: int = 0
 
     @property
     def count(self) -> int:
@@ -96,6 +105,48 @@ class _Queue:
         self.offset, self.behind = portion.next_offset, portion.behind
         if portion.count:
             self.message_size = max(1, portion.size // portion.count)
+        elif portion.left_size:
+            self.message_size = max(self.message_size, portion.left_size)
+
+
+class _Room:
+    """The budget, as far as it is filled with what was received. Safe between threads.
+
+    Attributes:
+        turn: Whoever receives an answer has it: how large that is, is known afterwards.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.turn = asyncio.Lock()
+        self._most = most
+        self._lock = threading.Lock()
+        self._held = self._largest = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that were received, and not taken."""
+        return self._held
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest answer since nothing was held."""
+        return self._largest
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be received."""
+        return self._held >= self._most
+
+    def add(self, size: int) -> None:
+        """An answer was received."""
+        with self._lock:
+            self._largest = max(self._largest, size) if self._held else size
+            self._held += size
+
+    def give_back(self, size: int) -> None:
+        """So much was taken, or is given up."""
+        with self._lock:
+            self._held -= size
 
 
 class Feed:
@@ -107,6 +158,7 @@ class Feed:
         """Reads nothing yet; at most about so many bytes are read ahead, and as many taken at once."""
         self._link, self._runner, self._outage = link, runner, outage
         self._max_records, self._max_bytes = max_records, max_bytes
+        self._room = _Room(max_bytes)
         self._reads: dict[Future[Portion], _Queue] = {}
         self._due: deque[_Queue] = deque()
         self._queues: set[QueueAt] = set()
@@ -136,6 +188,7 @@ class Feed:
             return []
         wait(self._reads, timeout, FIRST_COMPLETED)
         portions: list[Portion] = []
+        left: list[_Queue] = []
         # Reads that were begun first come first: each queue has its turn.
         for future in [each for each in self._reads if each.done()]:
             if count >= self._max_records or size >= self._max_bytes:
@@ -143,11 +196,14 @@ class Feed:
             portion = future.result()
             queue = self._reads.pop(future)
             queue.note(portion)
-            self._due.append(queue)
+            self._room.give_back(portion.size)
+            # Those that could not be received have their turn still.
+            (left if portion.left_size else self._due).append(queue)
             if portion.columns or portion.first_kept > portion.start:
                 count += portion.count
                 size += portion.size
                 portions.append(portion)
+        self._due.extendleft(reversed(left))
         self._submit_due()
         return portions
 
@@ -167,7 +223,7 @@ class Feed:
             if not queue.behind:
                 self._submit(queue, min(_SMALLEST_READ, share), 0)
                 continue
-            wanted = max(_SMALLEST_READ, share)
+            wanted = max(_SMALLEST_READ, share, queue.message_size)
             if waiting or (held and held + wanted > self._max_bytes):
                 waiting.append(queue)
                 continue
@@ -177,21 +233,20 @@ class Feed:
 
     def _held(self) -> int:
         """Bytes that were read and not taken, or that requests under way may bring."""
-        return sum(
-            future.result().size if future.done() and not future.exception() else queue.held
-            for future, queue in self._reads.items()
-        )
+        return self._room.held + sum(queue.held for future, queue in self._reads.items() if not future.done())
 
     def _submit(self, queue: _Queue, most: int, held: int) -> None:
         queue.held = held
         count = max(1, min(self._max_records, most // queue.message_size))
-        self._reads[self._runner.submit(self._read(queue.at, queue.offset, count, most))] = queue
+        # Whoever has a part of the budget does not wait.
+        patience = 0.0 if queue.behind else WAIT
+        self._reads[self._runner.submit(self._read(queue.at, queue.offset, count, most, patience))] = queue
 
-    async def _read(self, queue: QueueAt, offset: int, count: int, max_bytes: int) -> Portion:
+    async def _read(self, queue: QueueAt, offset: int, count: int, max_bytes: int, patience: float) -> Portion:
         failures = 0
         while True:
             try:
-                portion = await self._read_once(queue, offset, count, max_bytes)
+                portion = await self._read_once(queue, offset, count, max_bytes, patience)
             except (BrokerUnavailable, BrokerFailed) as error:
                 failures += 1
                 self._outage.note(error)
@@ -200,7 +255,7 @@ class Feed:
                 self._outage.over()
                 return portion
 
-    async def _read_once(self, queue: QueueAt, offset: int, count: int, max_bytes: int) -> Portion:
+    async def _read_once(self, queue: QueueAt, offset: int, count: int, max_bytes: int, patience: float) -> Portion:
         request = consumer_pb2.ReadQueueRequest(
             topic=queue.topic,
             queue=queue.queue,
@@ -209,24 +264,47 @@ class Feed:
             columns=True,
             topic_id=queue.topic_id,
         )
-        request.wait.FromNanoseconds(round(WAIT * 1e9))
+        request.wait.FromNanoseconds(round(patience * 1e9))
 
         async def read(broker: Broker, timeout: float) -> Portion:  # noqa: ASYNC109 - gRPC's own
             portion = Portion(queue, offset, 0, offset)
             call = broker.consumer.ReadQueue(request, timeout=timeout)
-            async for response in call:
-                if response.min_offset > portion.next_offset:
-                    if portion.columns:
-                        break  # Retention overtook: the next request tells of it.
-                    portion.first_kept = response.min_offset
-                if response.columns.count:
-                    portion.columns.append(response.columns)
-                portion.next_offset = max(portion.next_offset, response.next_offset)
-                portion.behind = portion.next_offset < response.max_offset
-                portion.size += response.columns.ByteSize()
-                if portion.size >= max_bytes:
-                    break
+            try:
+                # They come with the first answer: to wait for that has no turn, and takes no room.
+                await call.initial_metadata()
+                while await self._receive(call, portion) and portion.size < max_bytes:
+                    pass
+            except BaseException:
+                self._room.give_back(portion.size)
+                raise
             call.cancel()
             return portion
 
-        return await self._link.attempt(read, WAIT)
+        return await self._link.attempt(read, patience)
+
+    async def _receive(
+        self,
+        call: grpc.aio.UnaryStreamCall[consumer_pb2.ReadQueueRequest, consumer_pb2.ReadQueueResponse],
+        portion: Portion,
+    ) -> bool:
+        """Receives an answer, if there is room for it; whether there may be another one."""
+        async with self._room.turn:
+            if self._room.is_full:
+                if not portion.columns:
+                    portion.behind, portion.left_size = True, self._room.largest
+                return False
+            response = await call.read()
+            if not isinstance(response, consumer_pb2.ReadQueueResponse):
+                return False
+            if response.min_offset > portion.next_offset:
+                if portion.columns:
+                    return False  # Retention overtook: the next request tells of it.
+                portion.first_kept = response.min_offset
+            if response.columns.count:
+                portion.columns.append(response.columns)
+            portion.next_offset = max(portion.next_offset, response.next_offset)
+            portion.behind = portion.next_offset < response.max_offset
+            size = response.columns.ByteSize()
+            portion.size += size
+            self._room.add(size)
+            return portion.behind

@@ -170,7 +170,9 @@ class Shard:
         ends: dict[QueueAt, int] = {}
         trouble, count = None, 0
         writer.begin()
-        for portion in portions:
+        while portions:
+            # Kafka's client has a copy of what is written.
+            portion = portions.pop(0)
             trouble = self._missing(portion)
             if trouble is None:
                 next_offset, written, trouble = writer.write(portion)

@@ -121,3 +121,53 @@ def test_what_a_transaction_has_already_counts(broker: BrokerProcess, wide: str,
             portions += taken(feed, portions)
         assert feed.take(PATIENCE, portions) == []
         assert 100 <= sum(portion.count for portion in portions) < 200
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_large_messages_that_come_to_all_queues_at_once(
+    broker: BrokerProcess, wide: str, producer: Producer, idle: bool
+) -> None:
+    """What an answer brings is not known before it came: all of them together would be many times the budget."""
+    body = b"x" * 2 * MIB
+    most = MIB + len(body) + 1024
+
+    def fill_all() -> None:
+        for _ in range(QUEUES):  # Each call goes to the next queue.
+            producer.send(wide, body)
+
+    if not idle:
+        fill_all()
+    with feed_of(broker, wide, MIB) as feed:
+        if idle:
+            while feed._due or any(queue.behind for queue in feed._reads.values()):
+                feed.take(0.1)
+            fill_all()
+        # All that is under way is answered before anything is taken.
+        done, waiting = wait(feed._reads, PATIENCE)
+        assert not waiting
+        assert bytes_of([each.result() for each in done]) <= most
+        found: Counter[int] = Counter()
+        while found.total() < QUEUES:
+            portions = taken(feed)
+            assert bytes_of(portions) <= most
+            assert feed._room.held <= most
+            found.update(portion.queue.queue for portion in portions)
+    assert found == Counter(range(QUEUES))
+
+
+def test_what_could_not_be_received_has_its_turn_still(broker: BrokerProcess, wide: str, producer: Producer) -> None:
+    """Large messages of some queues do not keep the small ones of others waiting."""
+    large = {}
+    for _ in range(QUEUES // 2):
+        for _ in range(8):
+            place = producer.send(wide, b"x" * MIB, message_group=f"{len(large)}")
+        large[place.queue] = place.offset
+    small = [producer.send(wide, "x") for _ in range(QUEUES)]
+    with feed_of(broker, wide, MIB) as feed:
+        turns: Counter[int] = Counter()
+        awaited = {(place.queue, place.offset) for place in small if place.queue not in large}
+        while awaited:
+            for portion in taken(feed):
+                turns[portion.queue.queue] += 1
+                awaited -= {(portion.queue.queue, offset) for offset in range(portion.start, portion.next_offset)}
+        assert max(turns.values()) <= 3, turns
