@@ -66,13 +66,13 @@ class PositionsTopic:
             elif there is None and anew:
                 _log.warning("beginning anew, as begin_anew says: %s was deleted", self._name)
                 # A bridge that is cut off from here on begins for the first time.
-                note_positions(self._client, self._bridge, None)
+                note_positions(self._cluster, self._client, self._bridge, None)
                 noted = None
             else:
                 raise self._gone(there)
         created = create_positions(self._cluster, self._bridge, shards)
         if created != noted:
-            note_positions(self._client, self._bridge, created)
+            note_positions(self._cluster, self._client, self._bridge, created)
         self._topic_id = created
 
     def look(self) -> None:

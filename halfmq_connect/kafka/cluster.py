@@ -13,6 +13,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -25,10 +26,14 @@ from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+    from concurrent.futures import Future
+
+    from halfmq_connect.kafka.ending import Patience
 
 __all__ = ["QUIET", "Cluster", "KafkaTopic", "client_of", "heard_by", "is_fenced", "unavailable"]
 
 ClientT = TypeVar("ClientT")
+ResultT = TypeVar("ResultT")
 
 ANSWER = 20.0
 """Seconds to wait for an answer of Kafka."""
@@ -36,6 +41,7 @@ REACHED = 5.0
 """Seconds to wait for the first answer: whether it is there at all."""
 QUIET = {"log_level": 2, "log.connection.close": False}
 """Kafka's client does not log each attempt to connect: an outage is logged once, here."""
+_STEP = 0.5
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -115,14 +121,20 @@ class KafkaTopic:
 class Cluster:
     """A cluster of Kafka, asked about its topics. Every call may raise KafkaException."""
 
-    def __init__(self, client: Mapping[str, Any], replication: int | None) -> None:
-        """Takes the client's settings, and the replicas of topics that are created; None: Kafka's default.
+    def __init__(self, client: Mapping[str, Any], replication: int | None, patience: Patience | None = None) -> None:
+        """Asks nothing yet.
+
+        Args:
+            client: Settings of Kafka's client.
+            replication: Replicas of topics that are created; None: Kafka's default.
+            patience: How long to wait for answers; None: until there is one, or the request's time-out.
 
         Raises:
             ConfigurationError: The client refuses a setting.
         """
         self._client = {**client, **QUIET}
         self._replication = replication or -1
+        self._patience = patience
         self._admin = client_of(AdminClient, self._client)
 
     def names(self) -> set[str]:
@@ -145,23 +157,23 @@ class Cluster:
         described = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=ANSWER)
         resources = [ConfigResource("topic", name) for name in sorted(names)]
         limits = self._admin.describe_configs(resources, request_timeout=ANSWER)
-        largest = {each.name: int(future.result()["max.message.bytes"].value) for each, future in limits.items()}
+        largest = {each.name: int(self._result(future)["max.message.bytes"].value) for each, future in limits.items()}
         found = {}
         for name, future in described.items():
-            topic = future.result()
+            topic = self._result(future)
             found[name] = KafkaTopic(name, str(topic.topic_id), len(topic.partitions), largest[name])
         return found
 
     def topic_id(self, name: str) -> str:
         """Identity of a topic."""
         described = self._admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER)
-        return str(described[name].result().topic_id)
+        return str(self._result(described[name]).topic_id)
 
     def identity(self, name: str) -> str | None:
         """Identity of a topic; None: there is none of this name."""
         described = self._admin.describe_topics(TopicCollection([name]), request_timeout=REACHED)
         try:
-            return str(described[name].result().topic_id)
+            return str(self._result(described[name]).topic_id)
         except KafkaException as raised:
             error = _error_of(raised)
             if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -174,7 +186,7 @@ class Cluster:
         new = NewTopic(name, partitions, self._replication, config=settings)
         (future,) = self._admin.create_topics([new], request_timeout=ANSWER, operation_timeout=ANSWER).values()
         try:
-            future.result()
+            self._result(future)
         except KafkaException as raised:
             error = _error_of(raised)
             if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -183,6 +195,7 @@ class Cluster:
         while name not in self.names():
             if time.monotonic() > until:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the topic {name} does not appear"))
+            self._check()
             time.sleep(0.05)
 
     def content(self, topic: str, partition: int) -> Iterator[tuple[bytes, bytes | None]]:
@@ -196,12 +209,13 @@ class Cluster:
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         with closing(consumer):
             place = TopicPartition(topic, partition, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(place, timeout=ANSWER)
+            _, end = consumer.get_watermark_offsets(place, timeout=REACHED)
             consumer.assign([place])
             until = time.monotonic() + ANSWER
             while True:
                 record = consumer.poll(1.0)
                 if record is None:
+                    self._check()
                     if time.monotonic() > until:
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic} is not read to its end"))
                     continue
@@ -226,4 +240,17 @@ class Cluster:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=ANSWER,
         )
-        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
+        return {(place.topic, place.partition): self._result(future).offset for place, future in asked.items()}
+
+    def flush(self, producer: Producer) -> None:
+        """Waits until what a producer has is sent, or failed; as long as the calls of this class wait."""
+        until = time.monotonic() + 2 * ANSWER
+        while producer.flush(_STEP) and time.monotonic() < until:
+            self._check()
+
+    def _result(self, future: Future[ResultT]) -> ResultT:
+        return future.result() if self._patience is None else self._patience.result(future)
+
+    def _check(self) -> None:
+        if self._patience is not None:
+            self._patience.check()

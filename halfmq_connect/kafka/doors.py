@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from client_core.connection import Connection, RetryConfig
 from client_core.errors import BrokerFailed, BrokerUnavailable
 from halfmq_connect.kafka.cluster import unavailable
+from halfmq_connect.kafka.ending import Ending
 from halfmq_connect.kafka.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stoppi
         began = time.monotonic()
         try:
             result = work()
+        except Ending:
+            return None
         except KafkaException as raised:
             if not unavailable(raised):
                 msg = f"Kafka refuses: {raised.args[0]}"
@@ -58,8 +61,9 @@ def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stoppi
         except (BrokerUnavailable, BrokerFailed) as error:
             halfmq.note(error)
         else:
-            kafka.over()
-            halfmq.over()
+            if not stopping.is_set():  # Else it may have ended because of that.
+                kafka.over()
+                halfmq.over()
             return result
         failures = 1 if time.monotonic() - began >= _LASTED else failures + 1
         stopping.wait(RetryConfig(initial_backoff=0.2).backoff(failures))

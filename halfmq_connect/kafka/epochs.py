@@ -18,8 +18,9 @@ from halfmq.v1 import sink_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from client_core.connection import BackgroundRunner, Broker, BrokerLink
+    from client_core.connection import Broker, BrokerLink
     from halfmq.v1 import message_pb2
+    from halfmq_connect.kafka.ending import Runs
 
 __all__ = ["PartitionSink", "Superseded", "first_partitions"]
 
@@ -37,7 +38,7 @@ class PartitionSink:
     """The position of a partition, and what is published with it."""
 
     def __init__(
-        self, link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partition: int | str
+        self, link: BrokerLink, runner: Runs, bridge: str, topic: str, topic_id: str, partition: int | str
     ) -> None:
         """Takes the partition; nothing is asked yet."""
         self._link, self._runner = link, runner
@@ -113,9 +114,7 @@ class PartitionSink:
         return self._runner.run(self._link.call(method, request))
 
 
-def first_partitions(
-    link: BrokerLink, runner: BackgroundRunner, bridge: str, topic: str, topic_id: str, partitions: int
-) -> int:
+def first_partitions(link: BrokerLink, runner: Runs, bridge: str, topic: str, topic_id: str, partitions: int) -> int:
     """How many partitions a topic had when a bridge first carried it; noted as the epoch of a sink of its own.
 
     Args:

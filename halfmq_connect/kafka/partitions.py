@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from client_core.connection import BackgroundRunner, BrokerLink
+    from client_core.connection import BrokerLink
     from halfmq.v1 import message_pb2
     from halfmq_connect.kafka.cluster import Cluster, KafkaTopic
+    from halfmq_connect.kafka.ending import Runs
     from halfmq_connect.kafka.settings import SourceSettings
     from halfmq_connect.outages import Outage
 
@@ -64,7 +65,7 @@ class Partitions:
         cluster: Cluster,
         topics: Mapping[str, KafkaTopic],
         link: BrokerLink,
-        runner: BackgroundRunner,
+        runner: Runs,
         kafka: Outage,
         halfmq: Outage,
     ) -> None:

@@ -36,7 +36,7 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     own = sorted(edges)
     cluster.create(REGISTRY, 1, cleanup_policy="compact")
     before = dict(cluster.content(REGISTRY, 0)).get(name.encode())
-    _write(client, name, json.dumps(own).encode())
+    _write(cluster, client, name, json.dumps(own).encode())
     known: dict[str, list[Edge]] = {}
     for key, value in cluster.content(REGISTRY, 0):
         if not key.startswith(_POSITIONS):
@@ -45,7 +45,7 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     for start, end in own:
         if (path := _path(end, start, known)) is not None:
             # A replica with other topics may be running under this name.
-            _write(client, name, before)
+            _write(cluster, client, name, before)
             through = sorted({each for each in path if each != name}) or [name]
             msg = (
                 f"a loop: {_shown(start)} goes to {_shown(end)}, and from there back, through {', '.join(through)};"
@@ -69,8 +69,8 @@ def forget(cluster: Cluster, client: Mapping[str, Any], name: str) -> None:
         raise ConfigurationError(msg, field="name")
     way, _, bridge = name.partition("/")
     if way == "to-kafka":
-        note_positions(client, bridge, None)
-    _write(client, name, None)
+        note_positions(cluster, client, bridge, None)
+    _write(cluster, client, name, None)
 
 
 def noted_positions(cluster: Cluster, bridge: str) -> str | None:
@@ -83,7 +83,7 @@ def noted_positions(cluster: Cluster, bridge: str) -> str | None:
     return json.loads(value)[0][1] if value else None
 
 
-def note_positions(client: Mapping[str, Any], bridge: str, topic_id: str | None) -> None:
+def note_positions(cluster: Cluster, client: Mapping[str, Any], bridge: str, topic_id: str | None) -> None:
     """Writes down in which topic a bridge has its positions; None: it has none.
 
     Raises:
@@ -91,7 +91,7 @@ def note_positions(client: Mapping[str, Any], bridge: str, topic_id: str | None)
     """
     # Earlier versions read all that is in the topic, as edges.
     value = None if topic_id is None else json.dumps([["positions", topic_id]]).encode()
-    _write(client, f"{_POSITIONS.decode()}{bridge}", value)
+    _write(cluster, client, f"{_POSITIONS.decode()}{bridge}", value)
 
 
 def _shown(node: str) -> str:
@@ -114,11 +114,11 @@ def _path(start: str, end: str, known: Mapping[str, list[Edge]]) -> list[str] | 
     return None
 
 
-def _write(client: Mapping[str, Any], name: str, value: bytes | None) -> None:
+def _write(cluster: Cluster, client: Mapping[str, Any], name: str, value: bytes | None) -> None:
     outcomes: list[KafkaError | None] = []
     producer = Producer({**client, **QUIET, "acks": "all", "message.timeout.ms": int(ANSWER * 1000)})
     producer.produce(REGISTRY, value, name.encode(), on_delivery=lambda error, _: outcomes.append(error))
-    producer.flush(2 * ANSWER)
+    cluster.flush(producer)
     error = outcomes[0] if outcomes else KafkaError(KafkaError._TIMED_OUT, f"no answer to a record of {REGISTRY}")
     if error is not None:
         raise KafkaException(error)

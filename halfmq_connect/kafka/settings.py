@@ -134,7 +134,7 @@ class BridgeSettings(_Shared):
         shards: Parts that the queues are divided into, and so how many replicas can share the work. It is fixed when
             the bridge first starts.
         max_records: Messages of a Kafka transaction, about, at most.
-        max_bytes: Bytes that a shard reads ahead, of all its queues, and has in a transaction, with properties and keys;
+        max_bytes: Bytes that a shard reads ahead, of all its queues, and has in a transaction, with all of a message;
             it may be more by one answer of the broker: a message, however large, or some of 1 MiB together.
         linger: Seconds that a transaction waits for more messages, at most.
         too_large_to: A halfmq topic that messages go to that are over their Kafka topic's limit; None: stop.

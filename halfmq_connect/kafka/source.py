@@ -7,12 +7,13 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from client_core.admin import Admin
+from client_core.admin import AsyncAdmin
 from client_core.connection import BackgroundRunner, BrokerLink
 from client_core.errors import BrokerFailed, BrokerUnavailable, RequestRefused
 from consumer_sdk.reading import queue_offsets
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.doors import hurried, patiently
+from halfmq_connect.kafka.ending import Patience, PatientRunner
 from halfmq_connect.kafka.epochs import Superseded
 from halfmq_connect.kafka.errors import RecordRefused
 from halfmq_connect.kafka.incoming import LARGEST_BODY, LARGEST_MESSAGE, message_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from client_core.connection import Endpoint, TlsConfig
     from halfmq.v1 import message_pb2
     from halfmq_connect.kafka.cluster import KafkaTopic
+    from halfmq_connect.kafka.ending import Runs
 
 __all__ = ["KafkaSource"]
 
@@ -78,7 +80,10 @@ class KafkaSource:
         self.carried = 0
 
     def stop(self) -> None:
-        """Has run() end, after the epoch under way. It can be called from a signal handler."""
+        """Has run() end, after the epoch under way if that ends within seconds.
+
+        It can be called from a signal handler.
+        """
         self._stopping.set()
 
     def run(self) -> None:
@@ -94,11 +99,13 @@ class KafkaSource:
         """
         runner = BackgroundRunner("KafkaSource")
         link = BrokerLink(self._connection)
-        cluster = Cluster(self._client, self._settings.replication)
+        patience = Patience(self._stopping)
+        patient = PatientRunner(runner, patience)
+        cluster = Cluster(self._client, self._settings.replication, patience)
         try:
             # A topic may be another one after an outage.
             patiently(
-                lambda: self._work(cluster, link, runner, self._prepare(cluster, link, runner)),
+                lambda: self._work(cluster, link, patient, self._prepare(cluster, link, patient)),
                 self._kafka,
                 self._halfmq,
                 self._stopping,
@@ -107,12 +114,10 @@ class KafkaSource:
             runner.run(link.close())
             runner.close()
 
-    def _prepare(self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner) -> dict[str, KafkaTopic]:
+    def _prepare(self, cluster: Cluster, link: BrokerLink, runner: Runs) -> dict[str, KafkaTopic]:
         """Checks both sides; the topics of Kafka."""
         if self._settings.create_topics:
-            with Admin(self._connection) as admin:
-                for target in set(self._routes.values()):
-                    admin.create_topic(target, exist_ok=True)
+            runner.run(self._create_topics())
         topics = cluster.topics(set(self._routes))
         edges = []
         for start, end in self._routes.items():
@@ -121,9 +126,12 @@ class KafkaSource:
         register(cluster, self._client, f"from-kafka/{self._name}", edges)
         return topics
 
-    def _work(
-        self, cluster: Cluster, link: BrokerLink, runner: BackgroundRunner, topics: Mapping[str, KafkaTopic]
-    ) -> None:
+    async def _create_topics(self) -> None:
+        async with AsyncAdmin(self._connection) as admin:
+            for target in set(self._routes.values()):
+                await admin.create_topic(target, exist_ok=True)
+
+    def _work(self, cluster: Cluster, link: BrokerLink, runner: Runs, topics: Mapping[str, KafkaTopic]) -> None:
         watch = Watch(cluster, self._kafka)
         client = watch.watching(self._client)
         partitions = Partitions(

@@ -173,5 +173,5 @@ def test_replicas_that_begin_at_once_all_begin(
         assert failures == []
         assert noted_positions(cluster, name) == cluster.identity(positions_topic(name))
         # Again, as if it had been lost.
-        note_positions(client, name, "another")
+        note_positions(cluster, client, name, "another")
         delete()

@@ -69,6 +69,8 @@ class _Known:
 
     def create(self, *_: object, **__: object) -> None: ...
 
+    def flush(self, _: object) -> None: ...
+
     def content(self, *_: object) -> list[tuple[bytes, bytes]]:
         return []
 
