@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import socket
+import types
 import unicodedata
 from typing import NoReturn
 
@@ -19,6 +21,8 @@ __all__ = [
     "check_text",
     "client_name",
     "refuse",
+    "refuse_coroutine_function",
+    "refuse_unrun",
 ]
 
 _LONGEST_CLIENT_ID = 255
@@ -94,3 +98,35 @@ def client_name(client_id: object) -> str:
     if len(client_id) > _LONGEST_CLIENT_ID or any(unicodedata.category(letter) == "Cc" for letter in client_id):
         refuse("client_id", rule, client_id)
     return client_id
+
+
+def refuse_unrun(result: object, name: str) -> None:
+    """Refuses what a function returned that has not run, and that nobody will: a coroutine, a generator.
+
+    Args:
+        result: What a user's function returned, whose end was to be that of its work.
+        name: Name of the argument that the function is.
+
+    Raises:
+        TypeError: It is one.
+    """
+    if not inspect.isawaitable(result) and not inspect.isgenerator(result) and not inspect.isasyncgen(result):
+        return
+    if isinstance(result, types.CoroutineType | types.GeneratorType):
+        result.close()  # Nobody warns of it then.
+    msg = (
+        f"{name} returned {type(result).__name__}, which has not run: it is a function that does its work before it "
+        "returns; what belongs to asyncio goes to the form for asyncio"
+    )
+    raise TypeError(msg)
+
+
+def refuse_coroutine_function(function: object, name: str, otherwise: str) -> None:
+    """Refuses a coroutine function where nobody would run its coroutine.
+
+    Raises:
+        TypeError: It is one.
+    """
+    if inspect.iscoroutinefunction(function):
+        msg = f"{name} is a plain function, not the coroutine function {function!r}: that goes to {otherwise}"
+        raise TypeError(msg)

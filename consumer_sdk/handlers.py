@@ -10,6 +10,7 @@ import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from client_core.arguments import refuse_unrun
 from client_core.connection import is_own_cancellation, reason_of
 from client_core.threads import LastingThreads
 from consumer_sdk.message import DeliveredMessage
@@ -134,3 +135,5 @@ class HandlerPool(Generic[MessageT]):
         if inspect.isawaitable(result):
             # A plain function that returns a coroutine, such as a lambda around one.
             await result
+        else:
+            refuse_unrun(result, "handler")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -167,9 +168,12 @@ def refuse_no_work(listener: object, work: object) -> None:
     Raises:
         ConfigurationError: ``work`` is no function.
     """
-    if not isinstance(listener, FencingListener | AsyncFencingListener) or callable(work):
+    is_async = isinstance(listener, AsyncFencingListener)
+    if not is_async and not isinstance(listener, FencingListener):
         return
-    kind = "coroutine function" if isinstance(listener, AsyncFencingListener) else "function"
+    if callable(work) and (is_async or not inspect.iscoroutinefunction(work)):
+        return
+    kind = "coroutine function" if is_async else "function (no coroutine function)"
     msg = (
         f"with a fence, arg is a {kind} that is called with a connection and does the local change; or use the block "
         "producer.transaction(session)"

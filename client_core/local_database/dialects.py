@@ -63,6 +63,19 @@ class Dialect(ABC):
     keep_existing = ""
     """What has an INSERT leave out a row whose key exists; none: it fails, and the transaction goes on."""
 
+    def wait_in_insert(self, value: str, seconds: float) -> tuple[str, str]:
+        """Limits how long one INSERT waits for another transaction that has its key, without a statement more.
+
+        Args:
+            value: The place of one of its numbers.
+            seconds: The longest wait.
+
+        Returns:
+            What stands in that place, and at the end of the statement; as they are where the server has a limit by
+            itself.
+        """
+        return value, ""
+
     by_key = ""
     """Behind a table's name: has the server use the primary key, also of a small table that it would rather scan."""
 
@@ -255,6 +268,12 @@ class PostgreSQL(Dialect):
         "body": "BYTEA",
     }
     keep_existing = " ON CONFLICT DO NOTHING"
+
+    def wait_in_insert(self, value: str, seconds: float) -> tuple[str, str]:
+        """By a setting that the statement makes, and takes back when the row is there; it has no limit by itself."""
+        limit = f"set_config('lock_timeout', '{round(seconds * 1000)}', true)"
+        return f"CASE WHEN {limit} IS NULL THEN 0 ELSE {value} END", " RETURNING set_config('lock_timeout', NULL, true)"
+
     now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     _STATES = {  # noqa: RUF012

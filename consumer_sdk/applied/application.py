@@ -52,8 +52,16 @@ def mark(local: LocalTransaction, marks: Marks, key: BusinessKey, message: Store
 class Application:
     """The messages of one transaction; used by blocks of both forms."""
 
-    def __init__(self, marks: Marks, key: BusinessKey, messages: Sequence[StoredMessage]) -> None:
+    def __init__(
+        self, marks: Marks, key: BusinessKey, messages: Sequence[StoredMessage], wait: float | None = None
+    ) -> None:
         """Takes the messages, and what names their effects.
+
+        Args:
+            marks: The table.
+            key: Names the effects.
+            messages: What asks for them.
+            wait: See Marks.put.
 
         Raises:
             NoBusinessKey: A message has none.
@@ -61,6 +69,7 @@ class Application:
         for each in messages:
             refuse_what_is_no_message(each)
         self._marks = marks
+        self._wait = wait
         self._keyed = [(message, key_of(message, key)) for message in messages]
         self.fresh: list[StoredMessage] = []
         """The messages whose effects this transaction is to make."""
@@ -76,7 +85,7 @@ class Application:
         try:
             # In the order of their keys in every process, so that none waits for another in a circle.
             in_order = sorted(self._keyed, key=lambda each: each[1])
-            own = {key for message, key in in_order if self._marks.put(local, message, key)}
+            own = {key for message, key in in_order if self._marks.put(local, message, key, self._wait)}
             if own and local.in_transaction() is False:
                 self._refuse_autocommit(local)
             local.watch()

@@ -7,7 +7,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
-from client_core.arguments import check_callable, check_kind
+from client_core.arguments import check_callable, check_kind, refuse_coroutine_function, refuse_unrun
 from client_core.local_database import Failure, join, local_database
 from consumer_sdk.applied.application import Application, mark
 from consumer_sdk.applied.block import applying
@@ -15,7 +15,7 @@ from consumer_sdk.applied.cleaning import CleaningThread, sweep
 from consumer_sdk.applied.keys import by_dedup_key, check_group_and_key, refuse_other_group
 from consumer_sdk.applied.marks import Marks
 from consumer_sdk.applied.schema import MarksSchema
-from consumer_sdk.applied.settings import AppliedSettings
+from consumer_sdk.applied.settings import WAIT_FOR_MARK, AppliedSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +147,11 @@ class AppliedMessages(MarksSchema):
 
         Args:
             function: Called with the message, and with the connection, or with what ``session`` made.
+
+        Raises:
+            TypeError: It is a coroutine function.
         """
+        refuse_coroutine_function(function, "handler", "AsyncAppliedMessages and an AsyncConsumer")
 
         @functools.wraps(function)
         def apply(message: StoredMessage) -> None:
@@ -171,13 +175,13 @@ class AppliedMessages(MarksSchema):
         return self.handler(function)
 
     def _apply(self, function: Callable[[Any, Any], object], message: StoredMessage, *, is_last: bool) -> bool:
-        application = Application(self.marks, self._key, [message])
+        application = Application(self.marks, self._key, [message], WAIT_FOR_MARK)
         with contextlib.ExitStack() as opened:
             local = self._open(opened)
             try:
                 with applying(local, application):
                     if application.fresh:
-                        function(message, local.given)
+                        refuse_unrun(function(message, local.given), "handler")
             except Exception as error:
                 if is_last or local.dialect.failure_of(error) is not Failure.CONFLICT:
                     raise

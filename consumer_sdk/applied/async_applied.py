@@ -18,7 +18,7 @@ from consumer_sdk.applied.cleaning import TOPIC_GONE, Sweep
 from consumer_sdk.applied.keys import by_dedup_key, check_group_and_key, refuse_other_group
 from consumer_sdk.applied.marks import Marks
 from consumer_sdk.applied.schema import MarksSchema
-from consumer_sdk.applied.settings import AppliedSettings
+from consumer_sdk.applied.settings import WAIT_FOR_MARK, AppliedSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -125,7 +125,7 @@ class AsyncAppliedMessages(MarksSchema):
     async def _apply(
         self, function: Callable[[Any, Any], Awaitable[object]], message: StoredMessage, *, is_last: bool
     ) -> bool:
-        application = Application(self.marks, self._key, [message])
+        application = Application(self.marks, self._key, [message], WAIT_FOR_MARK)
         session = self._session() if self._session is not None else None
         joined = join_async(self._database.engine if session is None else session)
         try:

@@ -65,7 +65,7 @@ class Marks:
         )
         self.group = group
         columns = ", ".join(column.name for column in self.table.columns)
-        values = ":id, :consumers, :business_key, :message, :topic, :queue, :place"
+        values = ":id, :consumers, :business_key, :message, :topic, {queue}, :place"
         self._insert = f"INSERT INTO {table} ({columns}) VALUES ({values}, "  # noqa: S608 - a checked name
         self._select = f"SELECT message_id FROM {table} WHERE mark_id = :id"  # noqa: S608
         self._old = (
@@ -75,8 +75,14 @@ class Marks:
         self._take_back = f"DELETE FROM {table} WHERE mark_id = :id AND message_id = :message"  # noqa: S608
         self._delete = f"DELETE FROM {table} WHERE mark_id = :id AND applied_at = :applied_at"  # noqa: S608
 
-    def put(self, local: LocalTransaction, message: StoredMessage, key: str) -> bool:
+    def put(self, local: LocalTransaction, message: StoredMessage, key: str, wait: float | None = None) -> bool:
         """Marks an effect in the transaction that makes it.
+
+        Args:
+            local: The transaction.
+            message: What asks for the effect.
+            key: Its business key.
+            wait: Seconds to wait for another transaction that has the mark, on PostgreSQL; None: as it is set.
 
         Returns:
             Whether it is the first time; otherwise the effect is in the database, and committed.
@@ -84,10 +90,11 @@ class Marks:
         Raises:
             Exception: The database's own, for example because another transaction held the mark for too long.
         """
+        queue, end = (":queue", "") if wait is None else local.dialect.wait_in_insert(":queue", wait)
         try:
             with asking_for(self.table.name, lambda: local.dialect):
                 changed = local.execute(
-                    f"{self._insert}{local.dialect.now}){local.dialect.keep_existing}",
+                    f"{self._insert.format(queue=queue)}{local.dialect.now}){local.dialect.keep_existing}{end}",
                     id=mark_id(self.group, key),
                     consumers=self.group,
                     business_key=storable(key),

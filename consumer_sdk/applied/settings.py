@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from client_core.arguments import check_count, check_seconds
 
-__all__ = ["AppliedSettings"]
+__all__ = ["WAIT_FOR_MARK", "AppliedSettings"]
+
+WAIT_FOR_MARK = 10.0
+"""Seconds that a handler's transaction waits for another one that has its mark, where the server has no limit itself: a
+consumer that stands still must not hold up its whole group."""
 
 
 @dataclass(frozen=True, slots=True)

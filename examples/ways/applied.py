@@ -3,10 +3,12 @@
 The article's example: a payment is a message, its seller and its buyer have sums in another database.
 """
 
+import contextlib
 import json
 import sys
 
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError
 
 from consumer_sdk import Consumer, ReceivedMessage
 from consumer_sdk.applied import AppliedMessages, by_property
@@ -33,8 +35,10 @@ def main(endpoint: str, database: str = "sqlite:///users.db") -> None:
                 "CREATE TABLE IF NOT EXISTS users (id INT PRIMARY KEY, amt_sold INT NOT NULL, amt_bought INT NOT NULL)"
             )
         )
-        if connection.execute(text("SELECT COUNT(*) FROM users")).scalar_one() == 0:
-            connection.execute(text("INSERT INTO users VALUES (1, 0, 0), (2, 0, 0), (3, 0, 0)"))
+    for user in (1, 2, 3):
+        # Another one that starts may have made it.
+        with contextlib.suppress(IntegrityError), engine.begin() as connection:
+            connection.execute(text("INSERT INTO users VALUES (:id, 0, 0)"), {"id": user})
     applied = AppliedMessages(engine, "sums", key=by_property("xid"))
     applied.create_tables()
     with Consumer(endpoint, "sums", "payments") as consumer:

@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from client_core.arguments import check_kind
+from client_core.arguments import check_kind, refuse_unrun
 from client_core.errors import ConfigurationError
 from client_core.local_database import Ending, Failure, SameDatabase, join, local_database
 from client_core.states import LocalTransactionState
@@ -102,7 +102,7 @@ class TransactionFence(FenceSchema, FencingListener):
         try:
             self.rows.put(local, transaction_id, self.identity())
             local.watch()
-            work(local.given)
+            refuse_unrun(work(local.given), "arg")
             if not self.rows.is_whole(local, transaction_id):
                 raise ended_inside(transaction_id)
             ending = local.commit()

@@ -38,6 +38,8 @@ _DELETED_AT_ONCE = 50
 """Rows in one statement."""
 _ATTEMPTS = 10
 _LOOK_WAIT = 1.0
+_STANDS_STILL = 10.0
+"""Seconds after which the server ends the transaction of a check: a process that is frozen must not hold its row."""
 LATEST_BEGIN = 3600.0
 """Seconds after which a transaction id can no longer begin a local transaction. Clean-up keeps refusals far longer."""
 
@@ -135,7 +137,7 @@ class FenceRows:
         for _ in range(_ATTEMPTS):
             local: LocalTransaction | None = None
             try:
-                with database.transaction(wait) as local:
+                with database.transaction(wait, _STANDS_STILL) as local:
                     local.execute(self._insert, id=transaction_id, state=REFUSED)
             except Exception as error:
                 failure = local.dialect.failure_of(error) if local is not None else Failure.OTHER

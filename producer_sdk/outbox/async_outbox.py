@@ -19,7 +19,7 @@ from producer_sdk.outbox.async_block import AsyncOutboxTransaction
 from producer_sdk.outbox.broker_target import BrokerTarget
 from producer_sdk.outbox.core import DEFAULT_DECIDE_AFTER, DEFAULT_TABLE, MAX_BODY, OutboxCore
 from producer_sdk.outbox.deciding import Decider
-from producer_sdk.outbox.outbox import NO_WORK
+from producer_sdk.outbox.outbox import no_work
 from producer_sdk.outbox.relay import Relay
 from producer_sdk.outbox.submissions import refuse_without_table
 
@@ -198,7 +198,10 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             refuse_without_table()
         loop = asyncio.get_running_loop()
 
-        def opened(idle: float | None = None) -> contextlib.AbstractContextManager[RunsWork]:
+        def limited() -> contextlib.AbstractContextManager[RunsWork]:
+            # What stands still must not hold a row for longer.
+            idle = self.settings.lease
+
             def run(work: Callable[[LocalTransaction], ResultT], wait: float | None = None) -> ResultT:
                 return asyncio.run_coroutine_threadsafe(self.on_database(work, wait, idle), loop).result()
 
@@ -215,8 +218,8 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
             def ask(message: Message) -> Any:
                 return asyncio.run_coroutine_threadsafe(answer(message), loop).result()
 
-            decider = Decider(opened, self, self.settings, ask, self.max_body)
-        return Relay(lambda: opened(self.settings.lease), self, target, self.settings, decider)
+            decider = Decider(limited, self, self.settings, ask, self.max_body)
+        return Relay(limited, self, target, self.settings, decider)
 
     def wake(self) -> None:
         """Tells this process's relay that there are new messages; blocks and sessions do it by themselves."""
@@ -264,7 +267,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
     ) -> TransactionSendResult:
         """Runs a coroutine function as the local transaction; see AsyncTransactionProducer.send_in_transaction."""
         if not callable(work):
-            raise ConfigurationError(NO_WORK, field="arg")
+            raise ConfigurationError(no_work("coroutine function"), field="arg")
         contents = [self.content(message) for message in messages]
         ids = tuple(content.message_id for content in contents)
         failure: Exception | None = None

@@ -60,7 +60,7 @@ class _Asked:
     """
 
     row: Pending
-    answer: tuple[OutboxState, Content | None] | Exception | None = None
+    answer: tuple[OutboxState, Content | None] | BaseException | None = None
 
 
 class Decider:
@@ -184,7 +184,8 @@ class Decider:
         while (asked := self._to_ask.get()) is not None:
             try:
                 asked.answer = self._answer(asked.row)
-            except Exception as error:
+            except BaseException as error:
+                # SystemExit as well: it would end this thread alone, without a word, and the row would stay asked.
                 asked.answer = error
             self._answered.put(asked)
             self._signal.set()
@@ -208,7 +209,7 @@ class Decider:
 
     def _store_answer(self, asked: _Asked) -> bool:
         row, answer = asked.row, asked.answer
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, answer)
             cause = f"{type(answer).__name__}: {answer}"
             self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), LOCK_WAIT)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client_core.arguments import check_callable, check_kind
+from client_core.arguments import check_callable, check_kind, refuse_unrun
 from client_core.errors import ConfigurationError
 from client_core.ids import new_id
 from client_core.local_database import join, local_database
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.working import RunsWork
 
 
-__all__ = ["Outbox"]
+__all__ = ["Outbox", "no_work"]
 
 ResultT = TypeVar("ResultT")
 
@@ -256,12 +257,11 @@ class Outbox(OutboxCore, MessageStore):
         """
         if self.same_server:
             refuse_without_table()
-        decider = (
-            Decider(self._opened, self, self.settings, self._decide, self.max_body)
-            if self._decide is not None
-            else None
-        )
+        # What stands still must not hold a row for longer.
         opened = functools.partial(self._opened, self.settings.lease)
+        decider = (
+            Decider(opened, self, self.settings, self._decide, self.max_body) if self._decide is not None else None
+        )
         return Relay(opened, self, target, self.settings, decider)
 
     @contextlib.contextmanager
@@ -339,8 +339,8 @@ class Outbox(OutboxCore, MessageStore):
 
     def send_in_transaction(self, messages: tuple[Message, ...], work: Callable[[Any], Any]) -> TransactionSendResult:
         """Runs a function as the local transaction; see TransactionProducer.send_in_transaction."""
-        if not callable(work):
-            raise ConfigurationError(NO_WORK, field="arg")
+        if not callable(work) or inspect.iscoroutinefunction(work):
+            raise ConfigurationError(no_work("function (no coroutine function)"), field="arg")
         contents = [self.content(message) for message in messages]
         ids = tuple(content.message_id for content in contents)
         state, stands, failure = LocalTransactionState.COMMIT, TransactionState.COMMITTED, None
@@ -350,7 +350,7 @@ class Outbox(OutboxCore, MessageStore):
                 block = OutboxTransaction(self, local)
                 with block as tx:
                     tx.write(contents)
-                    work(local.given)
+                    refuse_unrun(work(local.given), "arg")
         except Exception as error:
             state, failure = LocalTransactionState.UNKNOWN, error
             stands = TransactionState.ROLLED_BACK if _is_rolled_back(block) else TransactionState.UNSPECIFIED
@@ -372,10 +372,12 @@ class Outbox(OutboxCore, MessageStore):
             return work(local)
 
 
-NO_WORK = (
-    "with an outbox, arg is a function that is called with a connection and does the local change; or use the block "
-    "producer.transaction(session)"
-)
+def no_work(kind: str) -> str:
+    """What is wrong with an ``arg`` that is no function of a kind."""
+    return (
+        f"with an outbox, arg is a {kind} that is called with a connection and does the local change; or use the block "
+        "producer.transaction(session)"
+    )
 
 
 def _is_rolled_back(block: OutboxTransaction | None) -> bool:

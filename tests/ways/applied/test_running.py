@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from consumer_sdk import Admin, AsyncConsumer, Consumer, QueueOffset, QueueReader, ReceivedMessage
 from consumer_sdk.applied import AppliedMessages, AppliedSettings, AsyncAppliedMessages, by_property
 from producer_sdk import ConfigurationError, Message, Producer
+from ways.deliveries import delivered
 from ways.shops import ORDER
 
 if TYPE_CHECKING:
@@ -305,3 +306,109 @@ async def test_on_asyncio_a_plain_function_is_refused(
     async with AsyncConsumer(broker.endpoint, group, topic) as consumer:
         with pytest.raises(TypeError, match="coroutine function"):
             await consumer.run(write, applied=applied)  # type: ignore[call-overload]
+
+
+def later(message: StoredMessage, connection: sa.Connection) -> Any:
+    """A generator, which does not run by being called."""
+    yield write(message, connection)
+
+
+async def awaited(message: StoredMessage, connection: sa.Connection) -> None:
+    write(message, connection)
+
+
+@pytest.mark.parametrize("function", [later, awaited])
+def test_a_function_that_returns_before_it_has_run_is_not_applied(
+    shop: Shop, broker: EmbeddedBroker, topic: str, group: str, function: Any
+) -> None:
+    applied = AppliedMessages(shop.engine, group, key=BY_ORDER)
+    applied.create_tables()
+    send(broker, topic, "a", "b")
+    calls: list[str] = []
+
+    def called(message: StoredMessage, connection: sa.Connection) -> Any:
+        calls.append(message.message_id)
+        return function(message, connection)
+
+    with Consumer(broker.endpoint, group, topic) as consumer:
+        run_until_handled(consumer, applied, called, lambda: len(set(calls)) == 2 and len(calls) > 2)
+        assert (shop.orders(), marks(shop)) == ([], 0)
+        # It was given back each time, and a function that works applies it.
+    with Consumer(broker.endpoint, group, topic) as consumer:
+        run_until_handled(consumer, applied, write, lambda: handled(broker, topic, group))
+    assert shop.orders() == ["a bought", "b bought"]
+
+
+def test_a_coroutine_function_is_refused_by_the_form_that_does_not_await_it(
+    shop: Shop, broker: EmbeddedBroker, topic: str, group: str
+) -> None:
+    applied = AppliedMessages(shop.engine, group, key=BY_ORDER)
+    with pytest.raises(TypeError, match="AsyncAppliedMessages"):
+        applied.handler(awaited)
+    with Consumer(broker.endpoint, group, topic) as consumer, pytest.raises(TypeError, match="AsyncAppliedMessages"):
+        consumer.run(awaited, applied=applied)
+
+
+def test_a_generator_is_no_handler(broker: EmbeddedBroker, topic: str, group: str) -> None:
+    send(broker, topic, "a")
+    calls: list[str] = []
+
+    def called(message: ReceivedMessage) -> Any:
+        calls.append(message.message_id)
+        return (each for each in "a")
+
+    with Consumer(broker.endpoint, group, topic) as consumer:
+        running = threading.Thread(target=consumer.run, args=(called,))
+        running.start()
+        until(lambda: len(calls) > 1)
+        consumer.stop()
+        running.join(20)
+    assert not handled(broker, topic, group)
+
+
+def test_a_mark_that_a_frozen_consumer_has_is_waited_for_some_seconds(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shop.kind != "postgresql":
+        pytest.skip("other servers limit waits for locks by themselves")
+    for module in ("applied", "async_applied"):
+        monkeypatch.setattr(f"consumer_sdk.applied.{module}.WAIT_FOR_MARK", 0.3)
+    applied = AppliedMessages(shop.engine, "accounts", key=BY_ORDER)
+    applied.create_tables()
+    message, seen = delivered("bought", order="a"), []
+
+    def look(message: StoredMessage, connection: sa.Connection) -> None:
+        seen.append(connection.exec_driver_sql("SHOW lock_timeout").scalar_one())
+        write(message, connection)
+
+    with shop.engine.connect() as frozen:
+        applied.mark(frozen, message)
+        with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+            applied.handler(look)(message)
+        frozen.rollback()
+    applied.handler(look)(message)
+    # The function's own statements wait as the session is set.
+    assert (seen, shop.orders()) == (["0"], ["a bought"])
+
+
+async def test_such_a_mark_on_asyncio(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shop.kind != "postgresql":
+        pytest.skip("other servers limit waits for locks by themselves")
+    monkeypatch.setattr("consumer_sdk.applied.async_applied.WAIT_FOR_MARK", 0.3)
+    for url in (shop.async_url, shop.url):
+        engine = create_async_engine(url)
+        applied = AsyncAppliedMessages(engine, "accounts", key=by_property("order"))
+        await applied.create_tables()
+        message = delivered("bought", order=url)
+
+        async def add(message: StoredMessage, connection: Any) -> None:
+            await connection.execute(ORDER, {"content": message.properties["order"]})
+
+        async with engine.connect() as frozen:
+            await applied.mark(frozen, message)
+            with pytest.raises(sa.exc.DBAPIError, match="lock timeout"):
+                await applied.handler(add)(message)
+            await frozen.rollback()
+        await applied.handler(add)(message)
+        await engine.dispose()
+    assert len(shop.orders()) == 2

@@ -116,13 +116,43 @@ async def test_a_message_before_the_block_begins(
     await engine.dispose()
 
 
+async def awaited(connection: Any) -> None:
+    connection.execute(ORDER, {"content": "lamp"})
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+def test_a_local_transaction_that_returns_before_it_has_run(
+    shop: Shop, broker: EmbeddedBroker, topic: str, kind_of_store: str
+) -> None:
+    store = STORES[kind_of_store](shop.engine)
+    store.create_tables()
+    with TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", store) as producer:
+        work = lambda connection: awaited(connection)  # noqa: E731, PLW0108 - no coroutine function
+        result = producer.send_in_transaction(Message(topic, "lamp"), arg=work)
+        assert result.local_state is LocalTransactionState.UNKNOWN
+        assert isinstance(result.local_error, TypeError)
+        if kind_of_store == "outbox":
+            with pytest.raises(ConfigurationError, match="no coroutine function"):
+                producer.send_in_transaction(Message(topic, "lamp"), arg=awaited)
+        else:
+            half = HalfMessages(result.transaction_id, (Message(topic, "lamp"),))
+            assert store.check_local_transaction(half) is LocalTransactionState.ROLLBACK
+        # What is sent later shows that nothing came before it.
+        producer.send_in_transaction(Message(topic, "chair"), arg=lambda connection: None)
+    deadline = time.monotonic() + 30
+    while texts(broker.endpoint, topic) != ["chair"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert shop.orders() == []
+
+
 async def test_a_local_transaction_of_a_fence_that_is_no_function(
     shop: Shop, broker: EmbeddedBroker, topic: str
 ) -> None:
     """Nothing is sent, so that no check has to find out what became of it."""
     group = f"shop-{time.monotonic_ns()}"
     with TransactionProducer(broker.endpoint, group, TransactionFence(shop.engine)) as producer:
-        for work in (None, 3):
+        for work in (None, 3, awaited):
             with pytest.raises(ConfigurationError, match="arg is a function") as raised:
                 producer.send_in_transaction(Message(topic, "lamp"), arg=work)
             assert raised.value.field == "arg"

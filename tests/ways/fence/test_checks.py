@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from client_core.ids import new_id
-from client_core.local_database import join
+from client_core.local_database import Ending, join
+from client_core.local_database.by_sqlalchemy import SqlalchemyTransaction
 from producer_sdk import HalfMessages, LocalTransactionRefused, LocalTransactionState
-from producer_sdk.fence import FenceSettings, TransactionFence
+from producer_sdk.fence import FenceSettings, TransactionFence, rows
 from ways.shops import FORMS, Shop, Work
 
 if TYPE_CHECKING:
@@ -93,6 +94,41 @@ def test_one_that_is_over_does_not_wait_for_those_that_run(shop: Shop) -> None:
         assert time.monotonic() - began < 5.0
     for thread in asking:
         thread.join()
+
+
+def test_a_check_in_a_process_that_stands_still_holds_its_row_for_some_seconds(
+    shop: Shop, fence: TransactionFence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others answer meanwhile: the checks that a transaction may have must not be used up."""
+    if shop.kind == "sqlite":
+        pytest.skip("SQLite has no server that could end a transaction")
+    monkeypatch.setattr(rows, "_STANDS_STILL", 1.0)
+    own, reached, goes_on, commit = new_id(), threading.Event(), threading.Event(), SqlalchemyTransaction.commit
+
+    def commit_later(local: SqlalchemyTransaction) -> Ending:
+        if threading.current_thread().name == "frozen" and local.fetch(
+            "SELECT state FROM halfmq_fence WHERE transaction_id = :id", id=own
+        ):
+            reached.set()
+            goes_on.wait(60)
+        return commit(local)
+
+    monkeypatch.setattr(SqlalchemyTransaction, "commit", commit_later)
+
+    def answer() -> None:
+        with contextlib.suppress(Exception):
+            check(fence, own)
+
+    frozen = threading.Thread(target=answer, name="frozen")
+    frozen.start()
+    assert reached.wait(30)
+    other = TransactionFence(shop.engine, settings=FenceSettings(wait=1.0))
+    deadline = time.monotonic() + 30
+    while (verdict := check(other, own)) is UNKNOWN:
+        assert time.monotonic() < deadline
+    goes_on.set()
+    frozen.join()
+    assert (verdict, shop.fences()) == (ROLLBACK, {own: "refused"})
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 import time
@@ -179,6 +180,22 @@ def test_what_decide_returns_is_validated(shop: Shop) -> None:
     outbox.announce(LAMP, decide_after=0)
     with relaying(outbox, target):
         until(lambda: target.texts == ["lamp"])
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, ValueError])
+def test_decisions_go_on_after_one_that_ends_its_thread(shop: Shop, error: type[BaseException]) -> None:
+    def decide(message: Message) -> LocalTransactionState:
+        if message.text == "bad":
+            raise error
+        return LocalTransactionState.COMMIT
+
+    outbox, target = deciding(shop, decide, decide_threads=2, decide_every=0.1, decisions=3), FakeTarget()
+    bad = [outbox.announce(Message("orders", "bad"), decide_after=0) for _ in range(5)]
+    outbox.announce(LAMP, decide_after=0)
+    with relaying(outbox, target):
+        until(lambda: target.texts == ["lamp"] and len(outbox.errors()) == 5)
+    assert {each.message_id for each in outbox.errors()} == set(bad)
+    assert all(error.__name__ in each.cause or "still UNKNOWN" in each.cause for each in outbox.errors())
 
 
 def test_a_decision_waits_for_a_confirmation_that_is_not_committed(shop: Shop) -> None:
