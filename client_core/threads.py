@@ -1,7 +1,8 @@
-"""Threads for users' functions, in programs whose main thread may end before the others."""
+"""Threads in users' programs, whose main thread may end before the others, and whose signal handlers may raise."""
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LastingThreads"]
+__all__ = ["LastingThreads", "Wakeup"]
 
 ParamT = ParamSpec("ParamT")
 ResultT = TypeVar("ResultT")
@@ -54,3 +55,29 @@ class LastingThreads(ThreadPoolExecutor):
         """As the standard library's."""
         self._is_shut_down = True
         super().shutdown(*args, **options)
+
+
+class Wakeup:
+    """Wakes one thread that waits, as an Event that the thread clears.
+
+    An exception that a signal handler raises inside of Event.set() leaves the Event locked for ever. This has no lock
+    that could stay behind.
+    """
+
+    def __init__(self) -> None:
+        """Starts with nothing to wake for."""
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Wakes the thread, now or when it waits the next time."""
+        if self._calls.empty():
+            self._calls.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it is woken, for so long at most; what it was woken for is to be done afterwards."""
+        try:
+            self._calls.get(timeout=max(0.0, seconds))
+            while True:
+                self._calls.get_nowait()
+        except queue.Empty:
+            return

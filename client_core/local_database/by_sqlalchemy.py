@@ -267,8 +267,8 @@ class SqlalchemyTransaction(WatchedTransaction):
                 end()
 
     def discard(self) -> None:
-        """Has nobody use the connection again."""
-        connection = self._connection
+        """By its pool."""
+        connection = self._session.connection() if self._session is not None else self._connection
         if connection is not None and not connection.closed and not connection.invalidated:
             connection.invalidate()
 

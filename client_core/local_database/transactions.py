@@ -213,6 +213,9 @@ class LocalTransaction(ABC):
     def cut(self) -> None:  # noqa: B027 - of those on asyncio
         """Ends the connection at once, whatever waits for it: the server rolls back."""
 
+    def discard(self) -> None:  # noqa: B027 - of those with a pool
+        """Has nobody use the connection again; the transaction is still to be rolled back."""
+
     def close(self) -> None:
         """Gives back a connection that ``begin`` opened; what the user handed in stays as it is."""
         return

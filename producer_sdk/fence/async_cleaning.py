@@ -31,9 +31,11 @@ class AsyncFenceCleaner:
         on_database: Callable[[Callable[[LocalDatabase], Any]], Awaitable[Any]],
         rows: FenceRows,
         settings: FenceSettings,
+        identity: Callable[[], Awaitable[str]],
     ) -> None:
-        """Takes how to work on the database; starts nothing."""
+        """Takes how to work on the database, and what tells which table that is; starts nothing."""
         self._on_database = on_database
+        self._identity = identity
         self._rows = rows
         self._settings = settings
         self._asking: list[AskBroker] = []
@@ -111,11 +113,11 @@ class AsyncFenceCleaner:
         return int(await self._on_database(delete))
 
     async def _delete_leftovers(self) -> int:
-        count, after = 0, FIRST
+        count, after, identity = 0, FIRST, await self._identity()
 
         def between(database: LocalDatabase) -> list[tuple[str, str]]:
             with database.transaction() as local:
-                return self._rows.between(local, after, id_of_age(self._settings.leftover_after))
+                return self._rows.between(local, after, id_of_age(self._settings.leftover_after), identity)
 
         while asking := self._asking[-1:]:
             found: list[tuple[str, str]] = await self._on_database(between)

@@ -61,7 +61,7 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         self._checks = asyncio.Semaphore(CHECKS_THAT_WAIT)
         self._looks = asyncio.Semaphore(LOOKS_AT_A_TIME)
         self._identity: str | None = None
-        self._cleaner = AsyncFenceCleaner(self._database.run, self.rows, self.settings)
+        self._cleaner = AsyncFenceCleaner(self._database.run, self.rows, self.settings, self.identity)
 
     async def create_tables(self) -> None:
         """Creates the table where it does not exist."""
@@ -109,8 +109,9 @@ class AsyncTransactionFence(FenceSchema, AsyncFencingListener):
         if found is not None:
             return found
         async with self._checks:
+            identity = await self.identity()
             return await self._database.run(
-                lambda database: self.rows.answer(database, messages.transaction_id, self.settings.wait)
+                lambda database: self.rows.answer(database, messages.transaction_id, self.settings.wait, identity)
             )
 
     def block(self, core: AsyncTransaction, given: Any) -> AsyncFencedTransaction:

@@ -62,9 +62,12 @@ class DecidedRows:
 class FenceCleaner:
     """Works in a thread of its own while producers use the fence; it begins with the first decided row."""
 
-    def __init__(self, database: LocalDatabase, rows: FenceRows, settings: FenceSettings) -> None:
-        """Takes what to delete from; starts nothing."""
+    def __init__(
+        self, database: LocalDatabase, rows: FenceRows, settings: FenceSettings, identity: Callable[[], str]
+    ) -> None:
+        """Takes what to delete from, and what tells which table that is; starts nothing."""
         self._database = database
+        self._identity = identity
         self._rows = rows
         self._settings = settings
         self._asking: list[Callable[[str], TransactionState | None]] = []
@@ -140,11 +143,11 @@ class FenceCleaner:
             return self._rows.delete(local, transaction_ids)
 
     def _delete_leftovers(self) -> int:
-        count, after = 0, FIRST
+        count, after, identity = 0, FIRST, self._identity()
         # The newest producer: in a forked child those of the parent cannot ask.
         while asking := self._asking[-1:]:
             with self._database.transaction() as local:
-                found = self._rows.between(local, after, id_of_age(self._settings.leftover_after))
+                found = self._rows.between(local, after, id_of_age(self._settings.leftover_after), identity)
             if not found:
                 break
             after = found[-1][0]

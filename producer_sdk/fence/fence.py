@@ -72,7 +72,7 @@ class TransactionFence(FenceSchema, FencingListener):
         self._looks = threading.Semaphore(LOOKS_AT_A_TIME)
         self._lock = threading.Lock()
         self._identity: str | None = None
-        self._cleaner = FenceCleaner(self._database, self.rows, self.settings)
+        self._cleaner = FenceCleaner(self._database, self.rows, self.settings, self.identity)
 
     def create_tables(self) -> None:
         """Creates the table where it does not exist."""
@@ -121,7 +121,7 @@ class TransactionFence(FenceSchema, FencingListener):
         if found is not None:
             return found
         with self._checks:
-            return self.rows.answer(self._database, messages.transaction_id, self.settings.wait)
+            return self.rows.answer(self._database, messages.transaction_id, self.settings.wait, self.identity())
 
     def block(self, core: AsyncTransaction, runner: BackgroundRunner, given: Any) -> FencedTransaction:
         """The block of ``producer.transaction(given)``."""

@@ -56,12 +56,13 @@ class FenceRows:
         self.table = Table(table, (Column("transaction_id", Kind.ID), Column("state", Kind.WORD)))
         self._insert = f"INSERT INTO {table} (transaction_id, state) VALUES (:id, :state)"  # noqa: S608 - a checked name
         self._insert_here = (
-            f"INSERT INTO {table} (transaction_id, state) SELECT {{id}}, '{COMMITTED}' FROM {table}"  # noqa: S608
+            f"INSERT INTO {table} (transaction_id, state) SELECT {{id}}, '{{state}}' FROM {table}"  # noqa: S608
             " WHERE transaction_id = :first AND state = :identity"
         )
         self._select = f"SELECT state FROM {table} WHERE transaction_id = :id"  # noqa: S608
         self._select_range = (
             f"SELECT transaction_id, state FROM {table} WHERE transaction_id > :after AND transaction_id < :before"  # noqa: S608
+            f" AND EXISTS (SELECT 1 FROM {table} WHERE transaction_id = :first AND state = :identity)"
             " ORDER BY transaction_id LIMIT 500"
         )
         self._delete = f"DELETE FROM {table} WHERE transaction_id = :id"  # noqa: S608
@@ -73,15 +74,9 @@ class FenceRows:
             ConfigurationError: It is on another table than the one that checks look at, or there is none.
             LocalTransactionRefused: A check was answered with ROLLBACK before, or the id is too old to begin.
         """
-        expression = "CAST(:id AS VARCHAR(36))" if local.dialect.name == "postgresql" else ":id"
         try:
             with asking_for(self.table.name, lambda: local.dialect):
-                inserted = local.execute(
-                    self._insert_here.format(id=expression) + local.noting(),
-                    id=transaction_id,
-                    first=IDENTITY,
-                    identity=identity,
-                )
+                inserted = self._put_here(local, transaction_id, COMMITTED, identity, local.noting())
         except Exception as error:
             if local.dialect.failure_of(error) is not Failure.DUPLICATE:
                 raise
@@ -91,6 +86,8 @@ class FenceRows:
             )
             raise LocalTransactionRefused(msg, transaction_id=transaction_id) from error
         if not inserted:
+            # A connection that has lost its place in what the server sends says the same.
+            local.discard()
             raise self._another_table()
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened.
@@ -103,6 +100,18 @@ class FenceRows:
         if age(transaction_id) > LATEST_BEGIN:
             msg = f"transaction {transaction_id} began more than an hour ago; run it again as a new transaction"
             raise LocalTransactionRefused(msg, transaction_id=transaction_id)
+
+    def _put_here(
+        self, local: LocalTransaction, transaction_id: str, state: str, identity: str, noting: str = ""
+    ) -> int:
+        """Writes a row into the table of an identity; 0: the transaction is on another one."""
+        expression = "CAST(:id AS VARCHAR(36))" if local.dialect.name == "postgresql" else ":id"
+        return local.execute(
+            self._insert_here.format(id=expression, state=state) + noting,
+            id=transaction_id,
+            first=IDENTITY,
+            identity=identity,
+        )
 
     def held(self, transaction_id: str) -> HeldRow:
         """The row of a local transaction that is open, for SameDatabase."""
@@ -126,19 +135,25 @@ class FenceRows:
                 return None
             raise
 
-    def answer(self, database: LocalDatabase, transaction_id: str, wait: float) -> LocalTransactionState:
+    def answer(self, database: LocalDatabase, transaction_id: str, wait: float, identity: str) -> LocalTransactionState:
         """The answer to a check: exact, or UNKNOWN while the local transaction still runs.
 
         Args:
             database: Where to look.
             transaction_id: Which one.
             wait: Seconds to wait for a local transaction that still runs.
+            identity: Which table it is; a pool may have connections that somebody left in another schema.
+
+        Raises:
+            ConfigurationError: The connection was one of these; the next one is another.
         """
         for _ in range(_ATTEMPTS):
             local: LocalTransaction | None = None
             try:
                 with database.transaction(wait, _STANDS_STILL) as local:
-                    local.execute(self._insert, id=transaction_id, state=REFUSED)
+                    if not self._put_here(local, transaction_id, REFUSED, identity):
+                        local.discard()
+                        raise self._moved()
             except Exception as error:
                 failure = local.dialect.failure_of(error) if local is not None else Failure.OTHER
                 if failure is Failure.LOCKED:
@@ -214,9 +229,18 @@ class FenceRows:
         )
         return ConfigurationError(msg, field="database")
 
-    def between(self, local: LocalTransaction, after: str, before: str) -> list[tuple[str, str]]:
-        """Up to 500 rows between two ids, in their order: id and state."""
-        return [(str(row[0]), str(row[1])) for row in local.fetch(self._select_range, after=after, before=before)]
+    def _moved(self) -> ConfigurationError:
+        msg = (
+            f"a connection of the fence has another table {self.table.name}: somebody left it in another schema or "
+            "database (USE, SET search_path) and gave it back to the pool. Name the table with its schema, "
+            f"TransactionFence(engine, table='shop.{self.table.name.rpartition('.')[2]}') for example"
+        )
+        return ConfigurationError(msg, field="table")
+
+    def between(self, local: LocalTransaction, after: str, before: str, identity: str) -> list[tuple[str, str]]:
+        """Up to 500 rows between two ids, in their order: id and state; none where this is another table."""
+        found = local.fetch(self._select_range, after=after, before=before, first=IDENTITY, identity=identity)
+        return [(str(row[0]), str(row[1])) for row in found]
 
     def delete(self, local: LocalTransaction, transaction_ids: Sequence[str]) -> int:
         """Deletes rows by their keys, some at a time."""

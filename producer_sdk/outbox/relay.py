@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
 from client_core.local_database import text_of
-from client_core.threads import LastingThreads
+from client_core.threads import LastingThreads, Wakeup
 from producer_sdk.outbox.pending import PendingRows
 from producer_sdk.outbox.planning import Batch
 from producer_sdk.outbox.reading import SHORTEST_REST, Reading
@@ -86,7 +86,7 @@ class Relay:
         """How often it took the turn."""
         self._reading: Reading
         self._settling: Settling
-        self._signal = threading.Event()
+        self._signal = Wakeup()
         self._stopping = threading.Event()
         self._idle = threading.Event()
         self._wakes = 0
@@ -109,13 +109,14 @@ class Relay:
     def wake(self) -> None:
         """There are new rows: it looks at once."""
         self._wakes += 1
-        self._idle.clear()
         self._signal.set()
 
     def stop(self, timeout: float = _END + 5.0) -> None:
         """Ends it: what this process wrote last is sent, if that can be soon, then the turn is given back."""
         if self._thread is not None:
-            self.wake()
+            self._wakes += 1
+            self._idle.clear()
+            self._signal.set()
             self._idle.wait(_LAST)
         self._stopping.set()
         self._signal.set()
@@ -151,9 +152,7 @@ class Relay:
                     self._say(f"the outbox cannot be relayed now: {text_of(error)}; trying again")
                     # Who has waited for a lock has waited already.
                     wait = self._settings.poll if is_locked(error) else self._backoff(failures)
-                if wait > 0:
-                    self._signal.wait(wait)
-                self._signal.clear()
+                self._signal.wait(wait)
         finally:
             self._end()
 

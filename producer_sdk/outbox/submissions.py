@@ -98,9 +98,11 @@ class SubmissionRows:
             dedup_key=headers.get("dedup_key"),
         )
         if local.in_transaction() is False:
-            # It is committed already, for something that has not happened.
+            # It is committed already, for something that has not happened. By its key: others go on meanwhile.
+            last = "last_insert_rowid()" if local.dialect.name == "sqlite" else "LAST_INSERT_ID()"
+            delete = f"DELETE FROM {self._table} WHERE submission_id = {last} AND message_id = {own_id}"  # noqa: S608
             with contextlib.suppress(Exception):
-                local.execute(f"DELETE FROM {self._table} WHERE message_id = {own_id}", message_id=id_value)  # noqa: S608
+                local.execute(delete, message_id=id_value)
             raise ConfigurationError(AUTOCOMMITS, field="database")
 
     def identity(self, database: LocalDatabase) -> str:
