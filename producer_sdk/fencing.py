@@ -162,21 +162,26 @@ def lost_messages(transaction_id: str) -> LocalTransactionEnded:
     return LocalTransactionEnded(msg, transaction_id=transaction_id)
 
 
-def refuse_no_work(listener: object, work: object) -> None:
-    """Refuses ``send_in_transaction(messages, arg=work)`` of a fence without something to run, before it is sent.
+def refuse_no_work(keeper: object, work: object) -> None:
+    """Refuses ``send_in_transaction(messages, arg=work)`` without something to run, before anything is sent.
+
+    Args:
+        keeper: The fence or the outbox; other listeners take any ``arg``.
+        work: The ``arg``.
 
     Raises:
-        ConfigurationError: ``work`` is no function.
+        ConfigurationError: It is no function, or a coroutine function where none is awaited.
     """
-    is_async = isinstance(listener, AsyncFencingListener)
-    if not is_async and not isinstance(listener, FencingListener):
+    has_outbox = isinstance(keeper, MessageStore | AsyncMessageStore)
+    if not has_outbox and not isinstance(keeper, FencingListener | AsyncFencingListener):
         return
+    is_async = isinstance(keeper, AsyncFencingListener | AsyncMessageStore)
     if callable(work) and (is_async or not inspect.iscoroutinefunction(work)):
         return
     kind = "coroutine function" if is_async else "function (no coroutine function)"
     msg = (
-        f"with a fence, arg is a {kind} that is called with a connection and does the local change; or use the block "
-        "producer.transaction(session)"
+        f"with {'an outbox' if has_outbox else 'a fence'}, arg is a {kind} that is called with a connection and does "
+        "the local change; or use the block producer.transaction(session)"
     )
     raise ConfigurationError(msg, field="arg")
 

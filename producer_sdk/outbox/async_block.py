@@ -10,7 +10,7 @@ from client_core.message import Message, as_messages
 from client_core.results import TransactionResult
 from client_core.states import TransactionState
 from client_core.uninterrupted import to_its_end
-from producer_sdk.async_transaction import AsyncTransaction, over, unbegun
+from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.awaited import counted
 from producer_sdk.fencing import ended_inside
 from producer_sdk.outbox.block import is_whole
@@ -134,8 +134,8 @@ class AsyncOutboxTransaction(AsyncTransaction):
         """Writes messages that are validated."""
         times = self._outbox.times(None, None)
         async with self._one_at_a_time:
-            if self._over:
-                raise over(self.transaction_id) if self._was_used else unbegun(self.transaction_id)
+            self.refuse_if_unbegun()
+            self.refuse_if_over()
             await self._joined.write(lambda local: self._outbox.write(local, contents, self._identity, times))
             self._ids += [content.message_id for content in contents]
 
@@ -149,8 +149,8 @@ class AsyncOutboxTransaction(AsyncTransaction):
         """
         text_of_reason(reason)
         async with self._one_at_a_time:
-            if self._over:
-                raise over(self.transaction_id) if self._was_used else unbegun(self.transaction_id)
+            self.refuse_if_unbegun()
+            self.refuse_if_over()
             self._over = True
         if not await to_its_end(self._undo()):
             raise ended_inside(self.transaction_id)

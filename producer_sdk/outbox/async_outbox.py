@@ -14,12 +14,11 @@ from client_core.local_database import AsyncLocalDatabase, join_async
 from client_core.message import as_messages
 from client_core.results import TransactionSendResult
 from client_core.states import LocalTransactionState, TransactionState
-from producer_sdk.fencing import AsyncMessageStore
+from producer_sdk.fencing import AsyncMessageStore, refuse_no_work
 from producer_sdk.outbox.async_block import AsyncOutboxTransaction
 from producer_sdk.outbox.broker_target import BrokerTarget
 from producer_sdk.outbox.core import DEFAULT_DECIDE_AFTER, DEFAULT_TABLE, MAX_BODY, OutboxCore
 from producer_sdk.outbox.deciding import Decider
-from producer_sdk.outbox.outbox import no_work
 from producer_sdk.outbox.relay import Relay
 from producer_sdk.outbox.submissions import refuse_without_table
 
@@ -266,8 +265,7 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         self, messages: tuple[Message, ...], work: Callable[[Any], Awaitable[Any]]
     ) -> TransactionSendResult:
         """Runs a coroutine function as the local transaction; see AsyncTransactionProducer.send_in_transaction."""
-        if not callable(work):
-            raise ConfigurationError(no_work("coroutine function"), field="arg")
+        refuse_no_work(self, work)
         contents = [self.content(message) for message in messages]
         ids = tuple(content.message_id for content in contents)
         failure: Exception | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +15,7 @@ from client_core.local_database import join, local_database
 from client_core.message import as_messages
 from client_core.results import TransactionSendResult
 from client_core.states import LocalTransactionState, TransactionState
-from producer_sdk.fencing import MessageStore
+from producer_sdk.fencing import MessageStore, refuse_no_work
 from producer_sdk.outbox.block import OutboxTransaction
 from producer_sdk.outbox.broker_target import BrokerTarget
 from producer_sdk.outbox.core import DEFAULT_DECIDE_AFTER, DEFAULT_TABLE, MAX_BODY, OutboxCore
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from producer_sdk.outbox.working import RunsWork
 
 
-__all__ = ["Outbox", "no_work"]
+__all__ = ["Outbox"]
 
 ResultT = TypeVar("ResultT")
 
@@ -339,8 +338,7 @@ class Outbox(OutboxCore, MessageStore):
 
     def send_in_transaction(self, messages: tuple[Message, ...], work: Callable[[Any], Any]) -> TransactionSendResult:
         """Runs a function as the local transaction; see TransactionProducer.send_in_transaction."""
-        if not callable(work) or inspect.iscoroutinefunction(work):
-            raise ConfigurationError(no_work("function (no coroutine function)"), field="arg")
+        refuse_no_work(self, work)
         contents = [self.content(message) for message in messages]
         ids = tuple(content.message_id for content in contents)
         state, stands, failure = LocalTransactionState.COMMIT, TransactionState.COMMITTED, None
@@ -370,14 +368,6 @@ class Outbox(OutboxCore, MessageStore):
             refuse_without_table()
         with self._database.transaction(wait) as local, self.asking(local):
             return work(local)
-
-
-def no_work(kind: str) -> str:
-    """What is wrong with an ``arg`` that is no function of a kind."""
-    return (
-        f"with an outbox, arg is a {kind} that is called with a connection and does the local change; or use the block "
-        "producer.transaction(session)"
-    )
 
 
 def _is_rolled_back(block: OutboxTransaction | None) -> bool:
