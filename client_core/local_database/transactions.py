@@ -12,7 +12,7 @@ from client_core.errors import ConfigurationError
 from client_core.uninterrupted import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Awaitable, Callable, Hashable, Iterator
 
     from client_core.local_database.dialects import Dialect
 
@@ -249,6 +249,17 @@ class AsyncLocalTransaction:
     async def write(self, call: Callable[[LocalTransaction], ResultT]) -> ResultT:
         """Runs a call that is not to be left half way; some seconds after a cancellation its connection is ended."""
         return await to_its_end(self.run(call), END_WITHIN, self._cut, from_cancellation=True)
+
+    async def wait_for_sends(self, work: Awaitable[None], *, is_rolling_back: bool) -> None:
+        """Waits for what is being written, to its end; what has no answer for some seconds has the connection ended.
+
+        Before a commit these seconds count from a cancellation: a statement may wait for a lock.
+
+        Raises:
+            CancelledError: The task was cancelled; what was being written has ended all the same.
+            TimeoutError: It was ended.
+        """
+        await to_its_end(work, END_WITHIN, self._cut, from_cancellation=not is_rolling_back)
 
     async def leave(self) -> None:
         """As ``close``, to its end, in the same way; without an error."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from client_core.connection import text_of_reason
 from client_core.errors import HalfmqError
 from client_core.states import LocalTransactionState, TransactionState
+from client_core.uninterrupted import to_its_end
 from producer_sdk.async_transaction import AsyncTransaction
 from producer_sdk.awaited import counted
 from producer_sdk.fencing import ended_before_send, ended_inside, lost_messages
@@ -97,8 +99,7 @@ class AsyncFencedTransaction(AsyncTransaction):
         self.refuse_if_over()
         reason = text_of_reason(reason)
         self._rolled_back = True
-        await self._end_sends()
-        outcome = await self._undo_and_ask()
+        outcome = await to_its_end(self._end_and_undo())
         if outcome is LocalTransactionState.COMMIT:
             await self._conclude_with(None, outcome)
             raise ended_inside(self.transaction_id)
@@ -157,7 +158,7 @@ class AsyncFencedTransaction(AsyncTransaction):
     async def _commit_local(self) -> None:
         rows, transaction_id = self._fence.rows, self.transaction_id
         try:
-            await self._end_sends()
+            await self._joined.wait_for_sends(self._end_sends(), is_rolling_back=False)
             self.refuse_if_in_doubt()
             if not await self._joined.run(lambda local: rows.is_whole(local, transaction_id)):
                 raise ended_inside(transaction_id)
@@ -176,8 +177,8 @@ class AsyncFencedTransaction(AsyncTransaction):
         await self._conclude_with(None, LocalTransactionState.COMMIT)
 
     async def _roll_back_local(self, error: BaseException) -> None:
-        await self._end_sends()
-        outcome = await self._undo_and_ask()
+        # Whatever is cancelled meanwhile: a check tells the broker, if nobody else does.
+        outcome = await to_its_end(self._end_and_undo())
         if outcome is LocalTransactionState.COMMIT:
             # Committed by the block's own code, or by a statement that commits by itself.
             try:
@@ -186,6 +187,11 @@ class AsyncFencedTransaction(AsyncTransaction):
                 _log.warning("%s", failure)
             return
         await self._conclude_with(error, outcome)
+
+    async def _end_and_undo(self) -> LocalTransactionState | None:
+        with contextlib.suppress(TimeoutError):
+            await self._joined.wait_for_sends(self._end_sends(), is_rolling_back=True)
+        return await self._undo_and_ask()
 
     async def _undo_and_ask(self) -> LocalTransactionState | None:
         """Rolls back, and finds out what became of what had the row; None: unknown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -148,11 +149,10 @@ class AsyncOutboxTransaction(AsyncTransaction):
             TransactionRefused: The block is over.
         """
         text_of_reason(reason)
-        async with self._one_at_a_time:
-            self.refuse_if_unbegun()
-            self.refuse_if_over()
-            self._over = True
-        if not await to_its_end(self._undo()):
+        self.refuse_if_unbegun()
+        self.refuse_if_over()
+        self._over = True
+        if not await to_its_end(self._end_and_undo()):
             raise ended_inside(self.transaction_id)
 
     async def __aenter__(self) -> Self:
@@ -187,22 +187,29 @@ class AsyncOutboxTransaction(AsyncTransaction):
         Raises:
             LocalTransactionEnded: The block ended the local transaction by itself; its messages went with that.
         """
+        # From here on no message begins to be written.
+        was_over, self._over = self._over, True
         try:
-            async with self._one_at_a_time:
-                was_over, self._over = self._over, True
             if was_over or error is not None:
-                await to_its_end(self._undo())
+                await to_its_end(self._end_and_undo())
             else:
                 await self._commit_local()
         finally:
             await self._joined.leave()
 
+    async def _end_and_undo(self) -> bool:
+        # One that is still being written would go on with another connection, in a transaction that nobody ends.
+        with contextlib.suppress(TimeoutError):
+            await self._joined.wait_for_sends(self.wait_for_sends(), is_rolling_back=True)
+        return await self._undo()
+
     async def _commit_local(self) -> None:
         try:
+            await self._joined.wait_for_sends(self.wait_for_sends(), is_rolling_back=False)
             if not await self._joined.run(is_whole):
                 raise ended_inside(self.transaction_id)
         except BaseException:
-            await to_its_end(self._undo())
+            await to_its_end(self._end_and_undo())
             raise
         try:
             await self._joined.run(lambda local: local.commit())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,46 @@ async def test_two_blocks_that_begin_at_a_time_on_one_session(
     while texts(broker.endpoint, topic) != sorted(placed):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", ["fence", "outbox"])
+async def test_a_message_that_is_still_sent_by_a_task_when_its_block_is_cancelled(
+    shop: Shop, broker: EmbeddedBroker, topic: str, way: str
+) -> None:
+    """It ends with the block: it does not go on with another connection, and no connection stays away."""
+    engine = create_async_engine(shop.async_url, pool_size=2, max_overflow=2)
+    keeper = AsyncTransactionFence(engine) if way == "fence" else AsyncOutbox(engine)
+    await keeper.create_tables()
+    turn = random.Random(7)
+
+    async with AsyncTransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", keeper) as producer:
+
+        async def place(content: str, turns: int) -> None:
+            async with AsyncSession(engine) as session, producer.transaction(session) as tx:
+                await session.execute(ORDER, {"content": content})
+                sending = asyncio.create_task(tx.send(topic, content))
+                sending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        for number in range(40):
+            placing = asyncio.create_task(place(f"{number:02}", turn.randrange(12)))
+            for _ in range(2):
+                await asyncio.sleep(turn.random() * 0.01)
+                placing.cancel()
+            done, _ = await asyncio.wait({placing}, timeout=30)
+            assert done
+            placing.cancelled() or placing.exception()
+        async with AsyncSession(engine) as session, producer.transaction(session) as tx:
+            await session.execute(ORDER, {"content": "last"})
+            await tx.send(topic, "last")
+        # The producer answers checks of those whose verdict was cancelled.
+        deadline = time.monotonic() + 30
+        while (found := await asyncio.to_thread(texts, broker.endpoint, topic)) != (orders := shop.orders()):
+            assert time.monotonic() < deadline, (orders, found)
+            await asyncio.sleep(0.05)
+    await engine.dispose()
+    assert "last" in orders
 
 
 @pytest.mark.parametrize("way", ["fence", "outbox"])
