@@ -7,7 +7,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_core.errors import ConfigurationError
-from client_core.local_database.databases import ANSWER_WITHIN, LocalDatabase, limits_of, naming_url, refuse_engine
+from client_core.local_database.databases import (
+    ANSWER_WITHIN,
+    LocalDatabase,
+    home_of,
+    limits_of,
+    naming_url,
+    refuse_engine,
+)
 from client_core.local_database.drivers import end_of
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ class AsyncLocalDatabase:
             ConfigurationError: It is neither, or all of its users share one connection.
         """
         self.engine = _engine_of(given)
+        self.home = home_of(self.engine.sync_engine)
         self._is_own = isinstance(given, str)
 
     async def run(self, work: Callable[[LocalDatabase], ResultT]) -> ResultT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    import sqlalchemy as sa
+
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["ANSWER_WITHIN", "LocalDatabase", "identity_of", "limits_of", "local_database", "on"]
+__all__ = ["ANSWER_WITHIN", "LocalDatabase", "home_of", "identity_of", "limits_of", "local_database", "on"]
 
 CONNECT_WITHIN = 10
 ANSWER_WITHIN = 60
@@ -32,6 +35,7 @@ _LIBPQ = {
     "keepalives_interval": 10,
     "keepalives_count": 4,
 }
+_SCHEMA = re.compile(r"[0-9A-Za-z_$-]{1,64}")
 _LIMITS: dict[str, dict[str, Any]] = {
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
@@ -52,6 +56,7 @@ class LocalDatabase:
         for_work: Callable[[], AbstractContextManager[LocalTransaction]] | None = None,
         capacity: int | None = None,
         known_by: Hashable | None = None,
+        home: str = "",
     ) -> None:
         """Takes what opens connections.
 
@@ -61,7 +66,10 @@ class LocalDatabase:
             for_work: Opens one for a user's function; None: as all others.
             capacity: How many there can be at a time, the user's own among them; None: any number.
             known_by: What stands for it where the user's own transactions are on it, too; see LocalTransaction.
+            home: On MySQL and MariaDB, the schema that its connections begin in, where that is known; their users may
+                leave them in another one (``USE``).
         """
+        self.home = home
         self.capacity = capacity
         self.known_by = known_by
         self._opened = opened
@@ -317,7 +325,13 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
         finally:
             local.close()
 
-    return LocalDatabase(opened, close, capacity=_capacity_of(given.pool), known_by=given)
+    return LocalDatabase(opened, close, capacity=_capacity_of(given.pool), known_by=given, home=home_of(given))
+
+
+def home_of(engine: sa.Engine) -> str:
+    """The schema that an engine's URL names, on MySQL and MariaDB; "": none, or one that is not to be quoted."""
+    name = engine.url.database or ""
+    return name if engine.dialect.name in {"mysql", "mariadb"} and _SCHEMA.fullmatch(name) else ""
 
 
 def _capacity_of(pool: Any) -> int | None:

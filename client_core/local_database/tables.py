@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from client_core.local_database.dialects import Dialect
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["Column", "Index", "Kind", "Table", "asking_for"]
+__all__ = ["Column", "Index", "Kind", "Table", "asking_for", "placed"]
 
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
 
@@ -76,12 +76,14 @@ class Table:
         columns: Its columns.
         key: Names of the primary key's columns; none: the first column.
         indexes: Its further indexes.
+        home: The schema that it is in where its name has none; see LocalDatabase.
     """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     indexes: tuple[Index, ...] = ()
+    home: str = ""
 
     def __post_init__(self) -> None:
         """Checks the name, which is written into statements.
@@ -96,6 +98,11 @@ class Table:
             )
             raise ConfigurationError(msg, field="table")
 
+    @property
+    def path(self) -> str:
+        """Its name in statements that halfmq runs."""
+        return placed(self.name, self.home)
+
     def sql(self, dialect: str) -> str:
         """The statements that create the table where it does not exist, separated by semicolons.
 
@@ -105,10 +112,10 @@ class Table:
         Raises:
             ConfigurationError: There is no such dialect.
         """
-        return ";\n".join(self.statements(dialect))
+        return ";\n".join(self.statements(dialect, self.name))
 
-    def statements(self, dialect: str) -> list[str]:
-        """The same, one by one."""
+    def statements(self, dialect: str, name: str) -> list[str]:
+        """The same, one by one, for a table of a name."""
         database = dialect_of(dialect)
         lines = [
             f"  {column.name} {database.types[column.kind.value]}{'' if column.nullable else ' NOT NULL'}"
@@ -122,17 +129,17 @@ class Table:
                 for index in self.indexes
             ]
         body = ",\n".join(lines)
-        statements = [f"CREATE TABLE IF NOT EXISTS {self.name} (\n{body}\n){database.table_options}"]
+        statements = [f"CREATE TABLE IF NOT EXISTS {name} (\n{body}\n){database.table_options}"]
         if not database.inline_indexes:
             statements += [
-                database.create_index(self.name, self.index_name(each.name), each.columns, unique=each.unique)
+                database.create_index(name, self.index_name(each.name), each.columns, unique=each.unique)
                 for each in self.indexes
             ]
         return statements
 
     def create(self, local: LocalTransaction) -> None:
         """Creates the table where it does not exist, in a transaction that has begun."""
-        for statement in self.statements(local.dialect.name):
+        for statement in self.statements(local.dialect.name, self.path):
             local.execute(statement)
 
     def to_metadata(self, metadata: sa.MetaData) -> sa.Table:
@@ -179,6 +186,11 @@ class Table:
         return f"{self.name.rpartition('.')[2]}_{name}"
 
 
+def placed(name: str, home: str) -> str:
+    """A table's name with the schema that it is in where it has none; on MySQL and MariaDB."""
+    return f"`{home}`.{name}" if home and "." not in name else name
+
+
 @contextlib.contextmanager
 def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
     """Says how to get a table where the statements inside do not find it.
@@ -196,7 +208,7 @@ def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
         if dialect().failure_of(error) is not Failure.NO_TABLE:
             raise
         msg = (
-            f"table {name} is not in this database, or this connection has no right to it: call create_tables(), or "
+            f"there is no table {name} for this connection, or no right to it: call create_tables(), or "
             "run the statements of sql() in a migration, and grant SELECT, INSERT, UPDATE and DELETE on it "
             f"({first_line_of(error)})"
         )

@@ -82,9 +82,9 @@ class AppliedMessages(MarksSchema):
         check_kind("settings", settings, AppliedSettings)
         check_callable("session", session, "a function that makes a session, such as a sessionmaker")
         self.settings = settings or AppliedSettings()
-        self.marks = Marks(table, group)
-        self._key = key
         self._database = local_database(database)
+        self.marks = Marks(table, group, self._database.home)
+        self._key = key
         self._session = session
 
     def create_tables(self) -> None:

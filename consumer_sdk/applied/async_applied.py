@@ -65,9 +65,9 @@ class AsyncAppliedMessages(MarksSchema):
         check_kind("settings", settings, AppliedSettings)
         check_callable("session", session, "a function that makes a session, such as a sessionmaker")
         self.settings = settings or AppliedSettings()
-        self.marks = Marks(table, group)
-        self._key = key
         self._database = AsyncLocalDatabase(database)
+        self.marks = Marks(table, group, self._database.home)
+        self._key = key
         self._session = session
 
     async def create_tables(self) -> None:

@@ -43,14 +43,14 @@ class Mark:
 class Marks:
     """The table's statements."""
 
-    def __init__(self, table: str, group: str) -> None:
-        """Takes the table's name, and the group whose marks these are.
+    def __init__(self, name: str, group: str, home: str = "") -> None:
+        """Takes the table's name, the group whose marks these are, and the schema of a name without one.
 
         Raises:
             ConfigurationError: The table's name is none.
         """
         self.table = Table(
-            table,
+            name,
             (
                 Column("mark_id", Kind.WORD),
                 Column("consumer_group", Kind.NAME),
@@ -62,8 +62,10 @@ class Marks:
                 Column("applied_at", Kind.NUMBER),
             ),
             indexes=(Index("applied", ("consumer_group", "applied_at")),),
+            home=home,
         )
         self.group = group
+        table = self.table.path
         columns = ", ".join(column.name for column in self.table.columns)
         values = ":id, :consumers, :business_key, :message, :topic, {queue}, :place"
         self._insert = f"INSERT INTO {table} ({columns}) VALUES ({values}, "  # noqa: S608 - a checked name
@@ -92,7 +94,7 @@ class Marks:
         """
         queue, end = (":queue", "") if wait is None else local.dialect.wait_in_insert(":queue", wait)
         try:
-            with asking_for(self.table.name, lambda: local.dialect):
+            with asking_for(self.table.path, lambda: local.dialect):
                 changed = local.execute(
                     f"{self._insert.format(queue=queue)}{local.dialect.now}){local.dialect.keep_existing}{end}",
                     id=mark_id(self.group, key),

@@ -111,7 +111,7 @@ class Reconciliation:
             msg = f"compare names {', '.join(sorted(missing))}, which is not among the table's columns"
             raise ConfigurationError(msg, field="compare")
         self._unique = unique
-        self._records = Records(record_table, self.group)
+        self._records = Records(record_table, self.group, self._database.home)
         self._on_finding = on_finding or _log_finding
         self._known: set[tuple[str, str, bool]] = set()
 

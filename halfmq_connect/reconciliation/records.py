@@ -43,15 +43,15 @@ class Record:
 class Records:
     """The tables' statements; all of one reconciliation's name."""
 
-    def __init__(self, table: str, name: str) -> None:
-        """Takes the name of the table, and that of the reconciliation.
+    def __init__(self, table_name: str, name: str, home: str = "") -> None:
+        """Takes the name of the table, that of the reconciliation, and the schema of a table's name without one.
 
         Raises:
             ConfigurationError: The table's name is none.
         """
         self.name = name
         self.table = Table(
-            table,
+            table_name,
             (
                 Column("record_id", Kind.WORD),
                 Column("reconciliation", Kind.NAME),
@@ -65,11 +65,16 @@ class Records:
                 Index("keys", ("reconciliation", "key_hash")),
                 Index("times", ("reconciliation", "message_time", "record_id")),
             ),
+            home=home,
         )
-        self.state = Table(f"{table}_state", (Column("reconciliation", Kind.NAME), Column("judged_until", Kind.NUMBER)))
+        self.state = Table(
+            f"{table_name}_state",
+            (Column("reconciliation", Kind.NAME), Column("judged_until", Kind.NUMBER)),
+            home=home,
+        )
+        table, state = self.table.path, self.state.path
         columns = ", ".join(column.name for column in self.table.columns)
         self._insert = f"INSERT INTO {table} ({columns}) VALUES (:id, :name, :hash, :key, :message, :time, :compared)"  # noqa: S608
-        state = self.state.name
         self._insert_state = f"INSERT INTO {state} (reconciliation, judged_until) VALUES (:name, :until)"  # noqa: S608
         self._update_state = (
             f"UPDATE {state} SET judged_until = :until"  # noqa: S608
@@ -106,7 +111,7 @@ class Records:
             }
             listed = ", ".join(f":{name}" for name in part)
             rows = local.fetch(
-                f"SELECT {self._columns} FROM {self.table.name}"  # noqa: S608
+                f"SELECT {self._columns} FROM {self.table.path}"  # noqa: S608
                 f" WHERE reconciliation = :name AND key_hash IN ({listed}) ORDER BY message_time, message_id",
                 name=self.name,
                 **part,
@@ -122,7 +127,7 @@ class Records:
     ) -> list[tuple[int, str, Record]]:
         """A page of the records with times in [start, end), after a place (time, id); each with its place."""
         rows = local.fetch(
-            f"SELECT {self._columns} FROM {self.table.name} WHERE reconciliation = :name"  # noqa: S608
+            f"SELECT {self._columns} FROM {self.table.path} WHERE reconciliation = :name"  # noqa: S608
             " AND message_time >= :start AND message_time < :until"
             " AND (message_time > :at OR (message_time = :at AND record_id > :after))"
             f" ORDER BY message_time, record_id LIMIT {_PAGE}",
@@ -137,14 +142,14 @@ class Records:
     def delete_older(self, local: LocalTransaction, before: datetime) -> int:
         """Deletes some records with earlier times, by their keys; how many: others may have deleted them."""
         old = self.between(local, _EPOCH - timedelta(days=1), before, (-1 << 62, ""))
-        delete = f"DELETE FROM {self.table.name} WHERE record_id = :id"  # noqa: S608
+        delete = f"DELETE FROM {self.table.path} WHERE record_id = :id"  # noqa: S608
         return sum(local.execute(delete, id=each) for each in sorted(row_id for _, row_id, _ in old))
 
     def judged_until(self, local: LocalTransaction) -> datetime | None:
         """Where the last round ended."""
-        with asking_for(self.state.name, lambda: local.dialect):
+        with asking_for(self.state.path, lambda: local.dialect):
             rows = local.fetch(
-                f"SELECT judged_until FROM {self.state.name} WHERE reconciliation = :name",  # noqa: S608
+                f"SELECT judged_until FROM {self.state.path} WHERE reconciliation = :name",  # noqa: S608
                 name=self.name,
             )
         return from_micros(int(rows[0][0])) if rows else None

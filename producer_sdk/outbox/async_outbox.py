@@ -79,10 +79,17 @@ class AsyncOutbox(OutboxCore, AsyncMessageStore):
         Raises:
             ConfigurationError: The database, the name or a setting cannot be used.
         """
-        super().__init__(
-            table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
-        )
         self._database = AsyncLocalDatabase(database)
+        super().__init__(
+            table,
+            settings,
+            deadline,
+            decide_after,
+            max_body,
+            home=self._database.home,
+            same_server=same_server,
+            broker_tables=broker_tables,
+        )
         check_callable("decide", decide, "a function of a message, or a coroutine function")
         check_kind("relay", relay, bool)
         if same_server and decide is not None:

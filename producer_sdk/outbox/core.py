@@ -43,6 +43,7 @@ class OutboxCore(OutboxSchema):
         decide_after: Span,
         max_body: int,
         *,
+        home: str,
         same_server: bool = False,
         broker_tables: str = "",
     ) -> None:
@@ -51,7 +52,7 @@ class OutboxCore(OutboxSchema):
         Raises:
             ConfigurationError: One of them cannot be.
         """
-        super().__init__(table)
+        super().__init__(table, home)
         check_kind("same_server", same_server, bool)
         if broker_tables and not same_server:
             msg = "broker_tables names tables of a broker on the same server: set same_server=True too, or leave it out"
@@ -63,7 +64,7 @@ class OutboxCore(OutboxSchema):
         self.max_body = max_body
         self._deadline = None if deadline is None else seconds_of("deadline", deadline)
         self._decide_after = seconds_of("decide_after", decide_after)
-        self.rows = SubmissionRows(broker_tables) if same_server else OutboxRows(self)
+        self.rows = SubmissionRows(broker_tables, home) if same_server else OutboxRows(self)
         self.operating = Operating(self)
         self._verified = VerifiedDatabases()
 
@@ -104,7 +105,7 @@ class OutboxCore(OutboxSchema):
 
     def asking(self, local: LocalTransaction) -> AbstractContextManager[None]:
         """Around what reads or changes the outbox's own table: says how to get it where it is not there."""
-        return asking_for(self.messages.name, lambda: local.dialect)
+        return asking_for(self.messages.path, lambda: local.dialect)
 
     def warn_of_tables(self, error: Exception) -> None:
         """The tables cannot be read when a producer begins; what comes later tries again.

@@ -26,8 +26,8 @@ class Operating:
 
     def __init__(self, schema: OutboxSchema) -> None:
         """Takes the tables."""
-        self._table = schema.messages.name
-        self._turn = schema.turn.name
+        self._table = schema.messages.path
+        self._turn = schema.turn.path
         self._index = schema.pending_index
 
     def status(self, local: LocalTransaction) -> OutboxStatus:

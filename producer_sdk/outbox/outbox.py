@@ -99,10 +99,17 @@ class Outbox(OutboxCore, MessageStore):
         Raises:
             ConfigurationError: The database, the name or a setting cannot be used.
         """
-        super().__init__(
-            table, settings, deadline, decide_after, max_body, same_server=same_server, broker_tables=broker_tables
-        )
         self._database = local_database(database)
+        super().__init__(
+            table,
+            settings,
+            deadline,
+            decide_after,
+            max_body,
+            home=self._database.home,
+            same_server=same_server,
+            broker_tables=broker_tables,
+        )
         check_callable("decide", decide, "a function of a message")
         check_kind("relay", relay, bool)
         if same_server and decide is not None:

@@ -82,7 +82,7 @@ class PendingRows:
 
     def __init__(self, schema: OutboxSchema) -> None:
         """Takes the tables."""
-        self._table = schema.messages.name
+        self._table = schema.messages.path
         self._index = schema.pending_index
 
     def read(self, local: LocalTransaction, after: int, limit: int, small: int, before: int = NO_END) -> list[Pending]:

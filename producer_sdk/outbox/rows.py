@@ -25,8 +25,8 @@ class OutboxRows:
 
     def __init__(self, schema: OutboxSchema) -> None:
         """Takes the tables."""
-        self._table = schema.messages.name
-        self._turn = schema.turn.name
+        self._table = schema.messages.path
+        self._turn = schema.turn.path
 
     def put(
         self,

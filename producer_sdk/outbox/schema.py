@@ -51,8 +51,12 @@ _TURN = (
 class OutboxSchema:
     """What an outbox says of its tables."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, home: str = "") -> None:
         """Takes the name of the table of messages; the other one is called the same, and ``_relay``.
+
+        Args:
+            table: The name.
+            home: The schema of a name without one.
 
         Raises:
             ConfigurationError: It is no name.
@@ -61,8 +65,9 @@ class OutboxSchema:
             table,
             _MESSAGES,
             indexes=(Index(PENDING, ("state", "id", "due_at")), Index("message", ("message_id",), unique=True)),
+            home=home,
         )
-        self.turn = Table(f"{table}_relay", _TURN)
+        self.turn = Table(f"{table}_relay", _TURN, home=home)
 
     @property
     def pending_index(self) -> str:

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import Failure, VerifiedDatabases, first_line_of
+from client_core.local_database import Failure, VerifiedDatabases, first_line_of, placed
 from client_core.local_database.drivers import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -38,8 +38,12 @@ _NOT_HERE = (
 class SubmissionRows:
     """The statements that run in business transactions; the names in them are checked, values are bound."""
 
-    def __init__(self, broker_tables: str) -> None:
+    def __init__(self, broker_tables: str, home: str = "") -> None:
         """Takes what precedes the names of the broker's tables: a schema with a dot, and its table prefix.
+
+        Args:
+            broker_tables: That.
+            home: The schema where it names none.
 
         Raises:
             ConfigurationError: It can be neither.
@@ -50,7 +54,7 @@ class SubmissionRows:
                 f"schema halfmq, or 'halfmq.hq_' where they have a prefix, not {broker_tables!r}"
             )
             raise ConfigurationError(msg, field="broker_tables")
-        self._table = f"{broker_tables}submission"
+        self._table = placed(f"{broker_tables}submission", home)
         self._tried = VerifiedDatabases()
         # Inserts nothing, and needs no right but that.
         self._nothing = (

@@ -56,7 +56,7 @@ class Turn:
     def __init__(self, schema: OutboxSchema, lease: float) -> None:
         """Takes the tables, and the seconds that a turn holds without renewal."""
         self.owner = f"{socket.gethostname()[:100]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._table = schema.turn.name
+        self._table = schema.turn.path
         self._lease = micros(lease)
         self._token = -1
 

@@ -20,7 +20,7 @@ TABLE = Table(
 
 
 def test_mysql_has_its_indexes_in_the_one_statement() -> None:
-    (statement,) = TABLE.statements("mariadb")
+    (statement,) = TABLE.statements("mariadb", TABLE.name)
     assert "number BIGINT AUTO_INCREMENT NOT NULL" in statement
     assert "body MEDIUMBLOB NOT NULL" in statement
     assert "until BIGINT,\n" in statement
@@ -29,7 +29,7 @@ def test_mysql_has_its_indexes_in_the_one_statement() -> None:
 
 
 def test_postgresql_has_its_indexes_beside() -> None:
-    statements = TABLE.statements("postgresql")
+    statements = TABLE.statements("postgresql", TABLE.name)
     assert len(statements) == 2
     assert statements[1] == "CREATE INDEX IF NOT EXISTS halfmq_things_due ON shop.halfmq_things (name, until)"
     assert TABLE.sql("postgresql") == ";\n".join(statements)
@@ -39,7 +39,7 @@ def test_sqlite_numbers_rows_by_itself_and_never_again_the_same() -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("ATTACH ':memory:' AS shop")
     for _ in range(2):
-        for statement in TABLE.statements("sqlite"):
+        for statement in TABLE.statements("sqlite", TABLE.name):
             connection.execute(statement)
     insert = "INSERT INTO shop.halfmq_things (name, body) VALUES ('a', x'00')"
     connection.execute(insert)

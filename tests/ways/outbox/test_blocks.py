@@ -242,9 +242,11 @@ def test_two_producers_share_an_outbox(shop: Shop, outbox: Outbox, broker: Embed
 
 
 def test_another_database_is_refused(
-    shop: Shop, kind: LocalKind, producer: TransactionProducer, topic: str, tmp_path: Path
+    shop: Shop, kind: LocalKind, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
-    with make_shop(kind, tmp_path) as other:
+    outbox = Outbox(shop.connect)
+    outbox.create_tables()
+    with make_shop(kind, tmp_path) as other, TransactionProducer(broker.endpoint, "shop", outbox) as producer:
         Outbox(other.engine).create_tables()
         with pytest.raises(ConfigurationError, match="not the one of the Outbox"), Session(other.engine) as session:  # noqa: SIM117
             with producer.transaction(session) as tx:

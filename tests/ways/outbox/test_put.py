@@ -166,7 +166,9 @@ def test_savepoints_are_the_users(shop: Shop, outbox: Outbox, topic: str) -> Non
     assert outbox.status().counts == {OutboxState.LOCAL_COMMIT: 1}
 
 
-def test_another_database_is_refused(shop: Shop, kind: LocalKind, outbox: Outbox, topic: str, tmp_path: Path) -> None:
+def test_another_database_is_refused(shop: Shop, kind: LocalKind, topic: str, tmp_path: Path) -> None:
+    outbox = Outbox(shop.connect)
+    outbox.create_tables()
     with make_shop(kind, tmp_path) as other:
         Outbox(other.engine).create_tables()
         for form in FORMS.values():

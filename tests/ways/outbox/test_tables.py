@@ -185,7 +185,7 @@ async def test_tables_that_are_not_there_are_asked_for(shop: Shop, call: str) ->
             "put": lambda: outbox.put(session, Message("orders", "lamp")),
         }[call]()
 
-    expected = r"table halfmq_outbox(_relay)? is not in this database.*call create_tables\(\)"
+    expected = r"no table \S*halfmq_outbox(_relay)? for this connection.*call create_tables\(\)"
     with Session(shop.engine) as session, pytest.raises(ConfigurationError, match=expected) as refused:
         calls(Outbox(shop.engine), session)
     assert refused.value.field == "table"
