@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 import socket
 import types
 import unicodedata
@@ -13,9 +14,11 @@ from typing import NoReturn
 from client_core.errors import ConfigurationError
 
 __all__ = [
+    "NAME",
     "check_callable",
     "check_count",
     "check_kind",
+    "check_name",
     "check_number",
     "check_seconds",
     "check_text",
@@ -25,6 +28,8 @@ __all__ = [
     "refuse_unrun",
 ]
 
+NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""The characters of names of topics and groups."""
 _LONGEST_CLIENT_ID = 255
 
 
@@ -46,6 +51,20 @@ def check_text(name: str, value: object, rule: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         refuse(name, f"{rule} that can be written in UTF-8", value)
+
+
+def check_name(name: str, value: object, what: str, most: int) -> None:
+    """Refuses what a broker does not take as the name of a topic or of a group.
+
+    Args:
+        name: The setting.
+        value: Its value.
+        what: What it is, as in "is a text: the name of a topic".
+        most: Its longest length, in characters.
+    """
+    check_text(name, value, what)
+    if not NAME.fullmatch(str(value)) or len(str(value)) > most:
+        refuse(name, f"{what}, with up to {most} of the characters a-z, A-Z, 0-9, '-', '_', '%' and '|'", value)
 
 
 def check_seconds(name: str, value: object, *, least: float | None = None, most: float | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from client_core.arguments import check_count, check_text
+from client_core.arguments import check_count, check_name
 from client_core.connection import Connection
 from client_core.encoding import to_wire
 from client_core.errors import ConfigurationError, ListenerRequired, RequestRefused, VerdictUnconfirmed
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncTransactionProducer"]
 
 _log = logging.getLogger("halfmq.producer")
+MAX_GROUP_NAME = 120
+"""Characters."""
 
 
 class AsyncTransactionProducer(AsyncProducer):
@@ -94,7 +96,9 @@ class AsyncTransactionProducer(AsyncProducer):
         super().__init__(
             endpoint, client_id=client_id, retry=retry, tls=tls, batching=batching, close_grace=close_grace
         )
-        check_text("group", group, "is a text: the name under which this producer's transactions are checked")
+        check_name(
+            "group", group, "is a text: the name under which this producer's transactions are checked", MAX_GROUP_NAME
+        )
         if isinstance(listener, MessageStore):
             msg = "an Outbox blocks: give an AsyncTransactionProducer an AsyncOutbox(async_engine)"
             raise ConfigurationError(msg, field="listener")

@@ -10,7 +10,7 @@ from client_core.local_database.copies import HeldRow, SameDatabase, WrittenRow
 from client_core.local_database.databases import LocalDatabase, identity_of, local_database
 from client_core.local_database.dialects import Dialect, Failure, dialect_of, first_line_of, storable, text_of
 from client_core.local_database.joining import join, join_async
-from client_core.local_database.tables import Column, Index, Kind, Table, asking_for, placed
+from client_core.local_database.tables import Column, Index, Kind, Table, asking_for, naming_character, placed
 from client_core.local_database.transactions import AsyncLocalTransaction, Ending, LocalTransaction
 from client_core.local_database.verified import VerifiedDatabases
 
@@ -37,6 +37,7 @@ __all__ = [
     "join",
     "join_async",
     "local_database",
+    "naming_character",
     "placed",
     "storable",
     "text_of",

@@ -177,6 +177,7 @@ class MySQL(Dialect):
         1020: Failure.CONFLICT,
         1305: Failure.NO_SAVEPOINT,
         1044: Failure.NO_TABLE,
+        1046: Failure.NO_TABLE,
         1049: Failure.NO_TABLE,
         1142: Failure.NO_TABLE,
         1143: Failure.NO_TABLE,
@@ -214,6 +215,8 @@ class MySQL(Dialect):
     def refuse_dirty_reads(self, run: Callable[[str], list[tuple[Any, ...]]]) -> None:
         """By the session's level, under the names that MySQL and MariaDB have for it."""
         found = run("SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+        for name, _ in found:
+            _refuse_bytes(name)
         if any(str(value) == "READ-UNCOMMITTED" for _, value in found):
             msg = (
                 "connections of this database read what is not committed (READ UNCOMMITTED, set by the server, by "
@@ -242,14 +245,18 @@ class MySQL(Dialect):
         Only MariaDB has one for idle transactions; on MySQL the connection is not to be idle for so long at all.
         """
         wanted = {"innodb_lock_wait_timeout": max(1, round(seconds))}
-        if idle is None:
-            before = {"innodb_lock_wait_timeout": int(run("SELECT @@SESSION.innodb_lock_wait_timeout")[0][0])}
-        else:
-            names = "'innodb_lock_wait_timeout', 'idle_transaction_timeout', 'wait_timeout'"
-            found = dict(run(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})"))
-            of_idle = "idle_transaction_timeout" if "idle_transaction_timeout" in found else "wait_timeout"
-            wanted[of_idle] = max(1, math.ceil(idle))
-            before = {name: int(found[name]) for name in wanted}
+        # One row, also with sql_select_limit; the comment is a part of it on MariaDB.
+        ((version, wait, of_connection, *of_transaction),) = run(
+            "SELECT VERSION(), @@SESSION.innodb_lock_wait_timeout, @@SESSION.wait_timeout"
+            " /*M! , @@SESSION.idle_transaction_timeout */"
+        )
+        _refuse_bytes(version)
+        before = {"innodb_lock_wait_timeout": int(wait)}
+        if idle is not None:
+            name, value = (
+                ("idle_transaction_timeout", *of_transaction) if of_transaction else ("wait_timeout", of_connection)
+            )
+            wanted[name], before[name] = max(1, math.ceil(idle)), int(value)
         _set(run, wanted)
         return lambda: _set(run, before)
 
@@ -366,6 +373,17 @@ class SQLite(Dialect):
 
 _DIALECTS: dict[str, Dialect] = {each.name: each for each in (MySQL(), PostgreSQL(), SQLite())}
 _DIALECTS["mariadb"] = _DIALECTS["mysql"]
+
+
+def _refuse_bytes(value: object) -> None:
+    """Refuses connections that give texts as bytes.
+
+    Raises:
+        ConfigurationError: They do.
+    """
+    if isinstance(value, bytes):
+        msg = "connections of this database give texts as bytes: leave use_unicode out, or make it 1"
+        raise ConfigurationError(msg, field="database")
 
 
 def text_of(error: BaseException) -> str:

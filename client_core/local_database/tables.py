@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from client_core.local_database.dialects import Dialect
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["Column", "Index", "Kind", "Table", "asking_for", "placed"]
+__all__ = ["Column", "Index", "Kind", "Table", "asking_for", "naming_character", "placed"]
 
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
 
@@ -192,6 +192,23 @@ def placed(name: str, home: str) -> str:
 
 
 @contextlib.contextmanager
+def naming_character(table: str) -> Iterator[None]:
+    """Around what writes texts: says how to write one that the connection cannot carry.
+
+    Raises:
+        ConfigurationError: The connection's character set lacks one of its characters.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        msg = (
+            f"the connection's character set {error.encoding} has no {error.object[error.start]!r}, which is to be "
+            f"written into {table}: connect with charset=utf8mb4"
+        )
+        raise ConfigurationError(msg, field="database") from error
+
+
+@contextlib.contextmanager
 def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
     """Says how to get a table where the statements inside do not find it.
 
@@ -200,10 +217,14 @@ def asking_for(name: str, dialect: Callable[[], Dialect]) -> Iterator[None]:
         dialect: The database, asked after a failure.
 
     Raises:
-        ConfigurationError: There is no such table, or no right to it.
+        ConfigurationError: There is no such table, or no right to it; or the connection's character set lacks a
+            character of what is written.
     """
     try:
-        yield
+        with naming_character(name):
+            yield
+    except ConfigurationError:
+        raise
     except Exception as error:
         if dialect().failure_of(error) is not Failure.NO_TABLE:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NoReturn
 
+from client_core.arguments import NAME
 from client_core.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ MAX_PROPERTIES = 128
 MAX_PROPERTIES_BYTES = 16 << 10
 RESERVED = "halfmq."
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -40,7 +40,7 @@ def check_message(message: pb.Message, max_body: int = MAX_BODY) -> None:
     if size > max_body:
         text = f"the body has {size} bytes; {max_body} are allowed: store large content elsewhere, send its key"
         _refuse(text, "body", "BODY_TOO_LARGE")
-    if not _NAME.fullmatch(message.topic) or len(message.topic) > MAX_TOPIC_NAME:
+    if not NAME.fullmatch(message.topic) or len(message.topic) > MAX_TOPIC_NAME:
         text = (
             f"a topic has a name of up to {MAX_TOPIC_NAME} of the characters a-z, A-Z, 0-9, '-', '_', '%' and '|', not "
             f"{message.topic[:200]!r}"

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
-from client_core.local_database import Failure, VerifiedDatabases, first_line_of, placed
+from client_core.local_database import Failure, VerifiedDatabases, first_line_of, naming_character, placed
 from client_core.local_database.drivers import AUTOCOMMITS
 from producer_sdk.outbox.states import OutboxState
 
@@ -87,20 +87,21 @@ class SubmissionRows:
         own_id, id_value = local.binary("message_id", uuid.UUID(content.message_id).bytes)
         body, body_value = local.binary("body", content.body)
         headers = content.headers
-        local.execute(
-            f"INSERT INTO {self._table} ({_COLUMNS}) VALUES ({own_id}, :topic, {body}, :tag, :keys, :message_group,"  # noqa: S608
-            " :properties, :priority, :deliver_at, :dedup_key)",
-            message_id=id_value,
-            topic=content.topic,
-            body=body_value,
-            tag=headers.get("tag"),
-            keys=_json(headers.get("keys")),
-            message_group=content.message_group,
-            properties=_json(headers.get("properties")),
-            priority=headers.get("priority", 0),
-            deliver_at=headers.get("deliver_at"),
-            dedup_key=headers.get("dedup_key"),
-        )
+        with naming_character(self._table):
+            local.execute(
+                f"INSERT INTO {self._table} ({_COLUMNS}) VALUES ({own_id}, :topic, {body}, :tag, :keys, :message_group,"  # noqa: S608
+                " :properties, :priority, :deliver_at, :dedup_key)",
+                message_id=id_value,
+                topic=content.topic,
+                body=body_value,
+                tag=headers.get("tag"),
+                keys=_json(headers.get("keys")),
+                message_group=content.message_group,
+                properties=_json(headers.get("properties")),
+                priority=headers.get("priority", 0),
+                deliver_at=headers.get("deliver_at"),
+                dedup_key=headers.get("dedup_key"),
+            )
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened. By its key: others go on meanwhile.
             last = "last_insert_rowid()" if local.dialect.name == "sqlite" else "LAST_INSERT_ID()"

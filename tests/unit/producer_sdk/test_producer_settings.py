@@ -168,6 +168,8 @@ def test_reasons_are_short_and_can_travel() -> None:
         ("endpoint", None),
         ("endpoint", [5]),
         ("group", 5),
+        ("group", "a shop"),
+        ("group", "g" * 121),
         ("group", "\udc80"),
         ("client_id", 5),
         ("client_id", "x" * 300),

@@ -237,3 +237,59 @@ def test_a_connection_that_its_last_user_left_locked_is_not_used_for_each_check(
         fence.check_local_transaction(own)
     assert fence.check_local_transaction(own) is LocalTransactionState.ROLLBACK
     engine.dispose()
+
+
+@pytest.mark.parametrize("kind_of_store", STORES)
+def test_texts_that_come_as_bytes_are_refused(shop: Shop, kind_of_store: str) -> None:
+    if shop.kind not in {"mysql", "mariadb"}:
+        pytest.skip("an option of PyMySQL")
+    engine = sa.create_engine(f"{shop.url}?use_unicode=0")
+    store = STORES[kind_of_store](engine)
+    with pytest.raises(ConfigurationError, match="leave use_unicode out") as raised:
+        store.create_tables()
+    assert raised.value.field == "database"
+    STORES[kind_of_store](shop.engine).create_tables()
+    if isinstance(store, TransactionFence):
+        with pytest.raises(ConfigurationError, match="leave use_unicode out"):
+            store.check_local_transaction(HalfMessages(new_id(), ()))
+    with pytest.raises(ConfigurationError, match="leave use_unicode out"):
+        TransactionProducer("127.0.0.1:1", "shop", store)
+    engine.dispose()
+
+
+def test_characters_that_a_connection_cannot_carry_are_named(shop: Shop) -> None:
+    if shop.kind not in {"mysql", "mariadb"}:
+        pytest.skip("the other drivers have one character set")
+    engine = sa.create_engine(f"{shop.url}?charset=latin1")
+    outbox, applied = Outbox(engine), AppliedMessages(engine, "accounts")
+    outbox.create_tables()
+    applied.create_tables()
+    with Session(engine) as session, session.begin():
+        outbox.put(session, Message("orders", "Ωµέγα", properties={"to": "Zürich"}))
+        with pytest.raises(ConfigurationError, match=r"character set \S+ has no 'Ω'.*charset=utf8mb4") as raised:
+            outbox.put(session, Message("orders", "x", message_group="Ωµέγα"))
+        assert raised.value.field == "database"
+        with pytest.raises(ConfigurationError, match="has no 'Ω'"):
+            applied.mark(session, delivered(dedup_key="Ω"))
+    assert sum(outbox.status().counts.values()) == 1
+    engine.dispose()
+
+
+def test_a_limit_of_rows_that_sessions_have_changes_nothing(shop: Shop, broker: EmbeddedBroker, topic: str) -> None:
+    if shop.kind not in {"mysql", "mariadb"}:
+        pytest.skip("a variable of MySQL and MariaDB")
+    engine = sa.create_engine(shop.url, connect_args={"init_command": "SET sql_select_limit = 1"})
+    fence, outbox = TransactionFence(engine), Outbox(engine)
+    fence.create_tables()
+    outbox.create_tables()
+    assert fence.check_local_transaction(HalfMessages(new_id(), ())) is LocalTransactionState.ROLLBACK
+    with TransactionProducer(broker.endpoint, "shop", outbox) as producer:
+        for content in ("lamp", "desk"):
+            with producer.transaction(engine) as tx:
+                tx.send(topic, content)
+                tx.send(topic, f"another {content}")
+        deadline = time.monotonic() + 30
+        while len(texts(broker.endpoint, topic)) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    engine.dispose()
