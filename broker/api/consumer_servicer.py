@@ -142,7 +142,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             if results:
                 with_result = [handle for handle in getattr(request, kind).receipt_handles if handle in results]
                 deliveries.add_receipt_results(response.outcome.results, with_result, results)
-            await writer.write(response)
+            serialized = response.SerializeToString()
+            await writer.answer(serialized, len(serialized))
 
     async def _answered(self, settling: Coroutine[object, object, ReceiptResults], request: Request) -> ReceiptResults:
         # A request that is refused as a whole is refused handle by handle here, so that the stream continues.

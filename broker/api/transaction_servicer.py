@@ -186,9 +186,8 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")
         result = transactions.transaction_result(outcome, answer.transaction_id)
-        await writer.write(
-            transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
-        )
+        response = transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
+        await writer.answer(response, response.ByteSize())
 
 
 async def _send_checks(session: CheckSession, writer: StreamWriter[_CheckResponse]) -> None:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 Response = TypeVar("Response")
+MOST_ANSWERS = 64 << 10
+"""Bytes of answers that wait in one stream."""
+_OVERHEAD = 128
+"""Bytes of one that waits, beside its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,15 @@ class StreamWriter(Generic[Response]):
     """Collects the responses of tasks for the single generator that writes them.
 
     A writer waits until its response was written, so a client that does not read blocks only its own stream, and at
-    most one response per task waits.
+    most one response per task waits. Answers to what the client wrote wait by themselves, up to a bound: the task that
+    reads goes on. Otherwise a client that writes an ack for what it has read before it reads on would stand still for
+    ever, with the windows of both directions full.
     """
 
     def __init__(self) -> None:
         """Starts empty."""
-        self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None]] | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None] | int] | None] = asyncio.Queue()
+        self._answers = 0
 
     async def write(self, response: Response, unsent: Callable[[], Awaitable[None]] | None = None) -> None:
         """Writes a response; returns when the transport has accepted it.
@@ -52,6 +59,15 @@ class StreamWriter(Generic[Response]):
             if unsent is not None and written.cancelled():
                 await asyncio.shield(unsent())
             raise
+
+    async def answer(self, response: Response, size: int) -> None:
+        """Writes an answer of so many bytes; returns at once where answers of less than 64 KiB wait."""
+        size += _OVERHEAD
+        if self._answers + size > MOST_ANSWERS:
+            await self.write(response)
+            return
+        self._answers += size
+        self._waiting.put_nowait((response, size))
 
     def close(self) -> None:
         """Ends the stream after pending responses."""
@@ -85,7 +101,9 @@ class StreamWriter(Generic[Response]):
                     break
                 response, written = entry
                 yield response
-                if not written.done():
+                if isinstance(written, int):
+                    self._answers -= written
+                elif not written.done():
                     written.set_result(None)
             for task in tasks:
                 if task.done():

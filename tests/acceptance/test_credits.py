@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from acceptance.client import PATIENCE, Client, Pair, message
-from halfmq.v1 import admin_pb2, consumer_pb2, producer_pb2
+from halfmq.v1 import admin_pb2, consumer_pb2, consumer_pb2_grpc, producer_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,3 +213,34 @@ async def test_who_settles_by_other_calls_goes_on_getting_messages(pair: Pair) -
         seen += 1
     assert seen > 3
     call.cancel()
+
+
+async def test_acks_that_are_written_before_the_next_is_read(client: Client, broker: BrokerProcess) -> None:
+    """A loop that reads a response, writes its ack, and reads on: both directions are full at times."""
+    topic, group = await client.make_topic(), await client.make_group()
+    small = [message(topic, "small")] * 500
+    for _ in range(12):
+        await client.call(client.producer.Send, producer_pb2.SendRequest(messages=small))
+    large = [message(topic, "x" * 100_000)] * 10
+    await client.call(client.producer.Send, producer_pb2.SendRequest(messages=large))
+    # The windows of the protocol's default, which a client that measures its line would enlarge.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+    async with asyncio.timeout(PATIENCE), grpc.aio.insecure_channel(broker.endpoint, options=options) as channel:
+        stub: Any = consumer_pb2_grpc.ConsumerServiceStub(channel)
+        stream = Stream(stub.Consume())
+        await stream.say(subscribe=consumer_pb2.Subscribe(consumer_group=group, topics=[topic]))
+        assert (await stream.read()).HasField("subscribed")
+        await stream.grant(10_000)
+        taken: list[consumer_pb2.Delivery] = []
+        while len(taken) < 5_000:
+            taken += (await stream.read()).deliveries.deliveries
+        unread = 6_010 - len(taken)
+        acks = [taken[first : first + 100] for first in range(0, len(taken), 100)]
+        for each in acks:
+            await stream.say(ack=consumer_pb2.AckRequest(receipt_handles=[one.receipt_handle for one in each]))
+        outcomes = 0
+        while outcomes < len(acks) or unread:
+            response = await stream.read()
+            outcomes += response.HasField("outcome")
+            unread -= len(response.deliveries.deliveries)
+    assert (outcomes, unread) == (len(acks), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from broker.wire.stream_writer import StreamWriter
+from broker.wire.stream_writer import MOST_ANSWERS, StreamWriter
 
 
 class Stream:
@@ -43,3 +43,30 @@ async def test_what_was_not_taken_is_given_back() -> None:
     async with aclosing(stream.writer.run(stream.write(), stream.listen())) as responses:
         assert await anext(responses) == "message"
     assert stream.given_back
+
+
+async def test_answers_wait_by_themselves_up_to_a_bound() -> None:
+    writer: StreamWriter[str] = StreamWriter()
+    answered = 0
+
+    async def deliver() -> None:
+        await writer.write("delivery")
+        await asyncio.Event().wait()
+
+    async def take_requests() -> None:
+        nonlocal answered
+        for number in range(10):
+            await writer.answer(f"answer {number}", MOST_ANSWERS // 4)
+            answered += 1
+        await asyncio.Event().wait()
+
+    async with aclosing(writer.run(deliver(), take_requests())) as responses:
+        assert await anext(responses) == "delivery"
+        for _ in range(20):
+            await asyncio.sleep(0)
+        # The client reads nothing more, so far.
+        assert answered == 3
+        assert [await anext(responses) for _ in range(10)] == [f"answer {number}" for number in range(10)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert answered == 10
