@@ -10,6 +10,7 @@ from client_core.connection import BackgroundRunner, BrokerLink
 from halfmq_connect.kafka.beginning import PositionsTopic
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.doors import existing_topics, hurried, patiently
+from halfmq_connect.kafka.ending import Patience
 from halfmq_connect.kafka.membership import Membership
 from halfmq_connect.kafka.plan import Plan
 from halfmq_connect.kafka.positions import positions_topic
@@ -76,7 +77,10 @@ class KafkaBridge:
         return 0 if self._plan is None else self._plan.carried
 
     def stop(self) -> None:
-        """Has run() end, after the transactions under way. It can be called from a signal handler."""
+        """Has run() end, after the transactions under way if these end within seconds.
+
+        It can be called from a signal handler.
+        """
         self._stopping.set()
 
     def run(self) -> None:
@@ -93,9 +97,20 @@ class KafkaBridge:
         runner = BackgroundRunner("KafkaBridge")
         link = BrokerLink(self._connection)
         producer = Producer(self._connection)
-        cluster = Cluster(self._client, self._settings.replication)
+        cluster = Cluster(self._client, self._settings.replication, Patience(self._stopping))
         positions = PositionsTopic(cluster, self._client, self._name)
-        plan = Plan(self._name, self._client, self._routes, self._settings, cluster, link, runner, positions, producer)
+        plan = Plan(
+            self._name,
+            self._client,
+            self._routes,
+            self._settings,
+            cluster,
+            link,
+            runner,
+            positions,
+            producer,
+            self._stopping,
+        )
         self._plan = plan
         try:
             if patiently(lambda: self._prepare(plan), plan.kafka, plan.halfmq, self._stopping):
@@ -157,4 +172,4 @@ class KafkaBridge:
         for shard in ended:
             shard.stop()
         for shard in ended:
-            shard.join()
+            shard.join(self._stopping)

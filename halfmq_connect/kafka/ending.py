@@ -27,7 +27,7 @@ class Ending(Exception):
 
 
 class Patience:
-    """How long to wait: until it is to stop, and some seconds more. It belongs to one thread."""
+    """How long to wait: until it is to stop, and some seconds more, which begin when that is first noticed."""
 
     def __init__(self, stopping: threading.Event) -> None:
         """Takes what tells that it is to stop."""

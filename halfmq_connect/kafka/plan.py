@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from consumer_sdk.reading import queue_offsets
+from halfmq_connect.kafka.ending import Patience, PatientRunner
 from halfmq_connect.kafka.progress import Progress
 from halfmq_connect.outages import Outage
 
@@ -37,6 +38,7 @@ class Plan:
         runner: The background loop.
         positions: The topic of its positions.
         producer: Sends messages that are too large for Kafka to their topic.
+        stopping: Set when the bridge is to end.
         kafka: Whether Kafka answers.
         halfmq: Whether halfmq does.
         carried: Messages that are committed in Kafka.
@@ -52,6 +54,7 @@ class Plan:
     runner: BackgroundRunner
     positions: PositionsTopic
     producer: Producer
+    stopping: threading.Event
     kafka: Outage = field(default_factory=lambda: Outage("Kafka"))
     halfmq: Outage = field(default_factory=lambda: Outage("halfmq"))
     carried: int = 0
@@ -60,11 +63,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Begins with nothing carried."""
-        self.progress = Progress(self.settings.group, self.link, self.runner, self.halfmq)
+        self.progress = Progress(self.settings.group, self.link, self.runner, self.halfmq, self.stopping)
 
     def queue_offsets(self, topic: str) -> list[QueueOffset]:
-        """First and last offsets of a topic's queues."""
-        return self.runner.run(queue_offsets(self.link, topic, None, None))
+        """First and last offsets of a topic's queues.
+
+        Raises:
+            Ending: The bridge is to end, and halfmq does not answer.
+        """
+        return PatientRunner(self.runner, Patience(self.stopping)).run(queue_offsets(self.link, topic, None, None))
 
     def count(self, records: int) -> None:
         """Adds records that are committed in Kafka."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from client_core.errors import BrokerFailed, BrokerUnavailable, HalfmqError, RequestRefused
 from consumer_sdk.reading import commit_offsets, queue_offsets
+from halfmq_connect.kafka.ending import Ending, Patience, PatientRunner
 from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ _EVERY = 1.0
 class Progress:
     """The offsets that a group is to be told. Shards note them, one thread tells them."""
 
-    def __init__(self, group: str | None, link: BrokerLink, runner: BackgroundRunner, outage: Outage) -> None:
+    def __init__(
+        self, group: str | None, link: BrokerLink, runner: BackgroundRunner, outage: Outage, stopping: threading.Event
+    ) -> None:
         """Takes the group; None: nothing is told."""
+        self._stopping = stopping
         self._group, self._link, self._runner, self._outage = group, link, runner, outage
         self._lock = threading.Lock()
         self._untold: dict[QueueAt, int] = {}
@@ -46,7 +50,9 @@ class Progress:
             HalfmqError: halfmq does not answer, or refuses.
         """
         if self._group is not None:
-            self._runner.run(self._asked(queue_offsets(self._link, topic, self._group, None)))
+            PatientRunner(self._runner, Patience(self._stopping)).run(
+                self._asked(queue_offsets(self._link, topic, self._group, None))
+            )
 
     def note(self, ends: Mapping[QueueAt, int]) -> None:
         """Notes how far queues are carried."""
@@ -71,14 +77,16 @@ class Progress:
             self._under_way = self._runner.submit(self._tell())
 
     def tell_rest(self) -> None:
-        """Tells what was not told yet, and waits for the answer."""
+        """Tells what was not told yet, and waits for the answer, for some seconds where the bridge is to end."""
+        patience = Patience(self._stopping)
         try:
             if self._under_way is not None:
-                self._under_way.result()
+                patience.result(self._under_way)
             if self._untold:
-                self._runner.run(self._tell())
-        except HalfmqError as error:
-            _log.warning("the group %r was not told how far the bridge is: %s", self._group, error)
+                PatientRunner(self._runner, patience).run(self._tell())
+        except (HalfmqError, Ending) as error:
+            why = error if isinstance(error, HalfmqError) else "halfmq does not answer"
+            _log.warning("the group %r was not told how far the bridge is: %s", self._group, why)
 
     async def _tell(self) -> None:
         with self._lock:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from client_core.connection import RetryConfig
 from client_core.errors import BrokerFailed, BrokerUnavailable, HalfmqError
 from halfmq_connect.kafka.cluster import QUIET, is_fenced, unavailable
+from halfmq_connect.kafka.ending import Ending
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, RecordRefused
 from halfmq_connect.kafka.feed import Feed
 from halfmq_connect.kafka.positions import Positions, position, positions_topic
@@ -40,7 +41,9 @@ _BUFFER = 32 * 1024
 _SMALLEST_BUFFER = 32 * 1024 * 1024
 """A message of halfmq is smaller, whatever its broker's limit."""
 _LARGEST_OF_CLIENT = 1_000_000_000
-_JOIN = 60.0
+_BEGIN, _TRY = 30.0, 1.0
+"""Seconds for Kafka to end what an earlier owner has open, and of one try, which the next one resumes."""
+_JOIN, _JOIN_AT_THE_END = 60.0, 8.0
 
 
 class Shard:
@@ -61,9 +64,9 @@ class Shard:
         """Has it end after the transaction under way."""
         self._stopping.set()
 
-    def join(self) -> None:
-        """Waits for its end; one that does not end is fenced by the next owner."""
-        self._thread.join(_JOIN)
+    def join(self, ending: threading.Event) -> None:
+        """Waits for its end, not as long where the bridge ends; one that does not end is fenced by the next owner."""
+        self._thread.join(_JOIN_AT_THE_END if ending.is_set() else _JOIN)
 
     def _run(self) -> None:
         failures = 0
@@ -71,7 +74,7 @@ class Shard:
             began = time.monotonic()
             try:
                 self._carry()
-            except Stopping:
+            except (Stopping, Ending):
                 return
             except KafkaException as raised:
                 if is_fenced(raised):
@@ -104,7 +107,7 @@ class Shard:
         self._ends = {}
         feed = Feed(plan.link, plan.runner, plan.halfmq, plan.settings.max_records, plan.settings.max_bytes)
         try:
-            producer.init_transactions(30.0)
+            self._initialise(producer)
             plan.positions.check()
             places = plan.cluster.content(positions_topic(plan.name), self._number)
             positions = Positions.read(places, plan.settings.shards)
@@ -133,6 +136,19 @@ class Shard:
             raise
         finally:
             feed.close()
+
+    def _initialise(self, producer: Producer) -> None:
+        until = time.monotonic() + _BEGIN
+        while True:
+            try:
+                producer.init_transactions(_TRY)
+            except KafkaException as raised:
+                if not raised.args[0].retriable() or time.monotonic() >= until:
+                    raise
+                if self._stopping.is_set():
+                    raise Stopping from raised
+            else:
+                return
 
     def _producer(self, limits: list[int]) -> Producer:
         plan = self._plan
