@@ -23,9 +23,10 @@ ROLLBACK_TO = re.compile(
 
 _COMMENTS = re.compile(_COMMENT, _FLAGS)
 _NOTHING = re.compile(rf"(?>[\s;]+|{_COMMENT})*+\Z", _FLAGS)
-_HARMLESS = re.compile(
-    _BEFORE + r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|MERGE|WITH|VALUES|TABLE|EXPLAIN|SHOW|DESCRIBE)\b", _FLAGS
-)
+_ROWS = r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|MERGE|WITH|VALUES|TABLE|EXPLAIN|SHOW|DESCRIBE)\b"
+_HARMLESS = re.compile(_BEFORE + _ROWS, _FLAGS)
+_PLAINLY_HARMLESS = re.compile(r"[\s(]*+" + _ROWS, _FLAGS)
+"""By a first word that no comment can change."""
 _ENDS = re.compile(_BEFORE + rf"(?:(?:COMMIT|ROLLBACK|ABORT|END)\b|PREPARE{_GAP}TRANSACTION\b)", _FLAGS)
 _MAINTENANCE = (
     r"BEGIN|ALTER|RENAME|TRUNCATE|GRANT|REVOKE|OPTIMIZE|REPAIR|FLUSH|INSTALL|UNINSTALL|CHANGE|"
@@ -41,24 +42,41 @@ _ENDS_ON_MYSQL = re.compile(
     rf"|SET{_GAP}(?!GLOBAL\b|PERSIST)[^;]*?(?<!GLOBAL\.)\bAUTOCOMMIT\b`?\s*:?=(?!\s*(?:0|OFF|FALSE)\b))",
     _FLAGS,
 )
-_CONDITIONAL = re.compile(r"/\*M?!.*?\*/", re.DOTALL)
 _BEGIN_OF_CONDITIONAL = re.compile(r"/\*M?!\d*")
+_BEGINNING = 2000
+"""Characters of a statement that hold its first words, also behind a comment."""
 
 
 def forms_of(text: str, dialect: str) -> tuple[str, ...]:
     """A statement as the server may read it: MySQL runs what is in a comment ``/*! ... */``, if its version is to."""
     if dialect != "mysql" or ("/*!" not in text and "/*M!" not in text):
         return (text,)
-    return _BEGIN_OF_CONDITIONAL.sub(" ", text).replace("*/", " "), _CONDITIONAL.sub(" ", text)
+    return _BEGIN_OF_CONDITIONAL.sub(" ", text).replace("*/", " "), _without_conditionals(text)
 
 
-def is_harmless(text: str, *, takes_several: bool) -> bool:
-    """Whether it reads or changes rows, and no more than that.
+def _without_conditionals(text: str) -> str:
+    # Goes through it once: a value may have many beginnings without an end.
+    parts, at = [], 0
+    while (begins := _BEGIN_OF_CONDITIONAL.search(text, at)) and (end := text.find("*/", begins.end())) >= 0:
+        parts.append(text[at : begins.start()])
+        at = end + 2
+    return " ".join([*parts, text[at:]])
+
+
+def is_harmless(text: str, dialect: str, *, takes_several: bool) -> bool:
+    """Whether it reads or changes rows, and no more than that, however the server reads it.
 
     Args:
         text: It.
+        dialect: The database.
         takes_several: The server may take several statements at once, separated by semicolons.
     """
+    if not takes_several and _PLAINLY_HARMLESS.match(text):
+        return True  # Without a look at its values, which may be long.
+    return all(_reads_or_changes_rows(form, takes_several=takes_several) for form in forms_of(text, dialect))
+
+
+def _reads_or_changes_rows(text: str, *, takes_several: bool) -> bool:
     if takes_several and ";" in text.rstrip("; \n\t"):
         return False
     return _HARMLESS.match(text) is not None or _NOTHING.match(text) is not None
@@ -68,4 +86,4 @@ def ending_of(text: str, dialect: str) -> str | None:
     """The first words of a statement that always ends the transaction; None: it may not."""
     if not _ENDS.match(text) and not (dialect == "mysql" and _ENDS_ON_MYSQL.match(text)):
         return None
-    return " ".join(_COMMENTS.sub(" ", text).strip(" ();\n\t").split(maxsplit=2)[:2])[:60]
+    return " ".join(_COMMENTS.sub(" ", text[:_BEGINNING]).strip(" ();\n\t").split(maxsplit=2)[:2])[:60]

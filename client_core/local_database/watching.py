@@ -81,9 +81,9 @@ class Watch:
         text = statement if isinstance(statement, str) else ""
         self._is_running = True
         self._error = None
-        forms = forms_of(text, self._dialect.name)
-        if all(is_harmless(form, takes_several=self.takes_several) for form in forms):
+        if is_harmless(text, self._dialect.name, takes_several=self.takes_several):
             return
+        forms = forms_of(text, self._dialect.name)
         text = forms[0]
         if found := SAVEPOINT.match(text):
             name = self._name(found)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from halfmq_connect.cdc.charsets import Charsets
     from halfmq_connect.cdc.positions import Gtid
 
-__all__ = ["Began", "Changed", "Ended", "Transactions", "Truncated"]
+__all__ = ["Began", "Changed", "Ended", "Transactions", "Truncated", "beginning_of"]
 
 _DML = re.compile(r"(insert|update|delete|replace|load|with)\b", re.IGNORECASE)
-_COMMENT = re.compile(r"/\*(?!!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"/\*(?!!)|--[ \t]|#")
+_BEGINNING = 1000
+"""Characters of a statement that hold its first words and the name of its table."""
 _TRUNCATE = re.compile(r"truncate\s+(?:table\s+)?(.+?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
 _VERSIONING = re.compile(r"\b(?:add|with)\s+system\s+versioning\b", re.IGNORECASE)
 _TABLE = re.compile(r"(?:create|alter)\s+(?:\w+\s+)*?table\s+(?:if\s+(?:not\s+)?exists\s+)?", re.IGNORECASE)
@@ -196,7 +198,7 @@ class Transactions:
 
     def _other_query(self, event: events.Event) -> Iterator[Truncated | Ended]:
         database, whole = events.query_of(event)
-        text = _COMMENT.sub(" ", whole).strip()
+        text = beginning_of(whole)
         upper = text[:40].upper()
         if upper == "COMMIT":
             yield self._end()
@@ -282,6 +284,26 @@ class Transactions:
 
     def _named(self) -> str:
         return f"the transaction {self._open.gtid.text}" if self._open else "a transaction"
+
+
+def beginning_of(statement: str) -> str:
+    """A statement without its comments, as far as its first words; goes through it once at most."""
+    parts, length, at, ends = [], 0, 0, True
+    for comment in _COMMENT.finditer(statement):
+        if comment.start() < at:
+            continue
+        if length + comment.start() - at > _BEGINNING:
+            break
+        if comment[0] != "/*":
+            end = statement.find("\n", comment.end())
+            end = len(statement) if end < 0 else end
+        elif not ends or (end := statement.find("*/", comment.end()) + 2) < 2:
+            ends = False  # Nor do those behind it.
+            continue
+        parts.append(statement[at : comment.start()])
+        length += comment.start() - at + 1
+        at = end
+    return " ".join([*parts, statement[at : at + _BEGINNING]]).strip()
 
 
 def _plain(name: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfmq_connect.cdc.binlog import events
-from halfmq_connect.cdc.binlog.transactions import Transactions
+from halfmq_connect.cdc.binlog.transactions import Transactions, beginning_of
 from halfmq_connect.cdc.charsets import Charsets
 from halfmq_connect.cdc.errors import CannotFollow
 
@@ -46,3 +46,24 @@ def test_a_mark_of_a_comment_in_a_text_hides_no_table() -> None:
     body = bytes(8) + b"\4" + bytes(4) + b"shop\0" + statement
     with pytest.raises(CannotFollow, match="as a statement"):
         read(events.Event(0, events.QUERY, 1, 4, 0, body))
+
+
+@pytest.mark.parametrize("part", ["/* ", "-- ", "# ", "*/", "/*!"])
+def test_long_statements_of_others_take_no_time(part: str) -> None:
+    statement = f"CREATE PROCEDURE p() SELECT '{part * 1_000_000}'".encode()
+    body = bytes(8) + b"\5" + bytes(4) + b"other\0" + statement
+    assert read(events.Event(0, events.QUERY, 1, 4, 0, body)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "beginning"),
+    [
+        ("/* why */ TRUNCATE /*really*/ TABLE -- this one\n orders # now\n", "TRUNCATE   TABLE  \n orders"),
+        ("COMMIT", "COMMIT"),
+        ("/*!40000 ALTER TABLE t */", "/*!40000 ALTER TABLE t */"),
+        ("SELECT /* without an end", "SELECT /* without an end"),
+        (f"/* {'long ' * 1000} */ TRUNCATE orders", "TRUNCATE orders"),
+    ],
+)
+def test_the_beginning_of_a_statement(statement: str, beginning: str) -> None:
+    assert beginning_of(statement).split() == beginning.split()
