@@ -140,9 +140,14 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             response = consumer_pb2.ConsumeResponse()
             response.outcome.request_id = request.request_id
             if results:
-                with_result = [handle for handle in getattr(request, kind).receipt_handles if handle in results]
-                deliveries.add_receipt_results(response.outcome.results, with_result, results)
+                deliveries.add_receipt_results(
+                    response.outcome.results,
+                    [handle for handle in getattr(request, kind).receipt_handles if handle in results],
+                    results,
+                )
             serialized = response.SerializeToString()
+            # While waiting for a slow consumer, the answer is kept only once.
+            del response, results
             await writer.answer(serialized, len(serialized))
 
     async def _answered(self, settling: Coroutine[object, object, ReceiptResults], request: Request) -> ReceiptResults:

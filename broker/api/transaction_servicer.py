@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[object, object]
 
 ANSWERS_AT_ONCE = 500
+LONGEST_ID = 80
+"""Characters of an id that is answered with an error; those of transactions are shorter."""
 
 
 def _verdicts(ids: Sequence[str], *, commit: bool, reason: str = "") -> list[VerdictWork | BrokerError]:
@@ -158,8 +160,18 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                         refused = InvalidArgument("Only answers may follow the registration.", field="event")
                         break
                     await room.acquire()
-                    task = answers.create_task(self._take_answer(request.answer, session, writer))
-                    task.add_done_callback(lambda _: room.release())
+                    # What waits is small, whatever the request holds.
+                    said = request.answer
+                    taking = self._take_answer(
+                        said.transaction_id[:LONGEST_ID],
+                        said.check_number,
+                        said.verdict,
+                        said.reason[:MAX_REASON],
+                        session,
+                        writer,
+                    )
+                    answers.create_task(taking).add_done_callback(lambda _: room.release())
+                    del said, request
             except BrokerError as error:  # It cannot be decoded, or exceeds the budget.
                 refused = error.as_outcome()
         # Not raised inside: the task group would wrap it, and a wrapped error is not recognised.
@@ -167,16 +179,20 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             raise refused
 
     async def _take_answer(
-        self, answer: transaction_pb2.CheckAnswer, session: CheckSession, writer: StreamWriter[_CheckResponse]
+        self,
+        text_of_id: str,
+        check_number: int,
+        verdict: int,
+        reason: str,
+        session: CheckSession,
+        writer: StreamWriter[_CheckResponse],
     ) -> None:
         outcome: PlacedOutcome | BrokerError
         try:
-            transaction_id = parse_id(answer.transaction_id)
+            transaction_id = parse_id(text_of_id)
             session.answered(transaction_id)
-            reason = check_reason(answer.reason[:MAX_REASON])
-            verdict = CheckVerdict(answer.verdict or CheckVerdict.UNKNOWN)
-            given = CheckAnswer(session.client_id, verdict, reason)
-            taken = await self._answers.take(transaction_id, given, answer.check_number)
+            given = CheckAnswer(session.client_id, CheckVerdict(verdict or CheckVerdict.UNKNOWN), check_reason(reason))
+            taken = await self._answers.take(transaction_id, given, check_number)
             if taken is None:
                 return
             outcome = taken
@@ -185,7 +201,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             outcome = error.as_outcome()
         except ValueError as error:
             outcome = InvalidArgument(str(error), field="answer")
-        result = transactions.transaction_result(outcome, answer.transaction_id)
+        result = transactions.transaction_result(outcome, text_of_id)
         response = transaction_pb2.CheckTransactionsResponse(answered=transaction_pb2.CheckAnswered(result=result))
         await writer.answer(response, response.ByteSize())
 

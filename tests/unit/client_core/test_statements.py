@@ -26,7 +26,7 @@ def test_forms(text: str, forms: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("takes_several", [False, True])
 @pytest.mark.parametrize("part", ["/*! ", "/*M!", "/* ", "-- ", "# ", "*/", "/*!*/", "(", "; "])
-def test_long_values_take_no_time(part: str, takes_several: bool) -> None:  # noqa: FBT001
+def test_long_values_take_no_time(part: str, takes_several: bool) -> None:
     value = part * LONG
     inserts = f"INSERT INTO t (a) VALUES ('{value}')"
     assert is_harmless(inserts, "mysql", takes_several=takes_several) is not (takes_several and ";" in part)
