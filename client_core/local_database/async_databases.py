@@ -10,6 +10,7 @@ from client_core.errors import ConfigurationError
 from client_core.local_database.databases import (
     ANSWER_WITHIN,
     LocalDatabase,
+    discarding,
     home_of,
     limits_of,
     naming_url,
@@ -54,7 +55,9 @@ class AsyncLocalDatabase:
             def run(sync_connection: sa.Connection) -> ResultT:
                 @contextlib.contextmanager
                 def opened() -> Iterator[LocalTransaction]:
-                    yield SqlalchemyTransaction(sync_connection, is_own=True)
+                    local = SqlalchemyTransaction(sync_connection, is_own=True)
+                    with discarding(local):
+                        yield local
 
                 return work(LocalDatabase(opened))
 

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from client_core.local_database.transactions import LocalTransaction
 
-__all__ = ["ANSWER_WITHIN", "LocalDatabase", "home_of", "identity_of", "limits_of", "local_database", "on"]
+__all__ = [
+    "ANSWER_WITHIN",
+    "LocalDatabase",
+    "discarding",
+    "home_of",
+    "identity_of",
+    "limits_of",
+    "local_database",
+    "on",
+]
 
 CONNECT_WITHIN = 10
 ANSWER_WITHIN = 60
@@ -35,7 +44,8 @@ _LIBPQ = {
     "keepalives_interval": 10,
     "keepalives_count": 4,
 }
-_SCHEMA = re.compile(r"[0-9A-Za-z_$-]{1,64}")
+_SCHEMA = re.compile(r"[^`:%\\{}?;'\"\x00-\x1f]{1,64}")
+"""Names of schemas that can be quoted in statements of every driver."""
 _LIMITS: dict[str, dict[str, Any]] = {
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
@@ -104,6 +114,19 @@ class LocalDatabase:
             idle: With `wait`, seconds without a statement after which the server ends it; see Dialect.limit_wait.
         """
         with self._opened() as local, on(local, wait, idle):
+            yield local
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[LocalTransaction]:
+        """A transaction that reads tables of the user's own, which their SQL names, as if its connection were new.
+
+        Raises:
+            ConfigurationError: It reads what is not committed.
+        """
+        with self.transaction() as local:
+            if self.home:
+                local.execute(f"USE `{self.home}`")
+            local.dialect.refuse_dirty_reads(local.fetch)
             yield local
 
     @contextlib.contextmanager
@@ -316,16 +339,28 @@ def _of_sqlalchemy(given: Any, close: Callable[[], None] | None) -> LocalDatabas
     def opened() -> Iterator[LocalTransaction]:
         local = SqlalchemyTransaction(given, is_own=True)
         try:
-            yield local
-        except sa.exc.DBAPIError as error:
-            if local.dialect.failure_of(error) is Failure.OTHER:
-                # Perhaps the connection itself is at fault: LOCK TABLES that its last user left, for example.
-                local.discard()
-            raise
+            with discarding(local):
+                yield local
         finally:
             local.close()
 
     return LocalDatabase(opened, close, capacity=_capacity_of(given.pool), known_by=given, home=home_of(given))
+
+
+@contextlib.contextmanager
+def discarding(local: LocalTransaction) -> Iterator[None]:
+    """Around work on a pool's connection: has nobody use it again where an error may be its own.
+
+    It may be as its last user left it: with LOCK TABLES, another character set, or READ UNCOMMITTED.
+    """
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - of an extra
+
+    try:
+        yield
+    except (DBAPIError, UnicodeError, ConfigurationError) as error:
+        if not isinstance(error, DBAPIError) or local.dialect.failure_of(error) is Failure.OTHER:
+            local.discard()
+        raise
 
 
 def home_of(engine: sa.Engine) -> str:

@@ -20,6 +20,13 @@ _UNSAFE = "/*M! SET STATEMENT sql_safe_updates = 0 FOR */ "
 """Has MariaDB take a DELETE in the form for several tables, whose key it does not see, where it refuses such ones."""
 
 
+_DIRTY = "READ-UNCOMMITTED"
+_READS_DIRTY = (
+    "connections of this database read what is not committed (READ UNCOMMITTED, set by the server, by init_command, by "
+    "options of the connection, or by whoever used it last): use READ COMMITTED or REPEATABLE READ"
+)
+
+
 class Failure(Enum):
     """Why a statement failed, as far as it matters here."""
 
@@ -59,6 +66,9 @@ class Dialect(ABC):
     nowait = ""
     """What has a SELECT fail at once where another transaction holds a row that it has not committed; none: it finds no
     such row, and an INSERT of the same key waits for it."""
+
+    no_limit = ""
+    """What has a SELECT return all of its rows, whatever limit the session has."""
 
     keep_existing = ""
     """What has an INSERT leave out a row whose key exists; none: it fails, and the transaction goes on."""
@@ -165,6 +175,7 @@ class MySQL(Dialect):
     }
     inline_indexes = True
     by_key = " FORCE INDEX (PRIMARY)"
+    no_limit = " LIMIT 18446744073709551615"
     # Without the session's time zone, in which an hour comes twice each year.
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     skip_locked = " FOR UPDATE SKIP LOCKED"
@@ -217,12 +228,8 @@ class MySQL(Dialect):
         found = run("SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
         for name, _ in found:
             _refuse_bytes(name)
-        if any(str(value) == "READ-UNCOMMITTED" for _, value in found):
-            msg = (
-                "connections of this database read what is not committed (READ UNCOMMITTED, set by the server, by "
-                "init_command or by options of the connection): use READ COMMITTED or REPEATABLE READ"
-            )
-            raise ConfigurationError(msg, field="database")
+        if any(str(value) == _DIRTY for _, value in found):
+            raise ConfigurationError(_READS_DIRTY, field="database")
 
     def may_roll_back(self, error: BaseException, run: Callable[[str], list[tuple[Any, ...]]]) -> bool:
         """By the server's error number: deadlock, locks that ran out, a row changed behind a snapshot, a lost server.
@@ -245,12 +252,16 @@ class MySQL(Dialect):
         Only MariaDB has one for idle transactions; on MySQL the connection is not to be idle for so long at all.
         """
         wanted = {"innodb_lock_wait_timeout": max(1, round(seconds))}
-        # One row, also with sql_select_limit; the comment is a part of it on MariaDB.
-        ((version, wait, of_connection, *of_transaction),) = run(
+        # One row, also with sql_select_limit; each of the two comments is a part of it on one of the servers.
+        ((version, wait, of_connection, *others),) = run(
             "SELECT VERSION(), @@SESSION.innodb_lock_wait_timeout, @@SESSION.wait_timeout"
-            " /*M! , @@SESSION.idle_transaction_timeout */"
+            " /*M! , @@SESSION.idle_transaction_timeout, @@SESSION.tx_isolation */"
+            " /*!80000 , @@SESSION.transaction_isolation */"
         )
         _refuse_bytes(version)
+        *of_transaction, level = others
+        if level == _DIRTY:
+            raise ConfigurationError(_READS_DIRTY, field="database")
         before = {"innodb_lock_wait_timeout": int(wait)}
         if idle is not None:
             name, value = (

@@ -96,7 +96,8 @@ class KafkaBridge:
         """
         runner = BackgroundRunner("KafkaBridge")
         link = BrokerLink(self._connection)
-        producer = Producer(self._connection)
+        # A diverted message without an answer is sent again: nobody waits for it at the end.
+        producer = Producer(self._connection, close_grace=1.0)
         cluster = Cluster(self._client, self._settings.replication, Patience(self._stopping))
         positions = PositionsTopic(cluster, self._client, self._name)
         plan = Plan(

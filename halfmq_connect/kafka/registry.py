@@ -29,13 +29,16 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
 
     It is written first: of two that begin at the same time at least one sees the other.
 
+    What was written down before under the same name stays: a replica with other topics may be running. `forget` deletes
+    it.
+
     Raises:
         ConfigurationError: Together with others it is a loop; what was written down before is restored then.
         KafkaException: Kafka does not answer, or refuses.
     """
-    own = sorted(edges)
     cluster.create(REGISTRY, 1, cleanup_policy="compact")
     before = dict(cluster.content(REGISTRY, 0)).get(name.encode())
+    own = sorted({*edges, *((start, end) for start, end in json.loads(before or b"[]"))})
     _write(cluster, client, name, json.dumps(own).encode())
     known: dict[str, list[Edge]] = {}
     for key, value in cluster.content(REGISTRY, 0):

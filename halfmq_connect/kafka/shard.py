@@ -66,7 +66,9 @@ class Shard:
 
     def join(self, ending: threading.Event) -> None:
         """Waits for its end, not as long where the bridge ends; one that does not end is fenced by the next owner."""
-        self._thread.join(_JOIN_AT_THE_END if ending.is_set() else _JOIN)
+        began = time.monotonic()
+        while self._thread.is_alive() and time.monotonic() - began < (_JOIN_AT_THE_END if ending.is_set() else _JOIN):
+            self._thread.join(_IDLE)
 
     def _run(self) -> None:
         failures = 0

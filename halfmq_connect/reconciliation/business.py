@@ -111,12 +111,12 @@ class BusinessTable:
         first = f"{head} AND {self.time} >= :start AND {self.time} < :until{order}"
         further = f"({self.time} > :at OR ({self.time} = :at AND {self.key} > :after))"
         more = f"{head} AND {self.time} < :until AND {further}{order}"
-        with database.transaction() as local:
+        with database.reading() as local:
             self._try(local, f"{head} LIMIT :rows")
             write = self._writer(local)
         last: tuple[Any, ...] | None = None
         while True:
-            with database.transaction() as local, _in_zone(local, _UTC):
+            with database.reading() as local, _in_zone(local, _UTC):
                 if last is None:
                     found = local.fetch(first, start=write(start), until=write(end))
                 else:
@@ -141,7 +141,7 @@ class BusinessTable:
         for start in range(0, len(typed), _KEYS_AT_ONCE):
             part = {f"k{number}": key for number, key in enumerate(typed[start : start + _KEYS_AT_ONCE])}
             listed = ", ".join(f":{name}" for name in part)
-            statement = f"SELECT {self.key} FROM {self.name} WHERE {self.key} IN ({listed})"  # noqa: S608
+            statement = f"SELECT {self.key} FROM {self.name} WHERE {self.key} IN ({listed}){local.dialect.no_limit}"  # noqa: S608
             found |= {_text(row[0]) for row in local.fetch(statement, **part)}
         return found
 

@@ -25,7 +25,7 @@ from consumer_sdk.reconciliation import (
 from halfmq_connect.reconciliation.findings import Finding
 from halfmq_connect.reconciliation.group import dead_letters
 from halfmq_connect.reconciliation.recorder import key_or_none
-from halfmq_connect.reconciliation.records import pages
+from halfmq_connect.reconciliation.records import pages, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,7 +109,7 @@ class Comparison:
 
     def messages_alone(self, window: Window) -> Iterator[Finding]:
         """Messages of the window whose key the table does not have, and keys with several messages."""
-        with self._database.transaction() as local:
+        with self._database.reading() as local:
             for page in pages(self._records, local, window.start, window.end):
                 keys = sorted({each.key for each in page if each.key is not None})
                 known = self._table.known(local, keys)
@@ -179,7 +179,7 @@ class Comparison:
     def _differences(row: BusinessRow, records: list[Record]) -> list[Finding]:
         newest = records[-1]
         differing = {
-            name: {"row": None if row.values[name] is None else str(row.values[name]), "message": value}
+            name: {"row": None if row.values[name] is None else shortened(str(row.values[name])), "message": value}
             for name, value in newest.values.items()
             if name in row.values and not _equal(row.values[name], value)
         }
@@ -197,4 +197,4 @@ def _equal(row: object, message: str | None) -> bool:
             return Decimal(str(row)) == Decimal(message)
         except InvalidOperation:
             return False
-    return str(row) == message
+    return message in {text := str(row), shortened(text)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from client_core.local_database import storable
 from consumer_sdk import Consumer
 from consumer_sdk.reconciliation import BUSINESS_TIME
-from halfmq_connect.reconciliation.records import Record
+from halfmq_connect.reconciliation.records import Record, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -138,4 +138,4 @@ def _told(take: Callable[[StoredMessage], object], message: StoredMessage) -> st
         value = take(message)
     except Exception as error:
         return f"!{type(error).__name__}: {error}"
-    return None if value is None else storable(str(value))
+    return None if value is None else shortened(storable(str(value)))

@@ -16,11 +16,21 @@ if TYPE_CHECKING:
 
     from client_core.local_database import LocalTransaction
 
-__all__ = ["Record", "Records"]
+__all__ = ["Record", "Records", "shortened"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HASHES_AT_ONCE = 200
 _PAGE = 500
+_LONGEST_VALUE = 16_384
+"""Characters."""
+
+
+def shortened(text: str) -> str:
+    """What is recorded, and compared, of a value: a long one by its hash."""
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return f"{text[:100]}... ({len(text)} characters, sha256 {digest})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,8 @@ class Records:
             listed = ", ".join(f":{name}" for name in part)
             rows = local.fetch(
                 f"SELECT {self._columns} FROM {self.table.path}"  # noqa: S608
-                f" WHERE reconciliation = :name AND key_hash IN ({listed}) ORDER BY message_time, message_id",
+                f" WHERE reconciliation = :name AND key_hash IN ({listed})"
+                f" ORDER BY message_time, message_id{local.dialect.no_limit}",
                 name=self.name,
                 **part,
             )

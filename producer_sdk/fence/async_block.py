@@ -132,9 +132,11 @@ class AsyncFencedTransaction(AsyncTransaction):
             if written is not None:
                 await self._fence.compare(written)
         except BaseException:
-            if begun:
-                await self._undo()
-            await self._joined.leave()
+            try:
+                if begun:
+                    await self._undo()
+            finally:
+                await self._joined.leave()
             raise
         return self
 

@@ -174,9 +174,11 @@ class AsyncOutboxTransaction(AsyncTransaction):
             self._identity = await self._outbox.identity()
             await self._joined.run(begin)
         except BaseException:
-            if begun:
-                await to_its_end(self._undo())
-            await self._joined.leave()
+            try:
+                if begun:
+                    await to_its_end(self._undo())
+            finally:
+                await self._joined.leave()
             raise
         self._over = False
         return self

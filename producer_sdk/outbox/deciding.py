@@ -161,7 +161,8 @@ class Decider:
                     if overdue
                     else f"still UNKNOWN after {row.retries} decisions"
                 )
-                return self._store(row, OutboxState.MESSAGE_ERROR, cause, None)
+                # Unless an operator has it decided once more meanwhile.
+                return self._store(row, OutboxState.MESSAGE_ERROR, cause, None, due_at)
             row.body = self._run(claim, LOCK_WAIT)
         except Exception as error:
             if is_locked(error):
@@ -231,5 +232,12 @@ class Decider:
             raise TypeError(msg)
         return _NEXT[answer], None
 
-    def _store(self, row: Pending, state: OutboxState, cause: str | None, columns: dict[str, object] | None) -> bool:
-        return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns), LOCK_WAIT)
+    def _store(
+        self,
+        row: Pending,
+        state: OutboxState,
+        cause: str | None,
+        columns: dict[str, object] | None,
+        due_at: int | None = None,
+    ) -> bool:
+        return self._run(lambda local: self._rows.decided(local, row.id, state, cause, columns, due_at), LOCK_WAIT)

@@ -248,8 +248,12 @@ class PendingRows:
         state: OutboxState,
         cause: str | None,
         content: dict[str, Any] | None,
+        due_at: int | None = None,
     ) -> bool:
-        """UNKNOWN becomes what was decided, perhaps with another content; False: it was not UNKNOWN any more."""
+        """UNKNOWN becomes what was decided, perhaps with another content; False: it was not UNKNOWN any more.
+
+        Or not due at that time any more, where one is given.
+        """
         now = local.dialect.now
         what = f"state = '{state.value}', retries = 0, due_at = {now}, cause = :cause"
         if state is OutboxState.MESSAGE_ERROR:
@@ -260,7 +264,8 @@ class PendingRows:
             if name == "body":
                 expression, values[name] = local.binary(name, values[name])
             what += f", {name} = {expression}"
-        return self._change(local, [row_id], what, f"state = '{OutboxState.UNKNOWN.value}'", **values) == 1
+        condition = f"state = '{OutboxState.UNKNOWN.value}'" + ("" if due_at is None else f" AND due_at = {due_at:d}")
+        return self._change(local, [row_id], what, condition, **values) == 1
 
     def undecided_yet(self, local: LocalTransaction, row_id: int, cause: str) -> None:
         """Notes why a decision failed."""

@@ -89,6 +89,7 @@ class Relay:
         self._signal = Wakeup()
         self._stopping = threading.Event()
         self._idle = threading.Event()
+        self._idle_for = -1
         self._wakes = 0
         self._thread: threading.Thread | None = None
         self._calls: LastingThreads | None = None
@@ -115,9 +116,11 @@ class Relay:
         """Ends it: what this process wrote last is sent, if that can be soon, then the turn is given back."""
         if self._thread is not None:
             self._wakes += 1
-            self._idle.clear()
+            wakes, until = self._wakes, time.monotonic() + _LAST
             self._signal.set()
-            self._idle.wait(_LAST)
+            # What was set for an earlier look says nothing of what was written since.
+            while self._idle_for < wakes and self._idle.wait(until - time.monotonic()):
+                self._idle.clear()
         self._stopping.set()
         self._signal.set()
         if self._thread is not None:
@@ -162,7 +165,7 @@ class Relay:
         if not self.has_turn:
             wait = self._take_turn()
             if not self.has_turn:
-                self._idle.set()
+                self._is_idle(wakes)
                 return wait
         self._collect()
         # What was planned already, if an error came in between.
@@ -179,8 +182,13 @@ class Relay:
             return 0.0
         if wakes == self._wakes and (not self._under_way or self._is_hopeless()):
             # Or nothing can be sent just now.
-            self._idle.set()
+            self._is_idle(wakes)
         return self._wait()
+
+    def _is_idle(self, wakes: int) -> None:
+        """There is nothing to send of what was written before it was woken so often."""
+        self._idle_for = wakes
+        self._idle.set()
 
     # What is read
 

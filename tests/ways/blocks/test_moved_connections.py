@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from client_core.local_database import local_database
 from consumer_sdk.applied import AppliedMessages, AsyncAppliedMessages
-from producer_sdk import Message, TransactionProducer
+from halfmq_connect.reconciliation.business import BusinessTable
+from producer_sdk import ConfigurationError, Message, TransactionProducer
 from producer_sdk.outbox import AsyncOutbox, Outbox, OutboxState
 from support.databases import create_database, drop_database, server_url
 from ways.deliveries import delivered
@@ -110,3 +112,52 @@ async def test_asyncio(shop: Shop, other: sa.Engine, topic: str) -> None:
     await engine.dispose()
     for table in ("halfmq_applied", "halfmq_outbox"):
         assert (count(shop.engine, table), count(other, table)) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["halfmq test é-ü", "HALFMQ_test_$1", "halfmq.test"])
+def test_schemas_with_odd_names(shop: Shop, other: sa.Engine, topic: str, name: str) -> None:
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS `{name}`")
+    url = shop.engine.url.set(database=name)
+    engine = sa.create_engine(url)
+    sa.event.listen(engine, "checkout", lambda connection, *_: connection.cursor().execute(f"USE {other.url.database}"))
+    try:
+        outbox, applied = Outbox(engine, relay=False), AppliedMessages(engine, "accounts")
+        outbox.create_tables()
+        applied.create_tables()
+        with Session(engine) as session, session.begin():
+            outbox.put(session, Message(topic, "lamp"))
+            assert applied.mark(session, delivered(dedup_key="7"))
+        assert sum(outbox.status().counts.values()) == 1
+        for table in ("halfmq_applied", "halfmq_outbox"):
+            assert (count(engine, f"`{name}`.{table}"), count(other, table)) == (1, 0)
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE `{name}`")
+        engine.dispose()
+
+
+def test_reconciliation_reads_the_business_table_where_the_url_says(
+    shop: Shop, other: sa.Engine, broker: EmbeddedBroker, topic: str
+) -> None:
+    for engine in (shop.engine, other):
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE sales (id VARCHAR(9) PRIMARY KEY, created_at BIGINT NOT NULL)")
+            connection.exec_driver_sql(f"INSERT INTO sales VALUES ('{engine.url.database[-6:]}', 1000)")
+    table = BusinessTable("sales", time_unit="s")
+    database = local_database(moved(shop, other))
+    start = datetime(1970, 1, 1, tzinfo=UTC)
+    (page,) = table.rows(database, start, start + timedelta(hours=1))
+    assert [row.key for row in page] == [str(shop.engine.url.database)[-6:]]
+
+
+def test_reconciliation_reads_only_what_is_committed(shop: Shop, other: sa.Engine) -> None:
+    engine = sa.create_engine(shop.url, pool_size=1, max_overflow=0)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+    database = local_database(engine)
+    with pytest.raises(ConfigurationError, match="READ UNCOMMITTED"), database.reading():
+        raise AssertionError
+    with database.reading() as local:
+        assert local.fetch("SELECT 1") == [(1,)]
+    engine.dispose()
