@@ -36,6 +36,9 @@ class EventLoopThread:
         self.loop = asyncio.new_event_loop()
         self._users = 0
         self._ending = False
+        self._is_over = False
+        # A signal handler may call while its thread is in a call.
+        self._scheduling = threading.RLock()
         running = threading.Event()
         self.loop.call_soon(running.set)
         self._thread = threading.Thread(target=self._run, name="halfmq-event-loop", daemon=True)
@@ -71,12 +74,40 @@ class EventLoopThread:
             coroutine.close()
             msg = "a synchronous halfmq client cannot wait on its own event loop; use the Async client here"
             raise RuntimeError(msg)
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+        """Starts a coroutine on the loop.
+
+        Raises:
+            ClientClosed: The loop has ended.
+        """
+        try:
+            return self._schedule(lambda: asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+        except BaseException:
+            coroutine.close()
+            raise
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Schedules a call on the loop.
+
+        Raises:
+            ClientClosed: The loop has ended.
+        """
+        self._schedule(lambda: self.loop.call_soon_threadsafe(call, *args))
+
+    def _schedule(self, schedule: Callable[[], ResultT]) -> ResultT:
+        # What is scheduled is either run, or cancelled by the loop's end: whoever waits for it does not wait for ever.
+        with self._scheduling:
+            if self._is_over:
+                msg = "this client was closed meanwhile; make a new one"
+                raise ClientClosed(msg)
+            return schedule()
 
     def stop(self) -> None:
         """Cancels running tasks, then ends the loop and the thread."""
@@ -89,6 +120,8 @@ class EventLoopThread:
         try:
             while not self._ending:
                 self._survive(self.loop.run_forever)
+            with self._scheduling:
+                self._is_over = True
             rest = self.loop.create_task(_cancel_all())
             while not rest.done():
                 self._survive(lambda: self.loop.run_until_complete(rest))
@@ -115,6 +148,7 @@ class EventLoopThread:
 
 
 async def _cancel_all() -> None:
+    await asyncio.sleep(0)  # What was scheduled last becomes a task.
     leftover = asyncio.all_tasks() - {asyncio.current_task()}
     for task in leftover:
         task.cancel()
@@ -170,11 +204,11 @@ class BackgroundRunner:
             ClientClosed: As for run().
         """
         try:
-            loop = self._current().loop
+            thread = self._current()
         except BaseException:
             coroutine.close()
             raise
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        return thread.submit(coroutine)
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Schedules a call on the background loop, without waiting for it.
@@ -182,7 +216,7 @@ class BackgroundRunner:
         Raises:
             ClientClosed: As for run().
         """
-        self._current().loop.call_soon_threadsafe(call, *args)
+        self._current().post(call, *args)
 
     def refuse_if_closed(self) -> None:
         """Raises unless the client can be used.

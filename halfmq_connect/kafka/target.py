@@ -36,6 +36,8 @@ _LEAVE_OUT = {
     KafkaError._INVALID_ARG,
 }
 """Errors that the same message gets again."""
+_SERVE = 0.01
+"""Seconds of one look for answers."""
 _LOOK = 0.2
 """Seconds between two looks at the connection's state, while close() waits."""
 
@@ -92,7 +94,7 @@ class KafkaTarget:
 
         Args:
             messages: The messages.
-            may_send: Asked after other calls' messages are sent, which takes its time: False, and none is sent.
+            may_send: Asked at last, when other calls have handed over theirs: False, and none is sent.
 
         Returns:
             For each message, in order: where it is; a RecordRefused, if Kafka will never take it; or a BridgeError with
@@ -108,9 +110,20 @@ class KafkaTarget:
                 except (KafkaException, ConfigurationError) as raised:
                     error = raised.args[0] if isinstance(raised, KafkaException) else None
                     results[index] = _failure(message.topic, error, raised)
-            self._producer.flush(self._timeout + 5)
+        self._await(results)
         unknown = BridgeError("Kafka did not answer in time; send the message again", reason="KAFKA_UNAVAILABLE")
         return [unknown if result is None else result for result in results]
+
+    def _await(self, results: Sequence[object]) -> None:
+        """Waits for one call's own messages: another's may be for a topic that takes none."""
+        done, until = 0, time.monotonic() + self._timeout + 5
+        while time.monotonic() < until:
+            while done < len(results) and results[done] is not None:
+                done += 1
+            if done == len(results):
+                return
+            # Whoever polls also takes what is for other calls.
+            self._producer.poll(_SERVE)
 
     def close(self) -> None:
         """Waits for what is under way, unless Kafka cannot be reached: then it is given up."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 import pytest
@@ -209,3 +210,31 @@ def test_ids_differ_after_a_fork() -> None:
     child, parent = out.split()
     assert child[:13] != parent[:13]
     assert new_id() > child
+
+
+def test_what_is_scheduled_while_the_loop_ends_is_cancelled_or_refused() -> None:
+    """Threads that call while another one closes the last client: none of them waits for ever."""
+    for _ in range(30):
+        thread = EventLoopThread()
+        outcomes: list[BaseException | None] = []
+
+        def call(thread: EventLoopThread = thread, outcomes: list[BaseException | None] = outcomes) -> None:
+            try:
+                while True:
+                    thread.run(asyncio.sleep(0))
+            except BaseException as error:
+                outcomes.append(error)
+
+        callers = [threading.Thread(target=call) for _ in range(4)]
+        for each in callers:
+            each.start()
+        thread.stop()
+        for each in callers:
+            each.join(30)
+            assert not each.is_alive()
+        assert len(outcomes) == 4
+        assert all(isinstance(each, ClientClosed | CancelledError) for each in outcomes), outcomes
+        with pytest.raises(ClientClosed):
+            thread.run(asyncio.sleep(0))
+        with pytest.raises(ClientClosed):
+            thread.post(print)
