@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_what_was_not_told_is_told_with_what_is_newer(
         told.append((topic, topic_id, group, dict(offsets)))
 
     monkeypatch.setattr(progress_module, "commit_offsets", commit)
-    made = Progress("shipping", None, runner, Outage("halfmq"))  # type: ignore[arg-type]
+    made = Progress("shipping", None, runner, Outage("halfmq"), threading.Event())  # type: ignore[arg-type]
     made.note({FIRST: 5, SECOND: 7})
     made.tell()
     made.tell_rest()
@@ -51,7 +52,7 @@ def test_what_was_not_told_is_told_with_what_is_newer(
 
 
 def test_without_a_group_nothing_is_told(runner: BackgroundRunner) -> None:
-    made = Progress(None, None, runner, Outage("halfmq"))  # type: ignore[arg-type]
+    made = Progress(None, None, runner, Outage("halfmq"), threading.Event())  # type: ignore[arg-type]
     made.check("orders")
     made.note({FIRST: 5})
     made.tell()
