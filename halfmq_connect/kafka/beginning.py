@@ -43,8 +43,8 @@ class PositionsTopic:
         self._topic_id: str | None = None
         self._looked_at = 0.0
 
-    def begin(self, shards: int, *, anew: bool) -> None:
-        """Creates it, unless it exists.
+    def begin(self, shards: int, *, anew: bool) -> bool:
+        """Creates it, unless it exists; whether the bridge has not begun before.
 
         Args:
             shards: How many partitions it has.
@@ -74,6 +74,7 @@ class PositionsTopic:
         if created != noted:
             note_positions(self._cluster, self._client, self._bridge, created)
         self._topic_id = created
+        return noted is None
 
     def look(self) -> None:
         """Checks it now and then.

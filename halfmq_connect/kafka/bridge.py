@@ -17,6 +17,7 @@ from halfmq_connect.kafka.positions import positions_topic
 from halfmq_connect.kafka.registry import register
 from halfmq_connect.kafka.settings import BridgeSettings, bridge_name, kafka_client, kafka_topic_name, routes
 from halfmq_connect.kafka.shard import Shard
+from halfmq_connect.kafka.starting import note_latest
 from halfmq_connect.kafka.watching import Watch
 from producer_sdk import Producer
 
@@ -125,7 +126,9 @@ class KafkaBridge:
     def _prepare(self, plan: Plan) -> bool:
         existing_topics(plan)
         register(plan.cluster, self._client, f"to-kafka/{self._name}", self._edges(plan))
-        plan.positions.begin(self._settings.shards, anew=self._settings.begin_anew)
+        is_new = plan.positions.begin(self._settings.shards, anew=self._settings.begin_anew)
+        if self._settings.start == "latest":
+            note_latest(plan, anew=is_new)
         return True
 
     def _edges(self, plan: Plan) -> Iterator[Edge]:

@@ -42,6 +42,7 @@ class Plan:
         kafka: Whether Kafka answers.
         halfmq: Whether halfmq does.
         carried: Messages that are committed in Kafka.
+        starts: With ``latest``, where queues begin, by the identity of their topic and their number.
         progress: What the group of halfmq is told.
     """
 
@@ -58,6 +59,7 @@ class Plan:
     kafka: Outage = field(default_factory=lambda: Outage("Kafka"))
     halfmq: Outage = field(default_factory=lambda: Outage("halfmq"))
     carried: int = 0
+    starts: Mapping[str, int] = field(default_factory=dict)
     progress: Progress = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -11,17 +11,18 @@ from halfmq_connect.kafka.cluster import ANSWER, QUIET
 from halfmq_connect.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from halfmq_connect.kafka.cluster import Cluster
 
-__all__ = ["REGISTRY", "Edge", "forget", "note_positions", "noted_positions", "register"]
+__all__ = ["REGISTRY", "Edge", "forget", "note_positions", "note_starts", "noted_positions", "register"]
 
 REGISTRY = "halfmq-bridges"
 
 Edge = tuple[str, str]
 """From a topic to a topic, as "halfmq:identity" or "kafka:name"."""
-_POSITIONS = b"positions/"
+_POSITIONS, _STARTS = b"positions/", b"starts/"
+_OF_BRIDGES = (_POSITIONS, _STARTS)
 
 
 def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iterable[Edge]) -> None:
@@ -42,7 +43,7 @@ def register(cluster: Cluster, client: Mapping[str, Any], name: str, edges: Iter
     _write(cluster, client, name, json.dumps(own).encode())
     known: dict[str, list[Edge]] = {}
     for key, value in cluster.content(REGISTRY, 0):
-        if not key.startswith(_POSITIONS):
+        if not key.startswith(_OF_BRIDGES):
             known[key.decode()] = [(start, end) for start, end in json.loads(value)] if value else []
     known[name] = own
     for start, end in own:
@@ -67,12 +68,13 @@ def forget(cluster: Cluster, client: Mapping[str, Any], name: str) -> None:
     """
     known = dict(cluster.content(REGISTRY, 0)) if REGISTRY in cluster.names() else {}
     if known.get(name.encode()) is None:
-        bridges = sorted(key.decode() for key, value in known.items() if value and not key.startswith(_POSITIONS))
+        bridges = sorted(key.decode() for key, value in known.items() if value and not key.startswith(_OF_BRIDGES))
         msg = f"there is no {name!r}; there are: {', '.join(bridges) or 'none'}"
         raise ConfigurationError(msg, field="name")
     way, _, bridge = name.partition("/")
     if way == "to-kafka":
         note_positions(cluster, client, bridge, None)
+        _write(cluster, client, f"{_STARTS.decode()}{bridge}", None)
     _write(cluster, client, name, None)
 
 
@@ -95,6 +97,46 @@ def note_positions(cluster: Cluster, client: Mapping[str, Any], bridge: str, top
     # Earlier versions read all that is in the topic, as edges.
     value = None if topic_id is None else json.dumps([["positions", topic_id]]).encode()
     _write(cluster, client, f"{_POSITIONS.decode()}{bridge}", value)
+
+
+def note_starts(
+    cluster: Cluster,
+    client: Mapping[str, Any],
+    bridge: str,
+    wanted: Callable[[Mapping[str, int]], dict[str, int]],
+    *,
+    anew: bool,
+) -> dict[str, int]:
+    """Writes down where queues begin that a bridge never carried, for all of its replicas.
+
+    Args:
+        cluster: Kafka.
+        client: Settings of its client.
+        bridge: The bridge's name.
+        wanted: What is to be written down, given what is.
+        anew: It takes the place of what is.
+
+    Returns:
+        All that is written down: an offset by the queue's name.
+
+    Raises:
+        KafkaException: Kafka does not answer, or refuses.
+    """
+    name = f"{_STARTS.decode()}{bridge}"
+
+    def noted() -> dict[str, int]:
+        value = dict(cluster.content(REGISTRY, 0)).get(name.encode())
+        return {queue: int(offset) for queue, offset in json.loads(value or b"[]")}
+
+    before = {} if anew else noted()
+    new = wanted(before)
+    # Another replica may write at the same moment.
+    while new.keys() - before.keys():
+        # As edges have it: earlier versions read all that is in the topic.
+        pairs = [[queue, str(offset)] for queue, offset in sorted((new | before).items())]
+        _write(cluster, client, name, json.dumps(pairs).encode())
+        before = noted()
+    return before
 
 
 def _shown(node: str) -> str:

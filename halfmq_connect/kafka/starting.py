@@ -8,15 +8,45 @@ from typing import TYPE_CHECKING
 from halfmq_connect.kafka.errors import TopicReplaced
 from halfmq_connect.kafka.feed import QueueAt
 from halfmq_connect.kafka.positions import begun, position, shard_of
+from halfmq_connect.kafka.registry import note_starts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumer_sdk.reading import QueueOffset
     from halfmq_connect.kafka.plan import Plan
     from halfmq_connect.kafka.positions import Entry, Positions
 
-__all__ = ["starting_offsets"]
+__all__ = ["note_latest", "starting_offsets"]
 
 _log = logging.getLogger("halfmq.kafka")
+
+
+def note_latest(plan: Plan, *, anew: bool) -> None:
+    """Notes where topics end that are to be carried from their end, when a replica first starts with them.
+
+    For all shards: one that begins later, perhaps because a replica without that topic had it, begins there as well.
+
+    Args:
+        plan: What is carried.
+        anew: What was noted before is no longer of use.
+    """
+    ends = {topic: plan.queue_offsets(topic) for topic in plan.routes}
+
+    def wanted(noted: Mapping[str, int]) -> dict[str, int]:
+        known = set() if anew else {queue.rpartition("/")[0] for queue in noted}
+        return {
+            _start_of(queue): queue.max_offset
+            for queues in ends.values()
+            for queue in queues
+            if queue.topic_id not in known
+        }
+
+    plan.starts = note_starts(plan.cluster, plan.client, plan.name, wanted, anew=anew)
+
+
+def _start_of(queue: QueueOffset) -> str:
+    return f"{queue.topic_id}/{queue.queue}"
 
 
 def starting_offsets(plan: Plan, shard: int, positions: Positions) -> tuple[dict[QueueAt, int], list[Entry]]:
@@ -61,7 +91,8 @@ def _first(plan: Plan, queue: QueueOffset, before: str | None, ahead: int | None
         )
         return queue.max_offset
     if before is None and plan.settings.start == "latest":
-        return queue.max_offset
+        # One that was added since it was noted is carried from its first message on.
+        return min(plan.starts.get(_start_of(queue), 0), queue.max_offset)
     # A queue that was added to a topic that is carried: from its first message on.
     return queue.min_offset if before is None else 0
 

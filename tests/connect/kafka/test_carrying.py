@@ -114,6 +114,26 @@ def test_half_messages_come_once_they_are_committed(
         assert bodies(committed(kafka, topic, 3)) == ["first half", "last", "second half"]
 
 
+def test_a_topic_that_one_replica_has_before_the_others_do(
+    kafka: str, admin: Admin, topic: str, producer: Producer, to_kafka: Callable[..., Any]
+) -> None:
+    target, added, added_target = new_topic(kafka, 1), f"{topic}-added", new_topic(kafka, 1)
+    admin.create_topic(added, queues=8)
+    both = {topic: target, added: added_target}
+    producer.send_many([Message(added, "earlier")] * 8)
+    with to_kafka({topic: target}, start="latest") as old:
+        producer.send(topic, "first")
+        wait_until(lambda: old.bridge.carried == 1 or len(old.bridge._shards) == 4)
+        with to_kafka(both, start="latest") as new:
+            wait_until(lambda: len(new.bridge._shards) == len(old.bridge._shards) == 2)
+            # Some go to queues of shards that the old one has.
+            producer.send_many([Message(added, f"{number}", message_group=f"{number}") for number in range(40)])
+            wait_until(lambda: new.bridge.carried > 0)
+    with to_kafka(both, start="latest"):
+        found = [record.value() for record in committed(kafka, added_target, 40)]
+    assert sorted(found) == sorted(b"%d" % number for number in range(40))
+
+
 def test_latest_begins_behind_what_is_there_and_keeps_that_place(
     kafka: str, topic: str, admin: Admin, producer: Producer, to_kafka: Callable[..., Any]
 ) -> None:
