@@ -109,12 +109,13 @@ class Comparison:
 
     def messages_alone(self, window: Window) -> Iterator[Finding]:
         """Messages of the window whose key the table does not have, and keys with several messages."""
+        told: set[str] = set()
         with self._database.reading() as local:
             for page in pages(self._records, local, window.start, window.end):
                 keys = sorted({each.key for each in page if each.key is not None})
                 known = self._table.known(local, keys)
-                by_key = self._records.by_key(local, keys) if self._unique else {}
-                told: set[str] = set()
+                # One that was told may have messages in many pages: they are not read again for each.
+                by_key = self._records.by_key(local, [key for key in keys if key not in told]) if self._unique else {}
                 for each in page:
                     if each.key is None or each.key not in known:
                         yield Finding(MESSAGE_WITHOUT_ROW, each.key or "", each.time, each.message_id)

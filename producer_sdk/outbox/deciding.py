@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -40,6 +41,8 @@ Decide: TypeAlias = Callable[[Message], "LocalTransactionState | Message"]
 """The user's decision about a message: COMMIT, ROLLBACK or UNKNOWN, or the message that is to be sent in its place."""
 
 _AT_ONCE = 100
+_MOST_FOUND, _MOST_OF_ORDER = 5_000, 200
+"""Rows that wait here for their turn, and of one message group."""
 _REST = 20.0
 _END = 5.0
 """Seconds that a stop waits for callbacks."""
@@ -83,6 +86,8 @@ class Decider:
         self._to_ask: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._answered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._under_way: dict[int, Pending] = {}
+        self._found: list[tuple[Pending, int]] = []
+        self._look_due = 0.0
 
     def start(self, decided: Callable[[], None]) -> None:
         """Begins; calls ``decided`` when there is something to send."""
@@ -114,7 +119,7 @@ class Decider:
             except Exception as error:
                 _log.warning("messages in UNKNOWN cannot be decided now: %s; trying again", text_of(error))
                 self._stopping.wait(1.0)
-            self._signal.wait(min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0))
+            self._signal.wait(self._pause(began))
         give_up = time.monotonic() + _END
         while self._under_way and (left := give_up - time.monotonic()) > 0:
             self._signal.wait(left)
@@ -126,23 +131,54 @@ class Decider:
 
         About messages of one message group it asks one after the other.
         """
-        count = self._store_answers()
-        busy = {row.order for row in self._under_way.values() if row.order is not None}
-        after = 0
-        while self._has_room():
-            found = self._run(lambda local, after=after: self._rows.undecided(local, after, _AT_ONCE))  # type: ignore[misc]
-            for row, due_at in found:
-                if not self._has_room():
-                    break
-                if row.id in self._under_way or row.order in busy:
-                    continue
-                count += self._decide_one(row, due_at)
-                if row.id in self._under_way and row.order is not None:
-                    busy.add(row.order)
-            if len(found) < _AT_ONCE:
-                break
-            after = found[-1][0].id
+        count = self._store_answers() + self._ask_found()
+        if self._has_room() and time.monotonic() >= self._look_due:
+            self._look()
+            count += self._ask_found()
         return count + self._store_answers()
+
+    def _look(self) -> None:
+        """Finds what is due, and keeps it: a group with many messages is not gone through again for each of them."""
+        began = time.monotonic()
+        self._found = []
+        of_order: Counter[tuple[str, str]] = Counter()
+        after = 0
+        while len(self._found) < _MOST_FOUND and not self._stopping.is_set():
+            page = self._run(lambda local, after=after: self._rows.undecided(local, after, _AT_ONCE))  # type: ignore[misc]
+            for row, due_at in page:
+                if row.id in self._under_way:
+                    continue
+                if row.order is not None:
+                    of_order[row.order] += 1
+                    if of_order[row.order] > _MOST_OF_ORDER:
+                        continue
+                self._found.append((row, due_at))
+            if len(page) < _AT_ONCE:
+                break
+            after = page[-1][0].id
+        self._look_due = time.monotonic() + self._pause(began)
+
+    def _pause(self, began: float) -> float:
+        return min(max(self._settings.poll, _REST * (time.monotonic() - began)), 5.0)
+
+    def _ask_found(self) -> int:
+        """Asks about what was found, as far as it is its turn; how many left UNKNOWN."""
+        count = 0
+        busy = {row.order for row in self._under_way.values() if row.order is not None}
+        waiting, self._found = self._found, []
+        for place, (row, due_at) in enumerate(waiting):
+            if not self._has_room():
+                self._found += waiting[place:]
+                break
+            if row.order in busy:
+                self._found.append((row, due_at))
+                continue
+            count += self._decide_one(row, due_at)
+            if row.id in self._under_way and row.order is not None:
+                busy.add(row.order)
+        if not self._found:
+            self._look_due = 0.0 if waiting else self._look_due
+        return count
 
     def _has_room(self) -> bool:
         return len(self._under_way) < self._settings.decide_threads and not self._stopping.is_set()

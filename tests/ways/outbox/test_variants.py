@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from client_core.errors import LocalTransactionRefused
 from producer_sdk import LocalTransactionState, Message
 from producer_sdk.outbox import Outbox, OutboxState
+from producer_sdk.outbox.pending import PendingRows
 from ways.outbox.conftest import QUICK
 from ways.outbox.fakes import FakeTarget
 from ways.outbox.running import relaying, until
@@ -245,6 +246,35 @@ def test_a_decision_that_takes_long_holds_up_no_other(shop: Shop) -> None:
         until(lambda: len(target.texts) == 12)
     assert sorted(asked) == sorted(target.texts)
     assert target.texts.index("slow") < target.texts.index("behind")
+
+
+def test_a_group_with_many_messages_is_not_gone_through_for_each(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    looks = 0
+
+    def decide(message: Message) -> LocalTransactionState:
+        asked.append(message.text)
+        return LocalTransactionState.COMMIT
+
+    def counted(rows: PendingRows, *given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return undecided(rows, *given)
+
+    undecided = PendingRows.undecided
+    monkeypatch.setattr(PendingRows, "undecided", counted)
+    outbox, target = deciding(shop, decide), FakeTarget()
+    with Session(shop.engine) as session:
+        for number in range(500):
+            outbox.put(session, Message("orders", f"{number}", message_group="g"), decide_after=0.001)
+        outbox.put(session, Message("orders", "another", message_group="h"), decide_after=0.001)
+        session.commit()
+    with relaying(outbox, target):
+        until(lambda: len(target.stored) == 501)
+    assert [each for each in asked if each != "another"] == [f"{number}" for number in range(500)]
+    assert asked.index("another") < 10
+    # In pages of 100; some more where the rounds of looking come in between.
+    assert looks < 100
 
 
 def test_one_thread_decides_if_it_is_told_so(shop: Shop) -> None:
