@@ -225,9 +225,9 @@ class FenceRows:
     def _another_table(self) -> ConfigurationError:
         msg = (
             f"the local transaction's table {self.table.name} is not the one that the fence looks at: give the fence "
-            "and the block the same database. If it is the same: call create_tables() before the transaction begins; or, "
-            "where a signal handler may have raised an exception while the connection was read, run the block again: "
-            "such a connection is not used any more"
+            "and the block the same database. If it is the same: call create_tables() before the transaction begins; "
+            "or, where a signal handler may have raised an exception while the connection was read, run the block "
+            "again: such a connection is not used any more"
         )
         return ConfigurationError(msg, field="database")
 
