@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from client_core.errors import ClientClosed
 
@@ -19,6 +20,69 @@ __all__ = ["BackgroundRunner", "EventLoopThread", "is_own_cancellation"]
 _log = logging.getLogger("halfmq.connection")
 
 ResultT = TypeVar("ResultT")
+
+
+_LOOK = 0.5
+"""Seconds between two looks whether the loop is still there."""
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("this client was closed meanwhile; make a new one")
+
+
+class _Call(Generic[ResultT]):
+    """A coroutine on the loop, and a thread that waits for it.
+
+    The loop waits for no lock that this thread takes: an exception of a signal handler can strike between any two of
+    its instructions, and leave a lock behind; those of ``concurrent.futures`` are shared by both.
+    """
+
+    def __init__(self, thread: EventLoopThread, coroutine: Coroutine[Any, Any, ResultT]) -> None:
+        self._thread, self._loop, self._coroutine = thread, thread.loop, coroutine
+        self._task: asyncio.Task[ResultT] | None = None
+        self._is_given_up = False
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def start(self) -> None:
+        """Begins; on the loop."""
+        if self._is_given_up or self._thread.is_over:
+            self._coroutine.close()
+            self._ended.release()
+            return
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[ResultT]) -> None:
+        if not task.cancelled():
+            task.exception()  # Somebody has looked at it.
+        self._ended.release()
+
+    def is_done(self, seconds: float) -> bool:
+        """Waits for its end, for so long; asked until it has ended."""
+        return self._ended.acquire(timeout=seconds)
+
+    def result(self) -> ResultT:
+        """What came of it."""
+        if self._task is None:
+            raise _closed()
+        if self._task.cancelled():
+            raise CancelledError
+        return self._task.result()
+
+    def give_up(self) -> None:
+        """Nobody waits any more: it is cancelled."""
+        self._is_given_up = True
+        try:
+            self._loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:  # The loop is closed.
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._task is None:
+            self._coroutine.close()
+        elif not self._loop.is_closed():
+            self._task.cancel()
 
 
 class EventLoopThread:
@@ -36,9 +100,8 @@ class EventLoopThread:
         self.loop = asyncio.new_event_loop()
         self._users = 0
         self._ending = False
-        self._is_over = False
-        # A signal handler may call while its thread is in a call.
-        self._scheduling = threading.RLock()
+        self.is_over = False
+        """Whether nothing new begins."""
         running = threading.Event()
         self.loop.call_soon(running.set)
         self._thread = threading.Thread(target=self._run, name="halfmq-event-loop", daemon=True)
@@ -74,12 +137,20 @@ class EventLoopThread:
             coroutine.close()
             msg = "a synchronous halfmq client cannot wait on its own event loop; use the Async client here"
             raise RuntimeError(msg)
-        future = self.submit(coroutine)
+        call = _Call(self, coroutine)
         try:
-            return future.result()
+            self.post(call.start)
+            while not call.is_done(_LOOK):
+                if self._thread.is_alive():
+                    continue
+                if call.is_done(0.0):
+                    break
+                # What was scheduled behind the loop's last turn never runs.
+                raise _closed()
         except BaseException:
-            future.cancel()
+            call.give_up()
             raise
+        return call.result()
 
     def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Starts a coroutine on the loop.
@@ -88,10 +159,12 @@ class EventLoopThread:
             ClientClosed: The loop has ended.
         """
         try:
-            return self._schedule(lambda: asyncio.run_coroutine_threadsafe(coroutine, self.loop))
-        except BaseException:
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError:
             coroutine.close()
-            raise
+            if not self.loop.is_closed():
+                raise
+            raise _closed() from None
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Schedules a call on the loop.
@@ -99,15 +172,12 @@ class EventLoopThread:
         Raises:
             ClientClosed: The loop has ended.
         """
-        self._schedule(lambda: self.loop.call_soon_threadsafe(call, *args))
-
-    def _schedule(self, schedule: Callable[[], ResultT]) -> ResultT:
-        # What is scheduled is either run, or cancelled by the loop's end: whoever waits for it does not wait for ever.
-        with self._scheduling:
-            if self._is_over:
-                msg = "this client was closed meanwhile; make a new one"
-                raise ClientClosed(msg)
-            return schedule()
+        try:
+            self.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            raise _closed() from None
 
     def stop(self) -> None:
         """Cancels running tasks, then ends the loop and the thread."""
@@ -120,8 +190,7 @@ class EventLoopThread:
         try:
             while not self._ending:
                 self._survive(self.loop.run_forever)
-            with self._scheduling:
-                self._is_over = True
+            self.is_over = True
             rest = self.loop.create_task(_cancel_all())
             while not rest.done():
                 self._survive(lambda: self.loop.run_until_complete(rest))

@@ -214,7 +214,7 @@ def test_ids_differ_after_a_fork() -> None:
 
 def test_what_is_scheduled_while_the_loop_ends_is_cancelled_or_refused() -> None:
     """Threads that call while another one closes the last client: none of them waits for ever."""
-    for _ in range(30):
+    for _ in range(10):
         thread = EventLoopThread()
         outcomes: list[BaseException | None] = []
 
@@ -238,3 +238,31 @@ def test_what_is_scheduled_while_the_loop_ends_is_cancelled_or_refused() -> None
             thread.run(asyncio.sleep(0))
         with pytest.raises(ClientClosed):
             thread.post(print)
+
+
+def test_exceptions_of_signal_handlers_leave_the_loop_alone() -> None:
+    """They strike wherever the thread is, also where it has just taken a lock."""
+    said = run_script("""
+        import asyncio, random, signal, sys, time, warnings
+        from client_core.connection import EventLoopThread
+
+        class Limit(Exception): pass
+        def strike(*_): raise Limit
+        signal.signal(signal.SIGALRM, strike)
+        sys.unraisablehook = lambda _: None  # It also strikes in destructors.
+        warnings.simplefilter("ignore")  # A coroutine that was struck before it began.
+        thread, struck = EventLoopThread(), 0
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
+                # A hundred times: one that strikes in a destructor is passed over.
+                for _ in range(100):
+                    thread.run(asyncio.sleep(0))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Limit:
+                struck += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(struck > 100, thread.run(asyncio.sleep(0, "goes on")))
+    """)
+    assert said == "True goes on\n"
