@@ -256,7 +256,7 @@ class MySQL(Dialect):
         ((version, wait, of_connection, *others),) = run(
             "SELECT VERSION(), @@SESSION.innodb_lock_wait_timeout, @@SESSION.wait_timeout"
             " /*M! , @@SESSION.idle_transaction_timeout, @@SESSION.tx_isolation */"
-            " /*!80000 , @@SESSION.transaction_isolation */"
+            " /*!50720 , @@SESSION.transaction_isolation */"
         )
         _refuse_bytes(version)
         *of_transaction, level = others

@@ -115,9 +115,8 @@ class Relay:
     def stop(self, timeout: float = _END + 5.0) -> None:
         """Ends it: what this process wrote last is sent, if that can be soon, then the turn is given back."""
         if self._thread is not None:
-            self._wakes += 1
+            self.wake()
             wakes, until = self._wakes, time.monotonic() + _LAST
-            self._signal.set()
             # What was set for an earlier look says nothing of what was written since.
             while self._idle_for < wakes and self._idle.wait(until - time.monotonic()):
                 self._idle.clear()
