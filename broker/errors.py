@@ -76,6 +76,18 @@ class Refused(BrokerError):
     """The request is valid, but not in the current state."""
 
 
+class BehindRefused(Refused):
+    """A message is to be stored after one of its message group that is not stored."""
+
+    def __init__(self) -> None:
+        """The same for all messages."""
+        super().__init__(
+            "A message before it in its message group was refused; send it when that one is stored, or without it.",
+            reason="BEHIND_REFUSED",
+            field="message_group",
+        )
+
+
 class VerdictConflict(Refused):
     """The transaction cannot take this verdict; `state` is the recorded one."""
 

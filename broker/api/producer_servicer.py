@@ -33,7 +33,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
         self._sending.limits.check_items(len(request.messages), "messages")
         items = [messages.ordinary_message(message) for message in request.messages]
         response = producer_pb2.SendResponse()
-        for outcome in await self._sending.send(items):
+        for outcome in await self._sending.send(items, in_order=request.in_order):
             result = response.results.add()
             if isinstance(outcome, BrokerError):
                 result.error.CopyFrom(item_error(outcome))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -19,12 +19,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SendWork:
-    """An ordinary message."""
+    """An ordinary message.
+
+    Attributes:
+        message_id: the id that it is stored under.
+        topic_id: the database's number of its topic.
+        queue_no: its queue; None: any.
+        message: what is stored.
+        after: the message that must be stored before this one; else this one is refused (BehindRefused). In the same
+            call with neither of them having a dedup_key, or in an earlier call.
+        stored: whether it is stored, as the last run of the work found.
+    """
 
     message_id: bytes
     topic_id: int
     queue_no: int | None
     message: Message
+    after: SendWork | None = field(default=None, repr=False, compare=False)
+    stored: bool = field(default=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:

@@ -36,13 +36,13 @@ _FINAL = frozenset(
     }
 )
 """What a message is refused with for ever; missing rights, for example, can be given."""
+_BEHIND = "one before it in its message group was not stored"
 
 
 class BrokerTarget:
     """Sends to brokers, each message under its id: one that comes again is stored once.
 
-    Messages of one message group share a request only where the former ones cannot be refused by themselves: a broker
-    stores the others of a request all the same.
+    In requests that are in order: behind a refused message a broker stores none of its message group.
     """
 
     def __init__(self, endpoint: Endpoint, *, tls: TlsConfig | None = None) -> None:
@@ -59,7 +59,6 @@ class BrokerTarget:
         # Of a Connection, only how to reach the brokers: the relay's patience is its own.
         self._link.retry = _TRY
         self._runner = BackgroundRunner("relay")
-        self._accepted: dict[str, int] = {}
         self._closed = False
         self.is_failing = False
         """Whether the last try to reach a broker failed: see RelayTarget."""
@@ -101,15 +100,10 @@ class BrokerTarget:
                     continue
                 found = [error if error.code in _FINAL else _passing(error) for _ in part]
             for index, outcome in zip(part, found, strict=True):
-                self._note(messages[index], outcome, stopped)
                 outcomes[index] = outcome
+                if outcome is not None and (order := _order_of(messages[index])) is not None:
+                    stopped.setdefault(order, outcome)
         return outcomes
-
-    def _note(self, message: Message, outcome: Exception | None, stopped: dict[tuple[str, str], Exception]) -> None:
-        if outcome is None:
-            self._accepted[message.topic] = max(len(message.body), self._accepted.get(message.topic, -1))
-        elif message.message_group is not None:
-            stopped.setdefault((message.topic, message.message_group), outcome)
 
     def _part(
         self,
@@ -122,33 +116,21 @@ class BrokerTarget:
         """The messages of the next request, and those of later ones; those that are not to be sent have an outcome."""
         part: list[int] = []
         later: list[int] = []
-        doubtful: set[tuple[str, str]] = set()
         for index in indexes:
-            message = messages[index]
-            order = None if message.message_group is None else (message.topic, message.message_group)
+            order = _order_of(messages[index])
             front = None if order is None else stopped.get(order)
             if front is not None:
-                outcomes[index] = NotTried(f"one before it in its message group was not stored: {front}")
-            elif len(part) >= most or (order is not None and order in doubtful):
+                outcomes[index] = NotTried(f"{_BEHIND}: {front}")
+            elif len(part) >= most:
                 later.append(index)
             else:
                 part.append(index)
-                if order is not None and not self._is_plain(message):
-                    doubtful.add(order)
         return part, later
-
-    def _is_plain(self, message: Message) -> bool:
-        """Whether brokers will not refuse it by itself: they took a larger one, and nothing in it depends on time."""
-        return (
-            len(message.body) <= self._accepted.get(message.topic, -1)
-            and message.deliver_at is None
-            and message.dedup_key is None
-        )
 
     async def _request(self, wire: list[pb.Message], may_send: Callable[[], bool]) -> list[Exception | None]:
         if not wire:
             return []
-        request = producer_pb2.SendRequest(messages=wire)
+        request = producer_pb2.SendRequest(messages=wire, in_order=True)
         tried = False
 
         async def once(broker: Broker, timeout: float) -> producer_pb2.SendResponse | None:  # noqa: ASYNC109 - gRPC's own
@@ -172,10 +154,16 @@ class BrokerTarget:
         return [_outcome(result) for result in response.results]
 
 
+def _order_of(message: Message) -> tuple[str, str] | None:
+    return None if message.message_group is None else (message.topic, message.message_group)
+
+
 def _outcome(result: Any) -> Exception | None:
     if not result.HasField("error"):
         return None
     error = as_item_error(result.error)
+    if error.reason == "BEHIND_REFUSED":
+        return NotTried(_BEHIND)
     # Its owner is a half message without a verdict: it will have one.
     passing = isinstance(error, DuplicateKey) or (isinstance(error, RequestRefused) and error.code not in _FINAL)
     return _passing(error) if passing else error

@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Stretch:
-    """Neighbouring rows that all wait behind a message that failed: nothing comes of them until an operator acts.
+    """Neighbouring rows that all wait: behind a message that failed, or until their topic takes messages again.
 
     They are read once; later passes count them, which the index alone can, and go on behind them.
     """
@@ -63,7 +63,8 @@ class Stretch:
     last: int
     count: int
     total: int
-    orders: set[Order]
+    orders: set[Order] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
 
 
 class Seen:
@@ -125,6 +126,7 @@ class Planner:
         self.after = 0
         """The number that the pass has come to."""
         self._held: set[Order] = set()
+        self._held_topics: set[str] = set()
         self._failed: set[Order] = set()
         self._busy: dict[Order, int] = {}
         self._under_way: set[int] = set()
@@ -144,10 +146,15 @@ class Planner:
         """Goes back to the first row."""
         # Those of this pass, and those that it has not come to.
         left = [each for each in self._known if each.first > self.after]
-        self._known = deque(each for each in (*self._stretches, *left) if each.count >= _SHORTEST_STRETCH)
+        self._known = deque(
+            each
+            for each in (*self._stretches, *left)
+            if each.count >= _SHORTEST_STRETCH and all(map(self._is_resting, each.topics))
+        )
         self._stretches = []
         self.after = 0
         self._held.clear()
+        self._held_topics.clear()
         self._queues.clear()
         self._queued, self._overflowed = 0, False
         self.seen = Seen()
@@ -224,7 +231,7 @@ class Planner:
 
     @property
     def has_stretches(self) -> bool:
-        """Whether rows are passed over because their message groups are stopped."""
+        """Whether rows are passed over because they wait for an operator or for their topic."""
         return bool(self._known or self._stretches)
 
     def forget_stretch(self) -> None:
@@ -238,17 +245,27 @@ class Planner:
         self.seen.add_stretch(stretch)
         # For this pass, also if one of them is freed meanwhile: what is behind must not overtake.
         self._held |= stretch.orders
+        self._hold_topics(stretch.topics)
         self._stretches.append(stretch)
 
-    def _note_stopped(self, row: Pending, order: Order, follows: bool) -> None:
-        """A row that waits behind a failed one; `follows`: the row before it does so, too."""
+    def _hold_topics(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._held_topics.add(topic)
+            self.passed_over = True
+
+    def _waits(self, topic: str) -> bool:
+        """Whether nothing of a topic is sent in this pass any more, or before long."""
+        return topic in self._held_topics or self._is_resting(topic)
+
+    def _stretch_to(self, row: Pending, follows: bool) -> Stretch:
+        """The stretch of a row that waits; `follows`: the row before it does so, too."""
         if not follows or not self._stretches or self._stretches[-1].count >= _LONGEST_STRETCH:
-            self._stretches.append(Stretch(row.id, row.id, 0, 0, set()))
+            self._stretches.append(Stretch(row.id, row.id, 0, 0))
         stretch = self._stretches[-1]
         stretch.last = row.id
         stretch.count += 1
         stretch.total += row.id
-        stretch.orders.add(order)
+        return stretch
 
     def plan(self, rows: list[Pending]) -> Batch:
         """What may be sent of these rows, the next ones of the pass; goes on to the last one that was looked at."""
@@ -261,11 +278,17 @@ class Planner:
                 break
             last, self.after = self.after, row.id
             self.seen.add(row.id)
+            if row.id in self._under_way:
+                continue
             order = row.order
-            if order is not None and self._is_stopped(row, order) and row.id not in self._under_way:
+            follows = bool(self._stretches) and self._stretches[-1].last == last
+            if order is not None and self._is_stopped(row, order):
                 self._hold(order)
-                self._note_stopped(row, order, bool(self._stretches) and self._stretches[-1].last == last)
-            elif row.id not in self._under_way:
+                self._stretch_to(row, follows).orders.add(order)
+            elif row.time_left is None and self._waits(row.topic):
+                self._hold_topics([row.topic])
+                self._stretch_to(row, follows).topics.add(row.topic)
+            else:
                 self._judge(row, batch)
         return batch
 
@@ -292,7 +315,7 @@ class Planner:
             batch.overdue.append((row, reason))
             if order is not None and self._settings.on_error == "block":
                 self._hold(order)
-        elif row.due_in > 0 or self._is_resting(row.topic):
+        elif row.due_in > 0 or self._waits(row.topic):
             self.passed_over = True
             if order is not None:
                 self._hold(order)

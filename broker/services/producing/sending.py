@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
-from broker.domain.message import LogPosition
-from broker.errors import BrokerError, InvalidArgument, Overloaded, StorageUnavailable
+from broker.domain.message import LogPosition, Message
+from broker.errors import BehindRefused, BrokerError, InvalidArgument, Overloaded, StorageUnavailable
 from broker.ports.log import Duplicate, RecallWork, SendWork
 from broker.services.ids import new_id
 from broker.services.positions import Released
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.limits import Limits
-    from broker.domain.message import Message
     from broker.domain.place import Place
     from broker.ports.log import LogStore
     from broker.services.positions import Positions
@@ -58,33 +57,38 @@ class SendService:
         """Limits of messages and requests."""
         return self._validator.limits
 
-    async def send(self, messages: Sequence[OrdinaryMessage | BrokerError]) -> list[Sent | BrokerError]:
-        """Appends or schedules messages; errors among the messages are passed through."""
+    async def send(
+        self, messages: Sequence[OrdinaryMessage | BrokerError], *, in_order: bool = False
+    ) -> list[Sent | BrokerError]:
+        """Appends or schedules messages; errors among the messages are passed through.
+
+        Args:
+            messages: what to send.
+            in_order: refuse each message that is behind a refused one of its message group (BehindRefused).
+        """
         self.limits.check_items(len(messages), "messages")
         outcomes: list[Sent | BrokerError | None] = [None] * len(messages)
         now = self._validator.now()
         work: list[SendWork] = []
         indexes: list[int] = []
-        stopped: _Stopped = {}
+        groups = _Groups(in_order)
         for index, item in enumerate(messages):
             try:
                 if isinstance(item, BrokerError):
                     raise item
-                if stopped and (front := stopped.get(order_of(item.message))) is not None:
+                if (front := groups.front(item.message)) is not None:
                     outcomes[index] = front
                     continue
                 destination = await self._validator.destination(item.message, now)
-                work.append(SendWork(item.message_id or new_id(), *destination, item.message))
+                work.append(groups.follow(SendWork(item.message_id or new_id(), *destination, item.message)))
                 indexes.append(index)
-            except InvalidArgument as error:
-                outcomes[index] = error.within(f"messages[{index}]")
-                error.as_outcome()
             except BrokerError as error:
-                outcomes[index] = error.as_outcome()
-                if not isinstance(item, BrokerError):
-                    _stop(stopped, item.message, error)
+                outcome = error.within(f"messages[{index}]") if isinstance(error, InvalidArgument) else error
+                outcomes[index] = outcome
+                error.as_outcome()
+                groups.stop(None if isinstance(item, BrokerError) else item.message, outcome)
         released = Released()
-        for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
+        for index, sent, done in zip(indexes, work, await self._appended(work, now, in_order), strict=True):
             if isinstance(done, InvalidArgument):
                 outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
@@ -94,31 +98,40 @@ class SendService:
         self._wakeups.arrived(released)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _appended(self, work: list[SendWork], now: int) -> list[Place | Duplicate | BrokerError]:
-        done: list[Place | Duplicate | BrokerError] = list(await self._log.send(work))
+    async def _appended(self, work: list[SendWork], now: int, in_order: bool) -> list[Place | Duplicate | BrokerError]:
+        done = await self._stored(work, in_order)
         again: dict[int, SendWork] = {}
-        gone = [index for index, outcome in enumerate(done) if names_deleted_topic(outcome)]
+        gone = _gone(work, done)
         # Another broker deleted the topics that are cached here; some may have been re-created.
         self._validator.forget_topics([work[index].message.topic for index in gone])
-        stopped: _Stopped = {}
+        groups = _Groups(in_order)
         looked_at = set(gone)
         for index, outcome in enumerate(done) if gone else ():
             item = work[index]
             if index not in looked_at:
-                _stop(stopped, item.message, outcome)
+                groups.follow(item)
+                groups.stop(item.message, outcome)
                 continue
-            if stopped and (front := stopped.get(order_of(item.message))) is not None:
+            if (front := groups.front(item.message)) is not None:
                 done[index] = front
                 continue
             try:
                 destination = await self._validator.destination(item.message, now)
-                again[index] = SendWork(item.message_id, *destination, item.message)
+                again[index] = groups.follow(SendWork(item.message_id, *destination, item.message))
             except BrokerError as error:
-                done[index] = error
-                _stop(stopped, item.message, error)
-        for index, outcome in zip(again, await self._log.send(list(again.values())) if again else [], strict=True):
+                done[index] = error.as_outcome()
+                groups.stop(item.message, error)
+        for index, outcome in zip(again, await self._stored(list(again.values()), in_order), strict=True):
             done[index] = outcome
         return done
+
+    async def _stored(self, work: list[SendWork], in_order: bool) -> list[Place | Duplicate | BrokerError]:
+        if not work:
+            return []
+        done: dict[int, Place | Duplicate | BrokerError] = {}
+        for indexes in _waves(work) if in_order else [range(len(work))]:
+            done.update(zip(indexes, await self._log.send([work[index] for index in indexes]), strict=True))
+        return [done[index] for index in range(len(work))]
 
     async def sent(self, item: SendWork, place: Place | Duplicate, released: Released) -> Sent:
         """Position of a message that is stored; of a duplicate, that of the message that owns its dedup_key."""
@@ -141,15 +154,71 @@ class SendService:
         return [item if isinstance(item, BrokerError) else next(recalled) for item in message_ids]
 
 
-_Stopped: TypeAlias = dict[tuple[str, str] | None, BrokerError]
-"""Message groups with a temporarily refused message: it will be resent, and no later one may overtake it."""
-
-
 def order_of(message: Message) -> tuple[str, str] | None:
     """What a message keeps its order in: its topic and message group."""
     return None if message.message_group is None else (message.topic, message.message_group)
 
 
-def _stop(stopped: _Stopped, message: Message, outcome: object) -> None:
-    if message.message_group is not None and isinstance(outcome, StorageUnavailable | Overloaded):
-        stopped.setdefault(order_of(message), outcome)
+class _Groups:
+    """Message groups of one request: what a refused message means for those behind it.
+
+    One that failed for a moment will be resent, and no later one may overtake it. With `in_order`, this holds for every
+    refused one: each message is told which one it follows, and the log looks whether that one is stored.
+    """
+
+    def __init__(self, in_order: bool) -> None:
+        self._in_order = in_order
+        self._stopped: dict[tuple[str, str], BrokerError] = {}
+        self._last: dict[tuple[str, str], SendWork] = {}
+        self._unreadable: SendWork | None = None
+
+    def front(self, message: Message) -> BrokerError | None:
+        """The outcome of a message that is behind one that failed for a moment."""
+        order = order_of(message)
+        return None if order is None else self._stopped.get(order)
+
+    def follow(self, work: SendWork) -> SendWork:
+        """Puts a message behind the one before it in its group; returns it."""
+        order = order_of(work.message) if self._in_order else None
+        if order is not None:
+            work.after = self._last.get(order, self._unreadable)
+            self._last[order] = work
+        return work
+
+    def stop(self, message: Message | None, outcome: object) -> None:
+        """Notes the outcome of a message; None: of one that cannot be read, which may belong to any group."""
+        order = None if message is None else order_of(message)
+        if isinstance(outcome, StorageUnavailable | Overloaded):
+            if order is not None:
+                self._stopped.setdefault(order, outcome)
+        elif isinstance(outcome, BrokerError) and self._in_order:
+            if message is None:
+                self._last.clear()
+                self._unreadable = SendWork(b"", 0, None, _UNREADABLE)
+            elif order is not None:
+                self._last[order] = SendWork(b"", 0, None, message)
+
+
+_UNREADABLE = Message("", b"")
+
+
+def _gone(work: Sequence[SendWork], done: Sequence[object]) -> list[int]:
+    """Indexes of messages whose topic was deleted, and of those that wait behind them."""
+    found: dict[int, int] = {}
+    for index, (item, outcome) in enumerate(zip(work, done, strict=True)):
+        behind = isinstance(outcome, BehindRefused) and id(item.after) in found
+        if behind or names_deleted_topic(outcome):
+            found[id(item)] = index
+    return list(found.values())
+
+
+def _waves(work: Sequence[SendWork]) -> list[list[int]]:
+    """Indexes of messages by the call of the log that they go in: a later one than that of a dedup_key before them."""
+    waves: dict[int, list[int]] = {}
+    of: dict[int, int] = {}
+    for index, item in enumerate(work):
+        before = item.after
+        wave = 0 if before is None else of.get(id(before), 0) + bool(before.message.dedup_key)
+        of[id(item)] = wave
+        waves.setdefault(wave, []).append(index)
+    return [waves[wave] for wave in sorted(waves)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.place import Scheduled
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.errors import BrokerError, NotFound
+from broker.errors import BehindRefused, BrokerError, NotFound, RowsLocked
 from broker.ports.log import Duplicate
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from broker.domain.place import Place
     from broker.domain.topic import Topic
-    from broker.errors import RowsLocked
     from broker.ports.log import SendWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
@@ -41,9 +40,12 @@ def send(
     """Appends or schedules ordinary messages; returns the place of each.
 
     Resent ids return their original place; other content under such an id is refused, and so is the id of a transaction
-    that is pending or rolled back. If another message owns a dedup_key, the outcome has that one's place. With `free`,
-    no queue is waited for: messages whose queues are locked by other sessions get RowsLocked.
+    that is pending or rolled back. If another message owns a dedup_key, the outcome has that one's place. Messages
+    after one that is not stored are refused (SendWork.after). With `free`, no queue is waited for: messages whose
+    queues are locked by other sessions get RowsLocked.
     """
+    for item in work:
+        item.stored = False
     # Messages for the log detect a deleted topic by the missing row of the queue.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
@@ -64,7 +66,8 @@ def send(
                 others.add(index)
     queues, waiting = _choose_queues(new.values(), known, now, rotation, free)
     answers.update(waiting)
-    new = {i: item for i, item in new.items() if i not in waiting} if waiting else new
+    answers.update(_behind_others(work, answers, others, known))
+    new = {i: item for i, item in new.items() if i not in answers}
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
@@ -85,15 +88,40 @@ def send(
         place = answers[owner]
         answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
-    return [
+    outcomes = [
         message_id_reuse.reused() if index in others else answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
+    for item, outcome in zip(work, outcomes, strict=True):
+        item.stored = not isinstance(outcome, BrokerError)
+    return outcomes
 
 
 def sent_before(session: Session, ids: Sequence[bytes]) -> set[bytes]:
     """Those of some ids that messages were sent under."""
     return set(_sent_before(session, ids, ())[0])
+
+
+def _behind_others(
+    work: Sequence[SendWork],
+    answers: Mapping[bytes, Place | Duplicate | BrokerError],
+    others: Collection[int],
+    topics: Collection[int],
+) -> dict[bytes, BrokerError]:
+    """Outcomes of new messages that are to come after one that will not be stored now."""
+    behind: dict[bytes, BrokerError] = {}
+    coming: set[int] = set()
+    for index, item in enumerate(work):
+        known = answers.get(item.message_id)
+        if index in others or isinstance(known, BrokerError) or (known is None and item.topic_id not in topics):
+            continue
+        front = item.after
+        if known is not None or front is None or front.stored or id(front) in coming:
+            coming.add(id(item))
+        else:
+            why = behind.get(front.message_id) or answers.get(front.message_id)
+            behind[item.message_id] = why if isinstance(why, RowsLocked) else BehindRefused()
+    return behind
 
 
 def _choose_queues(

@@ -28,8 +28,10 @@ class Table:
         self.starts = self.counts = self.read_rows = 0
         self.between: Callable[[], None] = lambda: None
 
-    def add(self, number: int, group: str | None = None, due_in: int = 0) -> None:
-        self.rows[number] = Pending(number, f"id-{number}", "orders", group, None, 0, 1, due_in, None, None, b"x")
+    def add(
+        self, number: int, group: str | None = None, topic: str = "orders", due_in: int = 0, left: int | None = None
+    ) -> None:
+        self.rows[number] = Pending(number, f"id-{number}", topic, group, None, 0, 1, due_in, left, None, b"x")
 
     def run(self, work: Callable[[Any], Any], wait: float | None = None) -> Any:
         self.between()
@@ -50,8 +52,21 @@ class Table:
         return len(found), sum(found)
 
     def stopped_groups(self, local: object, after: int, limit: int) -> list[Any]:
-        found = [(number, "orders", self.failed[number].message_group) for number in sorted(self.failed)]
+        found = [(number, row.topic, row.message_group) for number, row in sorted(self.failed.items())]
         return [each for each in found if each[0] > after][:limit]
+
+
+class Clock:
+    """The time of the relay."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pace: Callable[[], float] = lambda: 0.0) -> None:
+        self.now, self._pace = 0.0, pace
+        for module in (reading, planning):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
+
+    def monotonic(self) -> float:
+        self.now += self._pace()
+        return self.now
 
 
 @pytest.fixture
@@ -211,8 +226,7 @@ def test_seen() -> None:
 
 
 def test_rows_behind_a_failed_one_are_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = Clock(monkeypatch)
     table.add(1, "stopped")
     table.failed[1] = table.rows.pop(1)
     late = 30_000
@@ -223,14 +237,14 @@ def test_rows_behind_a_failed_one_are_read_once(table: Table, monkeypatch: pytes
     assert found.next(lambda: False).rows == []
     assert table.read_rows >= 49_999
     for number in range(60_001, 60_011):
-        now += 10.0
+        clock.now += 10.0
         table.read_rows = 0
         table.add(number, f"free-{number}")
         assert end(found, table, found.next(lambda: False)) == [number]
         assert table.read_rows < 1000
     # One that becomes visible late among them: its part is read again, and not the rest.
     table.add(late, "free")
-    now, table.read_rows = now + 10.0, 0
+    clock.now, table.read_rows = clock.now + 10.0, 0
     assert end(found, table, found.next(lambda: False)) == [late]
     assert table.read_rows <= 21_000
     # An operator has the failed one sent again.
@@ -238,27 +252,85 @@ def test_rows_behind_a_failed_one_are_read_once(table: Table, monkeypatch: pytes
     table.failed.clear()
     sent: list[int] = []
     while len(sent) < 50_000:
-        now += 10.0
+        clock.now += 10.0
         sent += end(found, table, found.next(lambda: False))
     assert sent == sorted(sent)
     assert not table.rows
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_rows_of_a_topic_that_rests_are_read_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    clock = Clock(monkeypatch)
+    for number in range(1, 50_001):
+        table.add(number, group and f"{group}{number % 7}", "away")
+    table.add(25_000, None, "away", left=1_000_000_000)
+    found = reader(table, batch=500)
+    found.planner.rest_topic("away", lambda _: 200.0)
+    sent: list[int] = []
+    assert found.next(lambda: False).rows == []
+    assert table.read_rows >= 50_000
+    for number in range(60_001, 60_011):
+        clock.now += 10.0
+        table.read_rows = 0
+        table.add(number, group and f"{group}{number}")
+        assert end(found, table, found.next(lambda: False)) == [number]
+        assert table.read_rows < 1500
+    # The deadline of one of them passes.
+    clock.now, table.read_rows, table.rows[25_000].time_left = clock.now + 10.0, 0, 0
+    assert [row.id for row, _ in found.next(lambda: False).overdue] == [25_000]
+    found.planner.ended([table.rows[25_000]], [])
+    found.planner.seen.discard(25_000)
+    del table.rows[25_000]
+    # It takes messages again: all are read, and sent in order.
+    clock.now += 200.0
+    while table.rows:
+        clock.now += 10.0
+        sent += end(found, table, found.next(lambda: False))
+    assert len(sent) == 49_999
+    for rest in range(7):
+        own = [number for number in sent if number % 7 == rest]
+        assert own == sorted(own)
+
+
+def call_ended(found: Reading, table: Table, batch: Batch, fate: random.Random) -> list[Pending]:
+    """Has messages of a batch fail by chance, or all of a topic; returns those that were sent."""
+    stopped: set[Any] = set()
+    sent, not_sent, failed = [], [], []
+    away = {topic for topic in sorted({row.topic for row in batch.rows}) if fate.random() < 0.2}
+    for row in batch.rows:
+        if row.order in stopped or row.topic in away:
+            not_sent.append(row)
+        elif row.order is not None and fate.random() < 0.03:
+            stopped.add(row.order)
+            failed.append(row)
+            table.failed[row.id] = table.rows.pop(row.id)
+        else:
+            sent.append(table.rows.pop(row.id))
+    found.planner.ended(batch.rows, not_sent + failed)
+    for row in sent + failed:
+        found.planner.seen.discard(row.id)
+    for topic in sorted({row.topic for row in batch.rows}):
+        if topic in away:
+            found.planner.rest_topic(topic, lambda _: fate.random() * 6.0)
+        else:
+            found.planner.wake_topic(topic)
+    for row in failed:
+        assert row.order is not None
+        found.planner.stop_group(row.id, row.order)
+    return sent
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_groups_keep_their_order_however_operators_act(
     table: Table, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages fail and stop their groups, operators retry and skip them, and rows become visible late."""
+    """Messages fail and stop their groups, operators retry and skip them, topics rest, and rows become visible late."""
     monkeypatch.setattr(planning, "_SHORTEST_STRETCH", 2)
     monkeypatch.setattr(planning, "_LONGEST_STRETCH", 1 + seed % 13)
-    fate, now = random.Random(seed), 0.0
-
-    def monotonic() -> float:
-        nonlocal now
-        now += fate.random() * 0.2
-        return now
-
-    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=monotonic))
+    fate = random.Random(seed)
+    Clock(monkeypatch, lambda: fate.random() * 0.2)
     groups: dict[str, list[int]] = {f"group-{number}": [] for number in range(1 + seed % 4)}
     numbers = iter(range(1, 500))
     kept: set[int] = set()
@@ -269,7 +341,8 @@ def test_groups_keep_their_order_however_operators_act(
                 groups[fate.choice(list(groups))].append(number)
         for group, waiting in groups.items():
             while waiting and fate.random() < 0.4:
-                table.add(waiting[0], group)
+                own_group = group if fate.random() < 0.95 else None
+                table.add(waiting[0], own_group, f"topic-{int(group[-1]) % 2}")
                 kept.add(waiting.pop(0))
         for number in list(table.failed):
             if fate.random() < 0.05:
@@ -286,25 +359,7 @@ def test_groups_keep_their_order_however_operators_act(
     for _ in range(20_000):
         if under_way and (len(under_way) == 2 or fate.random() < 0.3):
             batch = under_way.pop(fate.randrange(len(under_way)))
-            stopped: set[Any] = set()
-            not_sent, failed = [], []
-            for row in batch.rows:
-                if row.order in stopped:
-                    not_sent.append(row)
-                elif fate.random() < 0.03:
-                    stopped.add(row.order)
-                    not_sent.append(row)
-                    failed.append(row)
-                    table.failed[row.id] = table.rows.pop(row.id)
-                else:
-                    sent.append(table.rows.pop(row.id))
-            found.planner.ended(batch.rows, not_sent)
-            for row in batch.rows:
-                if row not in not_sent or row in failed:
-                    found.planner.seen.discard(row.id)
-            for row in failed:
-                assert row.order is not None
-                found.planner.stop_group(row.id, row.order)
+            sent += call_ended(found, table, batch, fate)
         batch = found.next(lambda: fate.random() < 0.2)
         if batch.rows:
             under_way.append(batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +13,17 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from producer_sdk import BrokerUnavailable, Message
-from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState, RelaySettings
+from producer_sdk.outbox import NotTried, Outbox, OutboxState, RelaySettings
 from producer_sdk.outbox import relay as relay_module
 from producer_sdk.outbox.pending import PendingRows
 from support.memory import MIB, forget_peak, resident
 from ways.outbox.conftest import QUICK
 from ways.outbox.fakes import FakeTarget
 from ways.outbox.running import relaying, until
-from ways.shops import texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.embedded import EmbeddedBroker
     from ways.shops import Shop
 
 ERROR, COMMIT, ROLLBACK = OutboxState.MESSAGE_ERROR, OutboxState.LOCAL_COMMIT, OutboxState.LOCAL_ROLLBACK
@@ -365,20 +362,6 @@ def _end_sessions(shop: Shop) -> None:
                     assert "Unknown thread" in str(error)
 
 
-def test_brokers_refuse_and_take(shop: Shop, outbox: Outbox, broker: EmbeddedBroker, topic: str) -> None:
-    """By the usual target: an unknown queue priority is refused, and later messages of the group wait."""
-    target = BrokerTarget(broker.endpoint)
-    with relaying(outbox, target):
-        with Session(shop.engine) as session:
-            outbox.put(session, Message(topic, "urgent", priority=7))
-            outbox.put_many(session, [Message(topic, f"{number:02}", message_group="g") for number in range(30)])
-            session.commit()
-        until(lambda: outbox.status().counts == {ERROR: 1})
-        assert "priority" in outbox.errors()[0].cause.lower()
-    target.close()
-    assert texts(broker.endpoint, topic) == [f"{number:02}" for number in range(30)]
-
-
 def test_large_bodies_take_bounded_memory(shop: Shop, outbox: Outbox) -> None:
     if shop.kind != "mysql":
         pytest.skip("one database is enough")
@@ -414,45 +397,6 @@ def test_it_ends_at_once_when_idle(shop: Shop, outbox: Outbox) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert outbox.status().relay == ""
-
-
-def test_it_ends_at_once_while_no_broker_can_be_reached(shop: Shop, outbox: Outbox) -> None:
-    """Nothing would come of waiting; what is in the table stays there."""
-    put(shop, outbox, "a")
-    target = BrokerTarget("127.0.0.1:1")
-    relay = outbox.relay(target)
-    relay.start()
-    until(lambda: target.is_failing)
-    began = time.monotonic()
-    relay.stop()
-    target.close()
-    assert time.monotonic() - began < 2.0
-    assert outbox.status().counts == {COMMIT: 1}
-    assert outbox.status().relay == ""
-
-
-def test_a_request_is_not_sent_once_the_turn_may_be_anothers(broker: EmbeddedBroker, topic: str) -> None:
-    """The bodies grow, so each has a request of its own: any of them could be refused."""
-    target = BrokerTarget(broker.endpoint)
-    messages = [Message(topic, "x" * number, message_group="g", message_id=str(uuid.uuid4())) for number in (1, 2, 3)]
-    may = iter([True, False, False])
-    first, *others = target.send(messages, lambda: next(may))
-    assert first is None
-    assert [type(each) for each in others] == [NotTried] * 2
-    assert texts(broker.endpoint, topic) == ["x"]
-    assert target.send(messages, lambda: True) == [None] * 3
-    target.close()
-    assert texts(broker.endpoint, topic) == ["x", "xx", "xxx"]
-
-
-def test_a_call_that_is_repeated_asks_whether_it_still_may() -> None:
-    target = BrokerTarget("127.0.0.1:1")
-    may = iter([True, False])
-    (outcome,) = target.send([Message("orders", "a", message_id=str(uuid.uuid4()))], lambda: next(may))
-    target.close()
-    # It was tried once, so it may have been stored.
-    assert isinstance(outcome, BrokerUnavailable)
-    assert "lost its turn" in str(outcome)
 
 
 def test_a_call_under_way_hears_that_another_relay_has_taken_over(shop: Shop, outbox: Outbox) -> None:
@@ -528,13 +472,3 @@ def test_a_topic_that_takes_nothing_holds_up_no_other(shop: Shop, outbox: Outbox
         tried = [message for call in target.calls for message in call if message.topic == "held"]
         # One batch has told; what is under way beside it may have been another.
         assert len(tried) <= 10 * (outbox.settings.in_flight + 1)
-
-
-def test_messages_that_are_too_large_for_a_request_together_go_apart(broker: EmbeddedBroker, topic: str) -> None:
-    properties = {"p": "v" * 16_000}
-    wanted = [f"{number:04}" for number in range(2300)]
-    messages = [Message(topic, text, properties=properties, message_id=str(uuid.uuid4())) for text in wanted]
-    target = BrokerTarget(broker.endpoint)
-    assert target.send(messages, lambda: True) == [None] * len(messages)
-    target.close()
-    assert texts(broker.endpoint, topic) == wanted

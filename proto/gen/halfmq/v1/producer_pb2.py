@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from halfmq.v1 import message_pb2 as halfmq_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18halfmq/v1/producer.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"3\n\x0bSendRequest\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.halfmq.v1.Message\"6\n\x0cSendResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.SendResult\"n\n\nSendResult\x12(\n\x08position\x18\x01 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.halfmq.v1.ItemError\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"R\n\x11SendAndAckRequest\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x17\n\x0freceipt_handles\x18\x02 \x03(\t\"<\n\x12SendAndAckResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.SendResult\"$\n\rRecallRequest\x12\x13\n\x0bmessage_ids\x18\x01 \x03(\t\":\n\x0eRecallResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.halfmq.v1.RecallResult\"x\n\x0cRecallResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12/\n\x0brecalled_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.halfmq.v1.ItemError2\xd4\x01\n\x0fProducerService\x12\x37\n\x04Send\x12\x16.halfmq.v1.SendRequest\x1a\x17.halfmq.v1.SendResponse\x12I\n\nSendAndAck\x12\x1c.halfmq.v1.SendAndAckRequest\x1a\x1d.halfmq.v1.SendAndAckResponse\x12=\n\x06Recall\x12\x18.halfmq.v1.RecallRequest\x1a\x19.halfmq.v1.RecallResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18halfmq/v1/producer.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"E\n\x0bSendRequest\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x10\n\x08in_order\x18\x02 \x01(\x08\"6\n\x0cSendResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.SendResult\"n\n\nSendResult\x12(\n\x08position\x18\x01 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.halfmq.v1.ItemError\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"R\n\x11SendAndAckRequest\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x17\n\x0freceipt_handles\x18\x02 \x03(\t\"<\n\x12SendAndAckResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.SendResult\"$\n\rRecallRequest\x12\x13\n\x0bmessage_ids\x18\x01 \x03(\t\":\n\x0eRecallResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.halfmq.v1.RecallResult\"x\n\x0cRecallResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12/\n\x0brecalled_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.halfmq.v1.ItemError2\xd4\x01\n\x0fProducerService\x12\x37\n\x04Send\x12\x16.halfmq.v1.SendRequest\x1a\x17.halfmq.v1.SendResponse\x12I\n\nSendAndAck\x12\x1c.halfmq.v1.SendAndAckRequest\x1a\x1d.halfmq.v1.SendAndAckResponse\x12=\n\x06Recall\x12\x18.halfmq.v1.RecallRequest\x1a\x19.halfmq.v1.RecallResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +34,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'halfmq.v1.producer_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SENDREQUEST']._serialized_start=97
-  _globals['_SENDREQUEST']._serialized_end=148
-  _globals['_SENDRESPONSE']._serialized_start=150
-  _globals['_SENDRESPONSE']._serialized_end=204
-  _globals['_SENDRESULT']._serialized_start=206
-  _globals['_SENDRESULT']._serialized_end=316
-  _globals['_SENDANDACKREQUEST']._serialized_start=318
-  _globals['_SENDANDACKREQUEST']._serialized_end=400
-  _globals['_SENDANDACKRESPONSE']._serialized_start=402
-  _globals['_SENDANDACKRESPONSE']._serialized_end=462
-  _globals['_RECALLREQUEST']._serialized_start=464
-  _globals['_RECALLREQUEST']._serialized_end=500
-  _globals['_RECALLRESPONSE']._serialized_start=502
-  _globals['_RECALLRESPONSE']._serialized_end=560
-  _globals['_RECALLRESULT']._serialized_start=562
-  _globals['_RECALLRESULT']._serialized_end=682
-  _globals['_PRODUCERSERVICE']._serialized_start=685
-  _globals['_PRODUCERSERVICE']._serialized_end=897
+  _globals['_SENDREQUEST']._serialized_end=166
+  _globals['_SENDRESPONSE']._serialized_start=168
+  _globals['_SENDRESPONSE']._serialized_end=222
+  _globals['_SENDRESULT']._serialized_start=224
+  _globals['_SENDRESULT']._serialized_end=334
+  _globals['_SENDANDACKREQUEST']._serialized_start=336
+  _globals['_SENDANDACKREQUEST']._serialized_end=418
+  _globals['_SENDANDACKRESPONSE']._serialized_start=420
+  _globals['_SENDANDACKRESPONSE']._serialized_end=480
+  _globals['_RECALLREQUEST']._serialized_start=482
+  _globals['_RECALLREQUEST']._serialized_end=518
+  _globals['_RECALLRESPONSE']._serialized_start=520
+  _globals['_RECALLRESPONSE']._serialized_end=578
+  _globals['_RECALLRESULT']._serialized_start=580
+  _globals['_RECALLRESULT']._serialized_end=700
+  _globals['_PRODUCERSERVICE']._serialized_start=703
+  _globals['_PRODUCERSERVICE']._serialized_end=915
 # @@protoc_insertion_point(module_scope)

@@ -27,18 +27,24 @@ class SendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    IN_ORDER_FIELD_NUMBER: _builtins.int
+    in_order: _builtins.bool
+    """A message of a message group is stored only if all before it of its group in this request are; else it is refused
+    with BEHIND_REFUSED, unless it was stored earlier. A message whose fields cannot be read stops every group.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The messages; each is stored independently."""
+        """The messages; each is stored independently, but for in_order."""
 
     def __init__(
         self,
         *,
         messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        in_order: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_order", b"in_order", "messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
