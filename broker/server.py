@@ -96,6 +96,7 @@ class Server:
             parts.wakeups,
             parts.store.clock,
             config.name,
+            guard.responses,
         )
         self._shared_port: SharedPort | None = None
         self.port = 0

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.services.operating.groups import GroupService
     from broker.services.operating.topics import TopicService
     from broker.services.wakeups import Wakeups
+    from broker.wire.response_budget import ResponseBudget
 
     _ConsumeWriter = StreamWriter[consumer_pb2.ConsumeResponse | bytes]
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
@@ -50,8 +51,9 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         wakeups: Wakeups,
         clock: Clock,
         broker_id: str,
+        unread: ResponseBudget,
     ) -> None:
-        """Takes the services it exposes, the wake-ups, the database's clock, and the broker's name."""
+        """Takes the services it exposes, the wake-ups, the database's clock, the broker's name, and the budget."""
         self._delivery = delivery
         self._receipts = receipts
         self._reader = reader
@@ -60,6 +62,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         self._wakeups = wakeups
         self._clock = clock
         self._broker_id = broker_id
+        self._unread = unread
         self._streams: set[_ConsumeWriter] = set()
 
     def drain(self) -> None:
@@ -81,7 +84,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscribed.client_id = subscription.client_id
         times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
-        writer: _ConsumeWriter = StreamWriter()
+        writer: _ConsumeWriter = StreamWriter(partial(self._unread.take, context))
         self._streams.add(writer)
         if self._wakeups.draining:
             # It was opened after the others were ended, so it would not be ended.

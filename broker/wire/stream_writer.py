@@ -38,10 +38,16 @@ class StreamWriter(Generic[Response]):
     ever, with the windows of both directions full.
     """
 
-    def __init__(self) -> None:
-        """Starts empty."""
+    def __init__(self, hold: Callable[[Response], Callable[[object], None] | None] | None = None) -> None:
+        """Starts empty.
+
+        Args:
+            hold: Counts an answer that its writer waits for, as ResponseBudget.take does.
+        """
         self._waiting: asyncio.Queue[tuple[Response, asyncio.Future[None] | int] | None] = asyncio.Queue()
         self._answers = 0
+        self._hold = hold
+        self._held: dict[int, Callable[[object], None]] = {}
 
     async def write(self, response: Response, unsent: Callable[[], Awaitable[None]] | None = None) -> None:
         """Writes a response; returns when the transport has accepted it.
@@ -61,13 +67,27 @@ class StreamWriter(Generic[Response]):
             raise
 
     async def answer(self, response: Response, size: int) -> None:
-        """Writes an answer of so many bytes; returns at once where answers of less than 64 KiB wait."""
+        """Writes an answer of so many bytes; returns at once where answers of less than 64 KiB wait.
+
+        Raises:
+            Overloaded: too much waits for clients to read it.
+        """
         size += _OVERHEAD
         if self._answers + size > MOST_ANSWERS:
-            await self.write(response)
+            give_back = self._hold(response) if self._hold is not None else None
+            if give_back is not None:
+                self._held[id(response)] = give_back
+            try:
+                await self.write(response)
+            finally:
+                self._give_back(response)
             return
         self._answers += size
         self._waiting.put_nowait((response, size))
+
+    def _give_back(self, response: Response) -> None:
+        if give_back := self._held.pop(id(response), None):
+            give_back(None)
 
     def close(self) -> None:
         """Ends the stream after pending responses."""
@@ -100,6 +120,8 @@ class StreamWriter(Generic[Response]):
                 if entry is None:
                     break
                 response, written = entry
+                # From here on it is counted as what the transport has.
+                self._give_back(response)
                 yield response
                 if isinstance(written, int):
                     self._answers -= written

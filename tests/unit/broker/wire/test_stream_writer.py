@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
+import pytest
+
+from broker.errors import Overloaded
 from broker.wire.stream_writer import MOST_ANSWERS, StreamWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Stream:
@@ -70,3 +77,36 @@ async def test_answers_wait_by_themselves_up_to_a_bound() -> None:
         for _ in range(3):
             await asyncio.sleep(0)
     assert answered == 10
+
+
+async def test_an_answer_that_has_to_wait_is_counted_until_it_is_written() -> None:
+    held: list[str] = []
+
+    def hold(answer: str) -> Callable[[object], None]:
+        if held:
+            raise Overloaded("too much", retry_after=1.0)
+        held.append(answer)
+        return lambda _: held.remove(answer)
+
+    async def take_requests(writer: StreamWriter[str]) -> None:
+        await writer.answer("small", 1)
+        await writer.answer("large", MOST_ANSWERS)
+        await writer.answer("next", MOST_ANSWERS)
+        await asyncio.Event().wait()
+
+    writer: StreamWriter[str] = StreamWriter(hold)
+    async with aclosing(writer.run(take_requests(writer))) as responses:
+        assert await anext(responses) == "small"
+        assert held == ["large"]
+        assert await anext(responses) == "large"
+        assert held == []
+        # While the transport has that one, none is waiting for it.
+        assert await anext(responses) == "next"
+    assert held == []
+    held.append("another stream's")
+    writer = StreamWriter(hold)
+    async with aclosing(writer.run(take_requests(writer))) as responses:
+        assert await anext(responses) == "small"
+        with pytest.raises(Overloaded):
+            await anext(responses)
+    assert held == ["another stream's"]
