@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Seconds that the delays come to which a group has by default, of as many retries.
 USUAL_DELAYS = 46.0
+# How far brokers' ideas of the database's time may be apart while the machine is busy.
+BETWEEN_CLOCKS = 0.1
 
 
 # RocketMQ's, which a group has that names none.
@@ -94,7 +96,7 @@ async def test_a_group_has_delays_of_its_own(pair: Pair) -> None:
             (result,) = await stream.nack(delivery, reason=f"failure {attempt}", delay=None)
             assert result.HasField("dead_letter") == (attempt == 5)
     for took, delay in zip(waited[1:], [*delays, delays[-1]], strict=True):
-        assert delay <= took
+        assert delay <= took + BETWEEN_CLOCKS
     assert sum(waited[1:]) < USUAL_DELAYS
     (letter,) = await letters(pair[1], group)
     assert (letter.reason, letter.attempts, letter.origin.offset) == ("failure 5", 5, 0)
@@ -145,7 +147,7 @@ async def test_redrive_of_all_tells_how_far_it_is(pair: Pair, tired: str) -> Non
     # Once each, however often this is asked, and by whichever broker.
     again = (await redrive(pair[0], tired))[-1]
     assert (again.redriven, again.left) == (0, count)
-    deliveries = await pair[0].pull(tired, topic, count)
+    deliveries = await pair[0].pull(tired, topic, count, wait=5)
     assert sorted(each.message.offset for each in deliveries) == list(range(count))
     assert {(each.attempt, each.last_error) for each in deliveries} == {(1, "no stock")}
     assert all(letter.HasField("redriven_at") for letter in await letters(pair[0], tired, page_size=1000))
@@ -163,7 +165,7 @@ async def test_redrive_of_some(pair: Pair, tired: str) -> None:
     places = {letter.message.body: letter.message.offset for letter in await letters(pair[0], tired)}
 
     async def gets(*names: str) -> None:
-        deliveries = await pair[1].pull(tired, topic)
+        deliveries = await pair[1].pull(tired, topic, wait=5)
         assert sorted(each.message.body.decode() for each in deliveries) == list(names)
         await pair[1].call(pair[1].consumer.Ack, consumer_pb2.AckRequest(receipt_handles=handles(deliveries)))
 

@@ -22,7 +22,7 @@ from broker.storage.adapters.store import Store
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate
 from broker.storage.tables.naming import TableNames
-from support.databases import connect, create_database, server_url
+from support.databases import connect, create_database, delete_files, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -245,6 +245,8 @@ class World:
         for store, database in self._open:
             await store.close()
             database.close()
+        if self.kind == "sqlite":
+            delete_files(self.url)
 
 
 async def prepared(store: Store, *topics: Topic, bodies: Sequence[str] = ("hello",), **rest: int) -> bytes:

@@ -91,6 +91,12 @@ def drop_database(url: str) -> None:
         cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
+def delete_files(url: str) -> None:
+    """Deletes a database of SQLite that nobody has open."""
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{url.removeprefix('sqlite:///')}{ending}").unlink(missing_ok=True)
+
+
 _free: list[str] = []
 """Databases of PostgreSQL that are empty again. To create one takes half a second: hundreds of files are copied."""
 

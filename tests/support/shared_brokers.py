@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,6 +81,7 @@ class Brokers:
             broker.close()
         for url in self._on_servers:
             drop_database(url)
+        shutil.rmtree(self._folder)
         for broker in kept:
             assert broker.process.returncode == 0, broker.log
             assert broker.count("[error") == 0, broker.log

@@ -18,6 +18,7 @@ from consumer_sdk import QueueReader
 from support.databases import (
     create_database,
     create_postgresql_database,
+    delete_files,
     drop_database,
     drop_postgresql_database,
     server_url,
@@ -115,7 +116,9 @@ def make_shop(kind: LocalKind, folder: Path) -> Iterator[Shop]:
         engine.dispose()
         if kind == "postgresql":
             drop_postgresql_database(url)
-        elif kind != "sqlite":
+        elif kind == "sqlite":
+            delete_files(url)
+        else:
             drop_database(url)
 
 

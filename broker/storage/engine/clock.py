@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.storage")
 
 SECOND = 1_000_000
-QUICK = SECOND // 10
+QUICK = SECOND // 500
 """Microseconds that a reading may take to be used directly; its error is at most half of it."""
 WORTH_A_WORD = SECOND
 """Microseconds by which the database's clock must jump to be logged."""
@@ -46,8 +46,8 @@ class DatabaseClock:
     def synchronise(self, session: Session) -> None:
         """Takes a new reading.
 
-        It was made at some moment between the query and its answer. If these are far apart, because the database
-        stalled, the reading only gives bounds, and the earlier estimate is kept within them.
+        It was made at some moment between the query and its answer. If these are apart, because the database or this
+        machine was busy, the reading only gives bounds, and the earlier estimate is kept within them.
         """
         before = _elapsed()
         reading = session.dialect.now(session)

@@ -12,6 +12,7 @@ import pytest
 from halfmq_connect.kafka import BridgeSettings, KafkaBridge, KafkaSource, SourceSettings
 from producer_sdk import Admin, Producer
 from support.brokers import BrokerProcess
+from support.databases import delete_files
 from support.kafka import kafka_url
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ def kafka() -> str:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker of halfmq that the tests of a file share."""
-    with BrokerProcess(f"sqlite:///{tmp_path_factory.mktemp('broker') / 'halfmq.db'}") as process:
+    url = f"sqlite:///{tmp_path_factory.mktemp('broker') / 'halfmq.db'}"
+    with BrokerProcess(url) as process:
         yield process
+    delete_files(url)
 
 
 @pytest.fixture

@@ -52,7 +52,10 @@ def synchronise(clock: DatabaseClock, server: Server) -> None:
     clock.synchronise(cast("Session", server))
 
 
-@pytest.mark.parametrize(("before", "after"), [(STALL, 0), (0, STALL), (STALL // 2, STALL // 2)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(STALL, 0), (0, STALL), (STALL // 2, STALL // 2), (SECOND // 20, 0), (0, SECOND // 20)],
+)
 def test_a_stall_does_not_move_the_clock(server: Server, before: int, after: int) -> None:
     """Half of it was taken for the way, and time was 10 s ahead: leases ended early."""
     clock = DatabaseClock()
