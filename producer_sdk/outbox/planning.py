@@ -127,6 +127,7 @@ class Planner:
         """The number that the pass has come to."""
         self._held: set[Order] = set()
         self._held_topics: set[str] = set()
+        self._trials: set[str] = set()
         self._failed: set[Order] = set()
         self._busy: dict[Order, int] = {}
         self._under_way: set[int] = set()
@@ -141,6 +142,8 @@ class Planner:
         """Whether the pass left out rows that may be sent before long."""
         self._resting: dict[str, tuple[int, float]] = {}
         """Topics of which nothing could be sent: how often in a row, and until when they rest (monotonic time)."""
+        self._tried: set[str] = set()
+        """Those of which a batch is under way, which tells whether they take messages again."""
 
     def begin_pass(self) -> None:
         """Goes back to the first row."""
@@ -149,19 +152,23 @@ class Planner:
         self._known = deque(
             each
             for each in (*self._stretches, *left)
-            if each.count >= _SHORTEST_STRETCH and all(map(self._is_resting, each.topics))
+            if each.count >= _SHORTEST_STRETCH and each.topics <= self._resting.keys()
         )
         self._stretches = []
         self.after = 0
         self._held.clear()
         self._held_topics.clear()
+        self._trials.clear()
         self._queues.clear()
         self._queued, self._overflowed = 0, False
         self.seen = Seen()
         self.passed_over = False
 
     def rest_topic(self, topic: str, backoff: Callable[[int], float]) -> None:
-        """None of its messages could be sent: it is passed over for some time, which holds up no other topic."""
+        """None of its messages could be sent: it is passed over for some time, which holds up no other topic.
+
+        Then a batch of it is tried.
+        """
         failures = self._resting.get(topic, (0, 0.0))[0] + 1
         self._resting[topic] = failures, time.monotonic() + backoff(failures)
 
@@ -221,13 +228,20 @@ class Planner:
             if not self._queues[order] or order in self._failed:
                 self._drop_queue(order)
         self._failed.clear()
+        self._hold_topics({row.topic for row in batch.rows} & self._resting.keys())
         return batch
 
     def next_stretch(self) -> Stretch | None:
         """The next one that a former pass has found, behind where this one is."""
-        while self._known and self._known[0].first <= self.after:
+        while self._known and (self._known[0].first <= self.after or self._begins_trial(self._known[0])):
             self._known.popleft()
         return self._known[0] if self._known else None
+
+    def _begins_trial(self, stretch: Stretch) -> bool:
+        """Whether a topic of it has rested: its rows are read again, and a batch of them is tried."""
+        rested = {topic for topic in stretch.topics - self._trials if not self._waits(topic)}
+        self._trials |= rested
+        return bool(rested)
 
     @property
     def has_stretches(self) -> bool:
@@ -255,7 +269,10 @@ class Planner:
 
     def _waits(self, topic: str) -> bool:
         """Whether nothing of a topic is sent in this pass any more, or before long."""
-        return topic in self._held_topics or self._is_resting(topic)
+        rests = self._resting.get(topic)
+        return topic in self._held_topics or (
+            rests is not None and (topic in self._tried or time.monotonic() < rests[1])
+        )
 
     def _stretch_to(self, row: Pending, follows: bool) -> Stretch:
         """The stretch of a row that waits; `follows`: the row before it does so, too."""
@@ -290,6 +307,7 @@ class Planner:
                 self._stretch_to(row, follows).topics.add(row.topic)
             else:
                 self._judge(row, batch)
+        self._hold_topics({row.topic for row in batch.rows} & self._resting.keys())
         return batch
 
     def _is_stopped(self, row: Pending, order: Order) -> bool:
@@ -301,6 +319,7 @@ class Planner:
             self._under_way.add(row.id)
             if row.order is not None:
                 self._busy[row.order] = self._busy.get(row.order, 0) + 1
+        self._tried |= {row.topic for row in batch.rows} & self._resting.keys()
 
     def _judge(self, row: Pending, batch: Batch, *, ready: bool = False) -> None:
         """Takes it into the batch, or has it wait."""
@@ -322,10 +341,6 @@ class Planner:
         else:
             batch.rows.append(row)
             batch.size += row.weight
-
-    def _is_resting(self, topic: str) -> bool:
-        rests = self._resting.get(topic)
-        return rests is not None and time.monotonic() < rests[1]
 
     def _queue(self, row: Pending, order: Order) -> None:
         if self._queued < MOST_WAITING:
@@ -359,6 +374,7 @@ class Planner:
                 self._drop_queue(row.order)
         for row in rows:
             self._under_way.discard(row.id)
+            self._tried.discard(row.topic)
             if row.order is not None:
                 left = self._busy[row.order] - 1
                 if left:

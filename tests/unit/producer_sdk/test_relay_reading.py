@@ -283,8 +283,22 @@ def test_rows_of_a_topic_that_rests_are_read_once(
     found.planner.ended([table.rows[25_000]], [])
     found.planner.seen.discard(25_000)
     del table.rows[25_000]
+    # It has rested: a batch is tried, and fails.
+    clock.now, table.read_rows = clock.now + 200.0, 0
+    tried = found.next(lambda: False)
+    assert [row.id for row in tried.rows] == list(range(1, 501))
+    clock.now += 10.0
+    assert found.next(lambda: False).rows == []
+    found.planner.rest_topic("away", lambda failures: 100.0 * failures)
+    found.planner.ended(tried.rows, tried.rows)
+    clock.now += 10.0
+    assert found.next(lambda: False).rows == []
+    assert table.read_rows < 50_000
     # It takes messages again: all are read, and sent in order.
     clock.now += 200.0
+    tried = found.next(lambda: False)
+    found.planner.wake_topic("away")
+    sent += end(found, table, tried)
     while table.rows:
         clock.now += 10.0
         sent += end(found, table, found.next(lambda: False))
