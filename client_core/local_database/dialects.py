@@ -304,6 +304,7 @@ class PostgreSQL(Dialect):
         "25P01": Failure.NO_SAVEPOINT,
         "42501": Failure.NO_TABLE,
         "42P01": Failure.NO_TABLE,
+        "3F000": Failure.NO_TABLE,
         "42601": Failure.WRONG_SQL,
         "42703": Failure.WRONG_SQL,
         "42883": Failure.WRONG_SQL,

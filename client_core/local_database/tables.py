@@ -138,9 +138,22 @@ class Table:
         return statements
 
     def create(self, local: LocalTransaction) -> None:
-        """Creates the table where it does not exist, in a transaction that has begun."""
-        for statement in self.statements(local.dialect.name, self.path):
-            local.execute(statement)
+        """Creates the table where it does not exist, in a transaction that has begun.
+
+        Raises:
+            ConfigurationError: This user, or this server, does not create it.
+        """
+        try:
+            for statement in self.statements(local.dialect.name, self.path):
+                local.execute(statement)
+        except Exception as error:
+            if local.dialect.failure_of(error) not in {Failure.NO_TABLE, Failure.READ_ONLY, Failure.WRONG_SQL}:
+                raise
+            msg = (
+                f"the table {self.name} cannot be created on this connection: grant its user CREATE there, or run the "
+                f"statements of sql() as another user, in a migration for example ({first_line_of(error)})"
+            )
+            raise ConfigurationError(msg, field="table") from error
 
     def to_metadata(self, metadata: sa.MetaData) -> sa.Table:
         """Adds the table to a MetaData, for ``create_all`` and for Alembic's autogenerate.

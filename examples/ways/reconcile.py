@@ -5,8 +5,8 @@ import time
 
 from sqlalchemy import create_engine, text
 
-from client_core.message import Message
 from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings
+from producer_sdk import Message
 
 
 def main(endpoint: str, database: str = "sqlite:///orders.db") -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def _produce(endpoint: str, order: str, folder: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / "producer.py"), endpoint, order]
+def _produce(endpoint: str, order: str, folder: Path, example: str = "producer.py") -> str:
+    command = [sys.executable, str(EXAMPLES / example), endpoint, order]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -47,6 +47,14 @@ def test_the_examples_work_together(new_broker: Callable[..., BrokerProcess], tm
             ("three apples",),
             ("one pear",),
         ]
+
+
+def test_the_example_of_an_own_listener(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    broker = new_broker("sqlite", auto_create=True)
+    for order in ("three apples", "one pear"):
+        assert _produce(broker.endpoint, order, tmp_path, "ways/own_listener.py") == "COMMIT"
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert len(shop.execute("SELECT content FROM orders").fetchall()) == 2
 
 
 async def test_the_examples_check_rolls_back_what_never_ran(

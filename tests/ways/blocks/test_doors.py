@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ from ways.deliveries import delivered
 from ways.shops import ORDER, Shop, texts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from broker.embedded import EmbeddedBroker
 
 
@@ -76,6 +80,52 @@ def test_marks_without_a_table(shop: Shop) -> None:
         assert raised.value.field == "table"
     with pytest.raises(ConfigurationError, match="create_tables"):
         applied.handler(lambda message, connection: None)(delivered(dedup_key="7"))
+
+
+@contextlib.contextmanager
+def another_user(shop: Shop) -> Iterator[sa.Engine]:
+    """An engine of a user that may read and write orders, and nothing else."""
+    name = f"clerk_{secrets.token_hex(6)}"
+    grants, ending = [f"CREATE USER {name}@'%%' IDENTIFIED BY 'secret'"], f"DROP USER {name}@'%%'"
+    grants.append(f"GRANT SELECT, INSERT ON orders TO {name}@'%%'")
+    if shop.kind == "postgresql":
+        grants = [f"CREATE ROLE {name} LOGIN PASSWORD 'secret'", f"GRANT SELECT, INSERT ON orders TO {name}"]
+        grants.append(f"GRANT USAGE ON SCHEMA public TO {name}")
+        ending = f"DROP OWNED BY {name}; DROP ROLE {name}"
+    with shop.engine.begin() as connection:
+        for statement in grants:
+            connection.exec_driver_sql(statement)
+    made = sa.create_engine(shop.engine.url.set(username=name, password="secret"))
+    yield made
+    made.dispose()
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(ending)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql", "postgresql"])
+@pytest.mark.parametrize("kind_of_store", [*STORES, "applied"])
+def test_a_user_without_rights(shop: Shop, broker: EmbeddedBroker, topic: str, kind_of_store: str) -> None:
+    makes: dict[str, Callable[[sa.Engine], Any]] = {
+        **STORES,
+        "applied": lambda engine: AppliedMessages(engine, "accounts"),
+    }
+    with another_user(shop) as engine:
+        store = makes[kind_of_store](engine)
+        with pytest.raises(ConfigurationError, match=r"cannot be created.*CREATE.*sql\(\)") as raised:
+            store.create_tables()
+        assert raised.value.field == "table"
+        makes[kind_of_store](shop.engine).create_tables()
+        with Session(engine) as session:
+            if kind_of_store == "applied":
+                with pytest.raises(ConfigurationError, match=r"no right to it.*grant SELECT, INSERT") as raised:
+                    store.once(session, delivered(dedup_key="7")).__enter__()
+            else:
+                with (
+                    TransactionProducer(broker.endpoint, f"shop-{time.monotonic_ns()}", store) as producer,
+                    pytest.raises(ConfigurationError, match=r"no right to it.*grant SELECT, INSERT") as raised,
+                ):
+                    producer.transaction(session).__enter__()
+            assert raised.value.field == "table"
 
 
 @pytest.mark.parametrize("kind_of_store", STORES)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.orm import Session
 
-from producer_sdk import Admin, BrokerUnavailable, Message
+from producer_sdk import Admin, BrokerUnavailable, Message, TransactionProducer
 from producer_sdk.outbox import BrokerTarget, NotTried, Outbox, OutboxState
 from support.brokers import BrokerProcess
+from ways.outbox.conftest import QUICK
 from ways.outbox.running import relaying, until
 from ways.shops import texts
 
@@ -150,3 +152,20 @@ def test_it_ends_at_once_while_no_broker_can_be_reached(shop: Shop, outbox: Outb
     assert time.monotonic() - began < 2.0
     assert outbox.status().counts == {COMMIT: 1}
     assert outbox.status().relay == ""
+
+
+def test_rows_of_the_same_process_wait_for_no_poll(
+    shop: Shop, outbox: Outbox, broker: EmbeddedBroker, topic: str
+) -> None:
+    outbox.settings = replace(QUICK, poll=3600.0, lease=3600.0)
+    expected: list[str] = []
+    with TransactionProducer(broker.endpoint, f"shop-{topic}", outbox) as producer:
+        producer.start()
+        for number in range(3):
+            put(shop, outbox, Message(topic, f"put {number}"))
+            expected.append(f"put {number}")
+            until(lambda: sorted(texts(broker.endpoint, topic)) == sorted(expected))
+            with producer.transaction(shop.engine) as tx:
+                tx.send(topic, f"block {number}")
+            expected.append(f"block {number}")
+            until(lambda: sorted(texts(broker.endpoint, topic)) == sorted(expected))

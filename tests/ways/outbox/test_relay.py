@@ -472,3 +472,22 @@ def test_a_topic_that_takes_nothing_holds_up_no_other(shop: Shop, outbox: Outbox
         tried = [message for call in target.calls for message in call if message.topic == "held"]
         # One batch has told; what is under way beside it may have been another.
         assert len(tried) <= 10 * (outbox.settings.in_flight + 1)
+
+
+def test_an_idle_relay_runs_about_a_statement_for_each_poll(shop: Shop, outbox: Outbox) -> None:
+    """What docs/ways/outbox.md tells of it."""
+    outbox.settings = replace(QUICK, poll=0.1)
+    statements: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        statements.append(statement)
+
+    with relaying(outbox, FakeTarget()) as relay:
+        until(lambda: relay.has_turn)
+        time.sleep(0.5)
+        sa.event.listen(shop.engine, "before_cursor_execute", note)
+        began = time.monotonic()
+        time.sleep(2.0)
+        polls = (time.monotonic() - began) / 0.1
+        sa.event.remove(shop.engine, "before_cursor_execute", note)
+    assert 1 <= len(statements) <= 2 * polls
