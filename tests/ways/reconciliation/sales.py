@@ -60,7 +60,8 @@ def reconciliation(shop: Shop, broker: EmbeddedBroker, topic: str, **settings: A
         "compare": {"amount": amount_of},
         "on_finding": lambda finding: None,
     }
-    result = Reconciliation(shop.engine, table, broker.endpoint, topic, **{**given, **settings})
+    database = settings.pop("database", shop.engine)
+    result = Reconciliation(database, table, broker.endpoint, topic, **{**given, **settings})
     result.create_tables()
     return result
 

@@ -55,6 +55,24 @@ def test_a_missing_message_is_found_and_sent_once(sales: Shop, broker: EmbeddedB
     assert len(texts(broker.endpoint, created)) == 3
 
 
+@pytest.mark.parametrize("how", ["Django", "driver"])
+def test_connections_of_others(
+    sales: Shop, broker: EmbeddedBroker, created: str, how: str, request: pytest.FixtureRequest
+) -> None:
+    database: Any = sales.connect
+    if how == "Django":
+        from django.db import connections
+
+        database = connections[request.getfixturevalue("alias")]
+    checked = reconciliation(sales, broker, created, database=database)
+    sell(sales, 1, 2)
+    send(broker, created, 1)
+    with checked.recording():
+        assert facts(checked.compare().findings) == [("row_without_message", "2", True)]
+        assert checked.compare().findings == ()
+    assert len(texts(broker.endpoint, created)) == 2
+
+
 def test_a_repair_has_all_that_make_gives(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
     """So a message that was only late is no second one."""
 
