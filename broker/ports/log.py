@@ -26,9 +26,9 @@ class SendWork:
         topic_id: the database's number of its topic.
         queue_no: its queue; None: any.
         message: what is stored.
-        after: the message that must be stored before this one; else this one is refused (BehindRefused). In the same
-            call with neither of them having a dedup_key, or in an earlier call.
-        stored: whether it is stored, as the last run of the work found.
+        after: the message that must be stored before this one, and all before that one; else this one is refused
+            (BehindRefused). In the same call, or in an earlier one.
+        passed: whether it is stored, and all that it comes after.
     """
 
     message_id: bytes
@@ -36,7 +36,7 @@ class SendWork:
     queue_no: int | None
     message: Message
     after: SendWork | None = field(default=None, repr=False, compare=False)
-    stored: bool = field(default=False, repr=False, compare=False)
+    passed: bool = field(default=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:

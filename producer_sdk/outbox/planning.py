@@ -169,11 +169,13 @@ class Planner:
 
         Then a batch of it is tried.
         """
+        self._tried.discard(topic)
         failures = self._resting.get(topic, (0, 0.0))[0] + 1
         self._resting[topic] = failures, time.monotonic() + backoff(failures)
 
     def wake_topic(self, topic: str) -> None:
         """One of its messages was sent, or refused by itself."""
+        self._tried.discard(topic)
         self._resting.pop(topic, None)
 
     def stop_groups(self, failed: Iterable[tuple[int, Order]]) -> None:
@@ -190,6 +192,11 @@ class Planner:
         """One more of them."""
         if self._settings.on_error == "block":
             self._stopped[order] = min(number, self._stopped.get(order, number))
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether this pass still passes over a topic of which something could be sent, or tried."""
+        return not all(map(self._rests, self._held_topics))
 
     @property
     def has_ready(self) -> bool:
@@ -239,7 +246,11 @@ class Planner:
 
     def _begins_trial(self, stretch: Stretch) -> bool:
         """Whether a topic of it has rested: its rows are read again, and a batch of them is tried."""
-        rested = {topic for topic in stretch.topics - self._trials if not self._waits(topic)}
+        rested = {
+            topic
+            for topic in stretch.topics - self._trials
+            if not self._rests(topic) and topic not in self._held_topics
+        }
         self._trials |= rested
         return bool(rested)
 
@@ -267,12 +278,13 @@ class Planner:
             self._held_topics.add(topic)
             self.passed_over = True
 
-    def _waits(self, topic: str) -> bool:
-        """Whether nothing of a topic is sent in this pass any more, or before long."""
+    def _waits(self, row: Pending) -> bool:
+        """Whether a row is passed over because of its topic; one that has no order may go as soon as that is awake."""
+        return self._rests(row.topic) or (row.order is not None and row.topic in self._held_topics)
+
+    def _rests(self, topic: str) -> bool:
         rests = self._resting.get(topic)
-        return topic in self._held_topics or (
-            rests is not None and (topic in self._tried or time.monotonic() < rests[1])
-        )
+        return rests is not None and (topic in self._tried or time.monotonic() < rests[1])
 
     def _stretch_to(self, row: Pending, follows: bool) -> Stretch:
         """The stretch of a row that waits; `follows`: the row before it does so, too."""
@@ -302,7 +314,7 @@ class Planner:
             if order is not None and self._is_stopped(row, order):
                 self._hold(order)
                 self._stretch_to(row, follows).orders.add(order)
-            elif row.time_left is None and self._waits(row.topic):
+            elif row.time_left is None and self._waits(row):
                 self._hold_topics([row.topic])
                 self._stretch_to(row, follows).topics.add(row.topic)
             else:
@@ -334,7 +346,7 @@ class Planner:
             batch.overdue.append((row, reason))
             if order is not None and self._settings.on_error == "block":
                 self._hold(order)
-        elif row.due_in > 0 or self._waits(row.topic):
+        elif row.due_in > 0 or self._waits(row):
             self.passed_over = True
             if order is not None:
                 self._hold(order)

@@ -37,7 +37,7 @@ class Reading:
         self._ready_next = False
         self._is_walking = False
         self._pass_began = self._pass_due = self._groups_due = 0.0
-        self._longest_pass = LONGEST_REST
+        self._longest_pass = self._shortest_pass = LONGEST_REST
         self._small = _SMALL
 
     @property
@@ -89,6 +89,10 @@ class Reading:
                 if self._pass_began:
                     # The last one did not come to its end in its time: this one gets more.
                     self._longest_pass *= 2
+                self._begin_pass()
+            elif self._pass_began and planner.holds_back and time.monotonic() >= self._pass_began + self._shortest_pass:
+                # Not again and again: passes must come to their end, too.
+                self._shortest_pass = min(2 * self._shortest_pass, self._longest_pass)
                 self._begin_pass()
             if planner.has_stretches and time.monotonic() >= self._groups_due:
                 self._find_stopped_groups()
@@ -164,6 +168,7 @@ class Reading:
         length = time.monotonic() - self._pass_began
         self._pass_began = 0.0
         self._longest_pass = max(LONGEST_REST, 2 * length)
+        self._shortest_pass = max(1.0, 2 * length)
         self._pass_due = time.monotonic() + min(max(REST * length, SHORTEST_REST), LONGEST_REST)
 
     def _find_stopped_groups(self) -> None:

@@ -18,6 +18,7 @@ from broker.services.producing.validation import MessageValidator
 from broker.services.wakeups import Wakeups
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.group_commit import LaneConfig
+from broker.storage.engine.session import Session
 from broker.storage.log import log
 from conformance.world import HOUR, half, log_of, new_id, ok, rollback, sending
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from broker.errors import BrokerError
     from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
-    from broker.storage.engine.session import Session
     from conformance.world import World
 
 
@@ -87,12 +87,27 @@ async def test_an_id_twice_in_a_request(store: Store, topic: Topic, sender: Send
     assert await bodies(store, topic) == ["a1", "a2", "b1", "b2"]
 
 
+async def test_an_id_that_comes_again_behind_a_refused_message(store: Store, topic: Topic, sender: Sender) -> None:
+    used, own = new_id(), new_id()
+    ok(await store.send([sending(topic, "other", used)]))
+    found = await sender.send(message("a1", own), "a2", message("a3", used), message("a1", own))
+    assert found == [STORED, STORED, REUSED, STORED]
+    # Requests that wait together become one batch.
+    together = (
+        sender.send("-1"),
+        sender.send(message("b1", other := new_id()), "b2"),
+        sender.send(message("b0", used), message("b1", other), "b3"),
+    )
+    assert await asyncio.gather(*together) == [[STORED], [STORED] * 2, [REUSED, STORED, BEHIND]]
+    assert await bodies(store, topic) == ["other", "a1", "a2", "-1", "b1", "b2"]
+
+
 async def test_what_was_stored_before_is_told_so(store: Store, topic: Topic, sender: Sender) -> None:
     used, a2 = new_id(), message("a2", new_id())
     ok(await store.send([sending(topic, "other", used)]))
     assert await sender.send(a2) == [STORED]
-    assert await sender.send(message("a1", used), a2, "a3") == [REUSED, STORED, STORED]
-    assert await bodies(store, topic) == ["other", "a2", "a3"]
+    assert await sender.send(message("a1", used), a2, "a3") == [REUSED, STORED, BEHIND]
+    assert await bodies(store, topic) == ["other", "a2"]
 
 
 async def test_the_id_of_a_transaction(store: Store, topic: Topic, sender: Sender) -> None:
@@ -149,8 +164,12 @@ async def test_a_topic_that_was_made_again_elsewhere(world: World, store: Store,
     assert await remembering.send("a1") == [STORED]
     await store.delete_topic(topic)
     again = await store.create_topic("orders", TopicSettings(1, HOUR))
-    assert await remembering.send("b1", message("a1", used), "a2", "b2") == [STORED, REUSED, BEHIND, STORED]
-    assert await bodies(elsewhere, again) == ["b1", "b2"]
+    large = OrdinaryMessage(None, Message("orders", bytes(5 << 20), message_group="c"))
+    later = message("d1", deliver_at=world.clock.now() + HOUR)
+    found = await remembering.send("b1", message("a1", used), "a2", "b2", "c1", large, "c2", later, "d2")
+    invalid = InvalidArgument.__name__
+    assert found == [STORED, REUSED, BEHIND, STORED, STORED, invalid, BEHIND, STORED, STORED]
+    assert await bodies(elsewhere, again) == ["b1", "b2", "c1", "d2"]
 
 
 async def test_items_that_run_one_by_one(
@@ -168,6 +187,50 @@ async def test_items_that_run_one_by_one(
     found = await sender.send("a0", "a1", "a2", "b1", "-1")
     assert found == [STORED, StorageRejected.__name__, BEHIND, STORED, STORED]
     assert await bodies(store, topic) == ["a0", "b1", "-1"]
+
+
+async def test_a_commit_that_the_database_refuses(
+    store: Store, topic: Topic, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As members of a cluster do."""
+    append, commit, with_a1 = log._append, Session.commit, [False]
+
+    def noting(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> object:
+        with_a1[0] = any(item.message.body == b"a1" for _, item in work)
+        return append(session, work, now)
+
+    def refusing(session: Session) -> None:
+        if with_a1[0]:
+            with_a1[0] = False
+            raise ValueError("certification")
+        commit(session)
+
+    monkeypatch.setattr(log, "_append", noting)
+    monkeypatch.setattr(Session, "commit", refusing)
+    # First of all of them, then of that one.
+    assert await sender.send("a0", "a1", "a2", "b1") == [STORED, StorageRejected.__name__, BEHIND, STORED]
+    assert await bodies(store, topic) == ["a0", "b1"]
+
+
+async def test_keys_of_messages_behind_others_are_free(
+    world: World, store: Store, topic: Topic, sender: Sender
+) -> None:
+    """Also for others of the batch; what was refused may be sent at once."""
+    shop = await store.producer_group_id("shop")
+    ok(await store.prepare([PrepareWork(new_id(), shop, [half(topic, dedup_key="k")])]))
+    request = [message("a1", dedup_key="k"), message("a2", dedup_key="l"), message("b1", dedup_key="l")]
+    assert await sender.send(*request, "b2") == [REUSED, BEHIND, REUSED, BEHIND]
+    assert (world.count("dedup_key"), world.count("message")) == (1, 0)
+    assert await sender.send(*request[1:]) == [STORED, "duplicate"]
+
+
+async def test_many_keys_are_one_batch(store: Store, topic: Topic, sender: Sender) -> None:
+    batches = []
+    run = store._sends._runner.run
+    store._sends._runner.run = lambda pieces: batches.append(pieces) or run(pieces)  # type: ignore[assignment,func-returns-value]
+    assert await sender.send(*[message(f"a{n}", dedup_key=f"{n}") for n in range(300)]) == [STORED] * 300
+    assert len(batches) == 1
+    assert await bodies(store, topic) == [f"a{n}" for n in range(300)]
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -88,7 +88,7 @@ class SendService:
                 error.as_outcome()
                 groups.stop(None if isinstance(item, BrokerError) else item.message, outcome)
         released = Released()
-        for index, sent, done in zip(indexes, work, await self._appended(work, now, in_order), strict=True):
+        for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
             if isinstance(done, InvalidArgument):
                 outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
@@ -98,18 +98,19 @@ class SendService:
         self._wakeups.arrived(released)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _appended(self, work: list[SendWork], now: int, in_order: bool) -> list[Place | Duplicate | BrokerError]:
-        done = await self._stored(work, in_order)
-        again: dict[int, SendWork] = {}
+    async def _appended(self, work: list[SendWork], now: int) -> list[Place | Duplicate | BrokerError]:
+        done: list[Place | Duplicate | BrokerError] = list(await self._log.send(work))
         gone = _gone(work, done)
+        if not gone:
+            return done
         # Another broker deleted the topics that are cached here; some may have been re-created.
         self._validator.forget_topics([work[index].message.topic for index in gone])
-        groups = _Groups(in_order)
-        looked_at = set(gone)
-        for index, outcome in enumerate(done) if gone else ():
+        again: dict[int, SendWork] = {}
+        instead: dict[int, SendWork] = {}
+        groups = _Groups(in_order=False)
+        for index, outcome in enumerate(done):
             item = work[index]
-            if index not in looked_at:
-                groups.follow(item)
+            if index not in gone:
                 groups.stop(item.message, outcome)
                 continue
             if (front := groups.front(item.message)) is not None:
@@ -117,21 +118,14 @@ class SendService:
                 continue
             try:
                 destination = await self._validator.destination(item.message, now)
-                again[index] = groups.follow(SendWork(item.message_id, *destination, item.message))
+                after = instead.get(id(item.after), item.after)
+                again[index] = instead[id(item)] = SendWork(item.message_id, *destination, item.message, after)
             except BrokerError as error:
                 done[index] = error.as_outcome()
                 groups.stop(item.message, error)
-        for index, outcome in zip(again, await self._stored(list(again.values()), in_order), strict=True):
+        for index, outcome in zip(again, await self._log.send(list(again.values())) if again else [], strict=True):
             done[index] = outcome
         return done
-
-    async def _stored(self, work: list[SendWork], in_order: bool) -> list[Place | Duplicate | BrokerError]:
-        if not work:
-            return []
-        done: dict[int, Place | Duplicate | BrokerError] = {}
-        for indexes in _waves(work) if in_order else [range(len(work))]:
-            done.update(zip(indexes, await self._log.send([work[index] for index in indexes]), strict=True))
-        return [done[index] for index in range(len(work))]
 
     async def sent(self, item: SendWork, place: Place | Duplicate, released: Released) -> Sent:
         """Position of a message that is stored; of a duplicate, that of the message that owns its dedup_key."""
@@ -202,23 +196,11 @@ class _Groups:
 _UNREADABLE = Message("", b"")
 
 
-def _gone(work: Sequence[SendWork], done: Sequence[object]) -> list[int]:
+def _gone(work: Sequence[SendWork], done: Sequence[object]) -> set[int]:
     """Indexes of messages whose topic was deleted, and of those that wait behind them."""
     found: dict[int, int] = {}
     for index, (item, outcome) in enumerate(zip(work, done, strict=True)):
         behind = isinstance(outcome, BehindRefused) and id(item.after) in found
         if behind or names_deleted_topic(outcome):
             found[id(item)] = index
-    return list(found.values())
-
-
-def _waves(work: Sequence[SendWork]) -> list[list[int]]:
-    """Indexes of messages by the call of the log that they go in: a later one than that of a dedup_key before them."""
-    waves: dict[int, list[int]] = {}
-    of: dict[int, int] = {}
-    for index, item in enumerate(work):
-        before = item.after
-        wave = 0 if before is None else of.get(id(before), 0) + bool(before.message.dedup_key)
-        of[id(item)] = wave
-        waves.setdefault(wave, []).append(index)
-    return [waves[wave] for wave in sorted(waves)]
+    return set(found.values())

@@ -105,11 +105,18 @@ class Access:
         work: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]],
         *,
         skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        settled: Callable[[Item, Outcome | BrokerError], None] | None = None,
         size_of: Callable[[Item], int] | None = None,
     ) -> Lane[Item, Outcome]:
         """A lane that is closed with the store."""
         lane: Lane[Item, Outcome] = Lane(
-            name, self._database, work, skip_locked=skip_locked, size_of=size_of, config=self._lanes
+            name,
+            self._database,
+            work,
+            skip_locked=skip_locked,
+            settled=settled,
+            size_of=size_of,
+            config=self._lanes,
         )
         self._open_lanes.append(lane)
         return lane

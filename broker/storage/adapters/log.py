@@ -30,7 +30,11 @@ class Log(Access):
         """Creates the lane of sends."""
         super().__init__(database, config)
         self._sends: Lane[SendWork, Place | Duplicate] = self._lane(
-            "send", self._send, skip_locked=self._send_what_is_free, size_of=lambda item: item.size
+            "send",
+            self._send,
+            skip_locked=self._send_what_is_free,
+            settled=log.note_passed,
+            size_of=lambda item: item.size,
         )
 
     async def send(self, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:

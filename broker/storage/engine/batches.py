@@ -60,6 +60,7 @@ class BatchRunner(Generic[Item, Outcome]):
         *,
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]] | None,
         skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None,
+        settled: Callable[[Item, Outcome | BrokerError], None] | None,
         on_unacknowledged: Callable[[Sequence[Outcome | BrokerError]], None],
         reconnect_timeout: float,
         observer: Observer,
@@ -72,6 +73,7 @@ class BatchRunner(Generic[Item, Outcome]):
             work: one outcome per item, in their order, in one database transaction.
             redo: used instead of `work` after a COMMIT without an answer.
             skip_locked: used instead of `work` while other sessions hold rows for long.
+            settled: called with each item and its outcome once that is committed.
             on_unacknowledged: called, in this thread, with outcomes that may have taken effect although their callers
                 got an unavailable error.
             reconnect_timeout: seconds to try to reach the database.
@@ -81,6 +83,7 @@ class BatchRunner(Generic[Item, Outcome]):
         self._work = work
         self._redo = redo
         self._skip_locked = skip_locked
+        self._settled = settled
         self._on_unacknowledged = on_unacknowledged
         self._observer = observer
         self._availability = database.availability
@@ -156,7 +159,7 @@ class BatchRunner(Generic[Item, Outcome]):
         may_skip_locked = self._skip_locked is not None and not self.skips_locked
         in_doubt: list[list[Outcome | BrokerError]] = []
         try:
-            return self._runner.transact(
+            outcomes = self._runner.transact(
                 lambda session: self._work_on(session, items),
                 redo=(lambda session, before: redo(session, items, before)) if redo else None,
                 lock_waits=2 if may_skip_locked else 1,
@@ -170,6 +173,10 @@ class BatchRunner(Generic[Item, Outcome]):
             raise StorageUnavailable(
                 "The database did not say whether this took effect; nothing was acknowledged, try again."
             ) from error
+        if self._settled is not None:
+            for item, outcome in zip(items, outcomes, strict=True):
+                self._settled(item, outcome)
+        return outcomes
 
     def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         if self._skip_locked is not None and self.skips_locked:

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("halfmq.storage")
 
 SECOND = 1_000_000
-QUICK = SECOND // 500
+QUICK = SECOND // 10
 """Microseconds that a reading may take to be used directly; its error is at most half of it."""
+USUAL = 2
+"""How much longer than the quickest of late a reading may take to be used directly."""
+FORGET = 1.05
+"""By how much the quickest one grows with each reading: the network may have become slower."""
 WORTH_A_WORD = SECOND
 """Microseconds by which the database's clock must jump to be logged."""
 LONGEST_STANDSTILL = 5 * SECOND
@@ -37,6 +41,7 @@ class DatabaseClock:
         self._offset = time.time_ns() // 1000 - _elapsed()
         self._latest = 0
         self._synchronised = False
+        self._quickest = float(QUICK)
 
     def now(self) -> int:
         """Microseconds since 1970 (UTC); after the first `synchronise` it goes back only with the database's clock."""
@@ -46,14 +51,16 @@ class DatabaseClock:
     def synchronise(self, session: Session) -> None:
         """Takes a new reading.
 
-        It was made at some moment between the query and its answer. If these are apart, because the database or this
-        machine was busy, the reading only gives bounds, and the earlier estimate is kept within them.
+        It was made at some moment between the query and its answer. If these are further apart than usual, because the
+        database or this machine was busy, the reading only gives bounds, and the earlier estimate is kept within them.
         """
         before = _elapsed()
         reading = session.dialect.now(session)
         after = _elapsed()
         known = self._offset
-        quick = after - before <= QUICK
+        took = after - before
+        self._quickest = min(max(took, 1), self._quickest * FORGET)
+        quick = took <= min(USUAL * self._quickest, QUICK)
         self._offset = reading - (before + after) // 2 if quick else min(max(known, reading - after), reading - before)
         if self._synchronised:
             self._follow(self._offset - known)

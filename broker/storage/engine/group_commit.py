@@ -97,6 +97,7 @@ class Lane(Generic[Item, Outcome]):
         redo: Callable[[Session, Sequence[Item], list[Outcome | BrokerError]], list[Outcome | BrokerError]]
         | None = None,
         skip_locked: Callable[[Session, Sequence[Item]], list[Outcome | BrokerError]] | None = None,
+        settled: Callable[[Item, Outcome | BrokerError], None] | None = None,
         on_unacknowledged: Callable[[Sequence[Outcome | BrokerError]], None] | None = None,
         size_of: Callable[[Item], int] | None = None,
         config: LaneConfig | None = None,
@@ -110,6 +111,8 @@ class Lane(Generic[Item, Outcome]):
             redo: used instead of `work` after a COMMIT without an answer; also gets the results of the run in doubt.
             skip_locked: used instead of `work` while other sessions hold rows for long; it avoids waiting for them, and
                 returns RowsLocked for items that have to wait.
+            settled: called in the lane's thread with each item and its outcome once that is committed, before items of
+                the same caller that run behind it.
             on_unacknowledged: called on the event loop with outcomes that took effect, or may have, although their
                 callers got an unavailable error.
             size_of: bytes of an item; 0 for all when not given.
@@ -127,6 +130,7 @@ class Lane(Generic[Item, Outcome]):
             work,
             redo=redo,
             skip_locked=skip_locked,
+            settled=settled,
             on_unacknowledged=self._report_unacknowledged,
             reconnect_timeout=self._config.reconnect_timeout,
             observer=self._config.observer,

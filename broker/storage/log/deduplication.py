@@ -232,6 +232,26 @@ def give_back(session: Session, reservations: Sequence[Reservation]) -> None:
     session.execute_all([Statement(query, (*c.key, c.transaction_id, c.expires_at)) for c in sorted(reservations)])
 
 
+def give_back_of_send(session: Session, work: Iterable[SendWork], now: int, windows: Mapping[int, int]) -> None:
+    """Releases the keys that `reserve_for_send` claimed at this time for ordinary messages."""
+    claims = [
+        Reservation(item.topic_id, dedup_hash(item.message.dedup_key), item.message_id, 0, now + windows[item.topic_id])
+        for item in work
+        if item.message.dedup_key
+    ]
+    if claims:
+        give_back(session, claims)
+
+
+def owner_refused() -> AlreadyExists:
+    """The error for a message whose dedup_key belonged to one that was refused in the same moment."""
+    return AlreadyExists(
+        "A message with this dedup_key was refused just now; send again.",
+        reason="DEDUP_KEY_PENDING",
+        field="dedup_key",
+    )
+
+
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:
     """Statements that release keys; from topic ids, hashes, and the owning transactions. By primary key."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?"

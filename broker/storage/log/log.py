@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.domain.place import Scheduled
@@ -11,6 +12,7 @@ from broker.ports.log import Duplicate
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
+from broker.storage.engine.transaction_runner import HELD
 from broker.storage.log import deduplication, message_id_reuse
 from broker.storage.log.appending import Appended, append
 from broker.storage.tables import rows
@@ -44,8 +46,6 @@ def send(
     after one that is not stored are refused (SendWork.after). With `free`, no queue is waited for: messages whose
     queues are locked by other sessions get RowsLocked.
     """
-    for item in work:
-        item.stored = False
     # Messages for the log detect a deleted topic by the missing row of the queue.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
@@ -66,8 +66,8 @@ def send(
                 others.add(index)
     queues, waiting = _choose_queues(new.values(), known, now, rotation, free)
     answers.update(waiting)
-    answers.update(_behind_others(work, answers, others, known))
-    new = {i: item for i, item in new.items() if i not in answers}
+    behind = _behind_others(work, answers, others, known, {})
+    new = {i: item for i, item in new.items() if i in behind.coming}
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
         windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
@@ -77,7 +77,11 @@ def send(
             found, others_of_own = _stored_meanwhile(session, work, own, directory)
             answers.update(found)
             others |= others_of_own
-        new = {i: item for i, item in new.items() if i not in answers and i not in owners}
+        before_keys, behind = behind, _behind_others(work, answers, others, known, owners)
+        if len(behind.refused) > len(before_keys.refused):
+            left = [item for i, item in new.items() if i not in answers and i not in owners and i not in behind.coming]
+            deduplication.give_back_of_send(session, left, now, windows)
+        new = {i: item for i, item in new.items() if i in behind.coming and i not in owners}
     if new:
         due = [(queues[i], item) for i, item in new.items() if i in queues]
         answers.update(_append(session, due, now))
@@ -85,16 +89,21 @@ def send(
             later_ones = [item for i, item in new.items() if i not in queues]
             answers.update(_schedule(session, later_ones, now))
     for own_id, owner in owners.items():
-        place = answers[owner]
-        answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
+        place = answers.get(owner)
+        if place is not None:
+            answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
-    outcomes = [
-        message_id_reuse.reused() if index in others else answers.get(item.message_id, missing)
+    return [
+        message_id_reuse.reused()
+        if index in others
+        else behind.refused.get(index) or answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
-    for item, outcome in zip(work, outcomes, strict=True):
-        item.stored = not isinstance(outcome, BrokerError)
-    return outcomes
+
+
+def note_passed(item: SendWork, outcome: object) -> None:
+    """Notes an outcome that is committed, for the messages that come after it."""
+    item.passed = not isinstance(outcome, BrokerError) and (item.after is None or item.after.passed)
 
 
 def sent_before(session: Session, ids: Sequence[bytes]) -> set[bytes]:
@@ -102,26 +111,63 @@ def sent_before(session: Session, ids: Sequence[bytes]) -> set[bytes]:
     return set(_sent_before(session, ids, ())[0])
 
 
+@dataclass(slots=True)
+class _Behind:
+    """Which messages come after one that is not stored.
+
+    Attributes:
+        refused: their outcomes, by index.
+        coming: ids of the messages that are to be stored now, or that another one of them is a duplicate of.
+    """
+
+    refused: dict[int, BrokerError] = field(default_factory=dict)
+    coming: set[bytes] = field(default_factory=set)
+
+
 def _behind_others(
     work: Sequence[SendWork],
     answers: Mapping[bytes, Place | Duplicate | BrokerError],
     others: Collection[int],
     topics: Collection[int],
-) -> dict[bytes, BrokerError]:
-    """Outcomes of new messages that are to come after one that will not be stored now."""
-    behind: dict[bytes, BrokerError] = {}
-    coming: set[int] = set()
+    owners: Mapping[bytes, bytes],
+) -> _Behind:
+    """Looks which messages are to come after others that will not be stored now, or are duplicates of such.
+
+    Args:
+        work: the messages.
+        answers: what is known of some, by id.
+        others: indexes of those whose id has another content.
+        topics: the topics that exist.
+        owners: for messages whose dedup_key an earlier one of these has claimed, that one's id.
+    """
+    found = _Behind()
+    passed: set[int] = set()
+    locked: set[int] = set()
     for index, item in enumerate(work):
-        known = answers.get(item.message_id)
+        known, front = answers.get(item.message_id), item.after
+        if isinstance(known, RowsLocked):
+            locked.add(id(item))
         if index in others or isinstance(known, BrokerError) or (known is None and item.topic_id not in topics):
             continue
-        front = item.after
-        if known is not None or front is None or front.stored or id(front) in coming:
-            coming.add(id(item))
-        else:
-            why = behind.get(front.message_id) or answers.get(front.message_id)
-            behind[item.message_id] = why if isinstance(why, RowsLocked) else BehindRefused()
-    return behind
+        is_next = front is None or front.passed or id(front) in passed
+        if known is None and item.message_id not in found.coming:
+            if not is_next and id(front) in locked:
+                locked.add(id(item))
+                found.refused[index] = RowsLocked(HELD)
+                continue
+            if not is_next:
+                found.refused[index] = BehindRefused()
+                continue
+            if (owner := owners.get(item.message_id)) is not None and owner not in found.coming:
+                if owner not in answers:
+                    found.refused[index] = deduplication.owner_refused()
+                    continue
+                if isinstance(answers[owner], BrokerError):
+                    continue
+            found.coming.add(item.message_id)
+        if is_next:
+            passed.add(id(item))
+    return found
 
 
 def _choose_queues(

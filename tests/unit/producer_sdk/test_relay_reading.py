@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -256,6 +257,62 @@ def test_rows_behind_a_failed_one_are_read_once(table: Table, monkeypatch: pytes
         sent += end(found, table, found.next(lambda: False))
     assert sent == sorted(sent)
     assert not table.rows
+
+
+@pytest.mark.parametrize(("group", "longest"), [(None, 0.6), ("g", 11.0)])
+def test_a_topic_that_has_rested_does_not_wait_for_the_end_of_a_long_pass(
+    table: Table, monkeypatch: pytest.MonkeyPatch, group: str | None, longest: float
+) -> None:
+    clock, numbers = Clock(monkeypatch), iter(range(1, 1_000_000))
+    found = reader(table, batch=10)
+    sent_at: list[float] = []
+    failed = False
+    for turn in range(5000):
+        for _ in range(10 if turn else 500):
+            number = next(numbers)
+            table.add(number, group and f"{group}{number}", "shaky" if number % 10 == 0 else "steady")
+        batch = found.next(lambda: False)
+        clock.now += 0.012
+        bad = [row for row in batch.rows if row.topic == "shaky"] if not failed and clock.now > 16.0 else []
+        if bad:
+            failed = True
+            found.planner.rest_topic("shaky", lambda _: 0.5)
+        elif any(row.topic == "shaky" for row in batch.rows):
+            found.planner.wake_topic("shaky")
+            sent_at.append(clock.now)
+        for row in batch.rows:
+            if row not in bad:
+                del table.rows[row.id]
+        found.planner.ended(batch.rows, bad)
+        for row in batch.rows:
+            if row not in bad:
+                found.planner.seen.discard(row.id)
+    assert failed
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sent_at)]
+    assert 0.5 < max(gaps) < longest
+    assert clock.now - sent_at[-1] < 1.0
+
+
+def test_a_trial_whose_row_is_held_is_not_the_last(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What became of it cannot be written; other rows of the topic are tried meanwhile."""
+    clock = Clock(monkeypatch)
+    found = reader(table, batch=10)
+    table.add(1, None, "away")
+    failed = found.next(lambda: False)
+    found.planner.rest_topic("away", lambda _: 1.0)
+    found.planner.ended(failed.rows, failed.rows)
+    clock.now += 10.0
+    held = found.next(lambda: False)
+    found.planner.rest_topic("away", lambda _: 1.0)
+    for number in range(2, 5):
+        table.add(number, None, "away")
+    for _ in range(3):
+        clock.now += 10.0
+        tried = found.next(lambda: False)
+        assert [row.id for row in tried.rows] == [2, 3, 4]
+        found.planner.rest_topic("away", lambda _: 1.0)
+        found.planner.ended(tried.rows, tried.rows)
+    assert [row.id for row in held.rows] == [1]
 
 
 @pytest.mark.parametrize("group", [None, "g"])

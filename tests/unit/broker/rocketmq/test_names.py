@@ -143,6 +143,7 @@ CODES = [
     (errors.VerdictConflict("x", state=2), Code.INVALID_TRANSACTION_ID),
     (errors.StaleReceipt("x", reason="RECEIPT_GONE"), Code.INVALID_RECEIPT_HANDLE),
     (errors.Refused("x", reason="OTHER_FILTER"), Code.PRECONDITION_FAILED),
+    (errors.BehindRefused(), Code.PRECONDITION_FAILED),
     (errors.AlreadyExists("x", reason="MESSAGE_ID_REUSED"), Code.PRECONDITION_FAILED),
     (errors.Overloaded("x", retry_after=1.0), Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
@@ -160,7 +161,7 @@ def test_every_error_has_a_code(error: errors.BrokerError, code: int) -> None:
     assert code_of(error) == code
     told = status_of(error)
     assert told.code == code
-    assert told.message == f"{Code.Name(code)}: {error.field}: x" if error.field else f"{Code.Name(code)}: x"
+    assert told.message == ": ".join(filter(None, [Code.Name(code), error.field, error.message]))
 
 
 def kinds(kind: type[errors.BrokerError] = errors.BrokerError) -> Iterator[type[errors.BrokerError]]:

@@ -66,6 +66,28 @@ def test_a_stall_does_not_move_the_clock(server: Server, before: int, after: int
         assert clock.now() == server.time
 
 
+@pytest.mark.parametrize("trip", [200, 3_000, 10_000, 40_000])
+def test_a_network_takes_its_time(server: Server, trip: int) -> None:
+    """The same way there and back: no error is left, whatever this machine's own clock was like at first."""
+    clock = DatabaseClock()
+    server.error, server.before, server.after = 20_000, trip // 2, trip // 2
+    for _ in range(3):
+        synchronise(clock, server)
+    assert abs(clock.now() - server.time) <= 1
+    # This machine was busy for a moment.
+    server.after = 15 * trip
+    synchronise(clock, server)
+    server.passed += SECOND
+    assert abs(clock.now() - server.time) <= 1
+    # From now on it takes longer.
+    server.before = server.after = trip
+    server.error = 0
+    for _ in range(20):
+        synchronise(clock, server)
+    server.passed += SECOND
+    assert abs(clock.now() - server.time) <= 1
+
+
 def test_a_slow_reading_tells_what_a_clock_cannot_be(server: Server) -> None:
     clock = DatabaseClock()
     synchronise(clock, server)
