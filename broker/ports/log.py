@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
@@ -28,7 +28,7 @@ class SendWork:
         message: what is stored.
         after: the message that must be stored before this one, and all before that one; else this one is refused
             (BehindRefused). In the same call, or in an earlier one.
-        passed: whether it is stored, and all that it comes after.
+        stored: whether it is stored, as far as is committed.
     """
 
     message_id: bytes
@@ -36,12 +36,21 @@ class SendWork:
     queue_no: int | None
     message: Message
     after: SendWork | None = field(default=None, repr=False, compare=False)
-    passed: bool = field(default=False, repr=False, compare=False)
+    stored: bool = field(default=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         """Bytes of the body."""
         return len(self.message.body)
+
+    def is_next(self, coming: Container[int]) -> bool:
+        """Whether all that it comes after is stored, or in this collection of `id()`s."""
+        front = self.after
+        while front is not None and id(front) not in coming:
+            if not front.stored:
+                return False
+            front = front.after
+        return True
 
 
 @dataclass(slots=True)

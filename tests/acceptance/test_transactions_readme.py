@@ -52,7 +52,7 @@ def test_the_examples_work_together(new_broker: Callable[..., BrokerProcess], tm
 def test_the_example_of_an_own_listener(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = new_broker("sqlite", auto_create=True)
     for order in ("three apples", "one pear"):
-        assert _produce(broker.endpoint, order, tmp_path, "ways/own_listener.py") == "COMMIT"
+        assert _produce(broker.endpoint, order, tmp_path, "ways/own_listener.py") == "COMMITTED"
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         assert len(shop.execute("SELECT content FROM orders").fetchall()) == 2
 

@@ -102,6 +102,30 @@ async def test_an_id_that_comes_again_behind_a_refused_message(store: Store, top
     assert await bodies(store, topic) == ["other", "a1", "a2", "-1", "b1", "b2"]
 
 
+async def test_copies_of_a_refused_message(world: World, store: Store, topic: Topic, sender: Sender) -> None:
+    """In other requests of the batch: they are messages by themselves."""
+    used, own, other = new_id(), new_id(), new_id()
+    shop = await store.producer_group_id("shop")
+    ok(await store.send([sending(topic, "other", used), sending(topic, "first", dedup_key="k")]))
+    ok(await store.prepare([PrepareWork(new_id(), shop, [half(topic, dedup_key="pending")])]))
+    keyed = message("d1", new_id(), dedup_key="k")
+    together = (
+        sender.send("-1"),
+        sender.send(message("a0", used), message("a2", own)),
+        sender.send("a1", message("a2", own), "a3"),
+        sender.send(message("c0", used), message("c1", other)),
+        sender.send(message("e1", other)),
+        sender.send(message("d0", used), keyed),
+        sender.send(keyed, message("f0", dedup_key="pending"), last := message("f1", new_id(), dedup_key="l")),
+    )
+    found = await asyncio.gather(*together)
+    refused = [REUSED, BEHIND]
+    assert found[:5] == [[STORED], refused, [STORED] * 3, refused, [STORED]]
+    assert found[5:] == [refused, ["duplicate", *refused]]
+    assert await bodies(store, topic) == ["other", "first", "-1", "a1", "a2", "a3", "e1"]
+    assert await sender.send(last) == [STORED]
+
+
 async def test_what_was_stored_before_is_told_so(store: Store, topic: Topic, sender: Sender) -> None:
     used, a2 = new_id(), message("a2", new_id())
     ok(await store.send([sending(topic, "other", used)]))
@@ -215,13 +239,13 @@ async def test_a_commit_that_the_database_refuses(
 async def test_keys_of_messages_behind_others_are_free(
     world: World, store: Store, topic: Topic, sender: Sender
 ) -> None:
-    """Also for others of the batch; what was refused may be sent at once."""
+    """Also for others of the batch."""
     shop = await store.producer_group_id("shop")
     ok(await store.prepare([PrepareWork(new_id(), shop, [half(topic, dedup_key="k")])]))
     request = [message("a1", dedup_key="k"), message("a2", dedup_key="l"), message("b1", dedup_key="l")]
-    assert await sender.send(*request, "b2") == [REUSED, BEHIND, REUSED, BEHIND]
-    assert (world.count("dedup_key"), world.count("message")) == (1, 0)
-    assert await sender.send(*request[1:]) == [STORED, "duplicate"]
+    assert await sender.send(*request, "b2") == [REUSED, BEHIND, STORED, STORED]
+    assert (world.count("dedup_key"), world.count("message")) == (2, 2)
+    assert await sender.send(*request[1:2]) == ["duplicate"]
 
 
 async def test_many_keys_are_one_batch(store: Store, topic: Topic, sender: Sender) -> None:

@@ -33,7 +33,7 @@ class Log(Access):
             "send",
             self._send,
             skip_locked=self._send_what_is_free,
-            settled=log.note_passed,
+            settled=log.note_settled,
             size_of=lambda item: item.size,
         )
 

@@ -243,15 +243,6 @@ def give_back_of_send(session: Session, work: Iterable[SendWork], now: int, wind
         give_back(session, claims)
 
 
-def owner_refused() -> AlreadyExists:
-    """The error for a message whose dedup_key belonged to one that was refused in the same moment."""
-    return AlreadyExists(
-        "A message with this dedup_key was refused just now; send again.",
-        reason="DEDUP_KEY_PENDING",
-        field="dedup_key",
-    )
-
-
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:
     """Statements that release keys; from topic ids, hashes, and the owning transactions. By primary key."""
     query = "DELETE FROM dedup_key WHERE topic_id = ? AND dedup_hash = ? AND transaction_id = ?"

@@ -59,14 +59,15 @@ def send(
     directory.forget_ids(gone)
     known = directory.by_ids(session, {item.topic_id for item in work} - gone)
     new: dict[bytes, SendWork] = {}
+    other_copies: set[int] = set()
     for index, item in enumerate(work):
         if item.message_id not in answers and item.topic_id in known:
             first = new.setdefault(item.message_id, item)
             if first is not item and not message_id_reuse.same_message(item.message, first.message):
-                others.add(index)
+                other_copies.add(index)
     queues, waiting = _choose_queues(new.values(), known, now, rotation, free)
     answers.update(waiting)
-    behind = _behind_others(work, answers, others, known, {})
+    behind = _behind_others(work, answers, others, other_copies, known, {})
     new = {i: item for i, item in new.items() if i in behind.coming}
     owners: dict[bytes, bytes] = {}
     if any(item.message.dedup_key for item in new.values()):
@@ -77,10 +78,9 @@ def send(
             found, others_of_own = _stored_meanwhile(session, work, own, directory)
             answers.update(found)
             others |= others_of_own
-        before_keys, behind = behind, _behind_others(work, answers, others, known, owners)
-        if len(behind.refused) > len(before_keys.refused):
-            left = [item for i, item in new.items() if i not in answers and i not in owners and i not in behind.coming]
-            deduplication.give_back_of_send(session, left, now, windows)
+        behind = _behind_others(work, answers, others, other_copies, known, owners)
+        left = [item for i, item in new.items() if i not in answers and i not in owners and i not in behind.coming]
+        deduplication.give_back_of_send(session, left, now, windows)
         new = {i: item for i, item in new.items() if i in behind.coming and i not in owners}
     if new:
         due = [(queues[i], item) for i, item in new.items() if i in queues]
@@ -93,6 +93,7 @@ def send(
         if place is not None:
             answers[own_id] = Duplicate(owner, 0, place) if isinstance(place, tuple) else place
     missing = NotFound("The topic was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+    others |= other_copies - behind.refused.keys()
     return [
         message_id_reuse.reused()
         if index in others
@@ -101,9 +102,9 @@ def send(
     ]
 
 
-def note_passed(item: SendWork, outcome: object) -> None:
+def note_settled(item: SendWork, outcome: object) -> None:
     """Notes an outcome that is committed, for the messages that come after it."""
-    item.passed = not isinstance(outcome, BrokerError) and (item.after is None or item.after.passed)
+    item.stored = not isinstance(outcome, BrokerError)
 
 
 def sent_before(session: Session, ids: Sequence[bytes]) -> set[bytes]:
@@ -117,17 +118,20 @@ class _Behind:
 
     Attributes:
         refused: their outcomes, by index.
-        coming: ids of the messages that are to be stored now, or that another one of them is a duplicate of.
+        coming: ids of the messages that are to be stored now, or are duplicates of another one of these.
+        left: ids of those that are refused.
     """
 
     refused: dict[int, BrokerError] = field(default_factory=dict)
     coming: set[bytes] = field(default_factory=set)
+    left: set[bytes] = field(default_factory=set)
 
 
 def _behind_others(
     work: Sequence[SendWork],
     answers: Mapping[bytes, Place | Duplicate | BrokerError],
     others: Collection[int],
+    other_copies: Collection[int],
     topics: Collection[int],
     owners: Mapping[bytes, bytes],
 ) -> _Behind:
@@ -137,6 +141,7 @@ def _behind_others(
         work: the messages.
         answers: what is known of some, by id.
         others: indexes of those whose id has another content.
+        other_copies: indexes of those that differ from the first one of their id among these.
         topics: the topics that exist.
         owners: for messages whose dedup_key an earlier one of these has claimed, that one's id.
     """
@@ -144,28 +149,30 @@ def _behind_others(
     passed: set[int] = set()
     locked: set[int] = set()
     for index, item in enumerate(work):
-        known, front = answers.get(item.message_id), item.after
-        if isinstance(known, RowsLocked):
+        own_id, front = item.message_id, item.after
+        known = answers.get(own_id)
+        waits = isinstance(known, RowsLocked) or (front is not None and id(front) in locked)
+        if waits:
             locked.add(id(item))
         if index in others or isinstance(known, BrokerError) or (known is None and item.topic_id not in topics):
             continue
-        is_next = front is None or front.passed or id(front) in passed
-        if known is None and item.message_id not in found.coming:
-            if not is_next and id(front) in locked:
+        is_next = item.is_next(passed)
+        if known is None and own_id not in found.coming:
+            owner = owners.get(own_id)
+            claimed = owner is not None and owner not in found.coming
+            # Another copy of a refused message, or one whose dedup_key a refused one had: by itself, in a moment.
+            if waits or own_id in found.left or (is_next and claimed and owner not in answers):
                 locked.add(id(item))
                 found.refused[index] = RowsLocked(HELD)
-                continue
-            if not is_next:
+            elif not is_next:
                 found.refused[index] = BehindRefused()
+            if index in found.refused:
+                found.left.add(own_id)
                 continue
-            if (owner := owners.get(item.message_id)) is not None and owner not in found.coming:
-                if owner not in answers:
-                    found.refused[index] = deduplication.owner_refused()
-                    continue
-                if isinstance(answers[owner], BrokerError):
-                    continue
-            found.coming.add(item.message_id)
-        if is_next:
+            if claimed and isinstance(answers.get(owner or b""), BrokerError):
+                continue
+            found.coming.add(own_id)
+        if is_next and index not in other_copies:
             passed.add(id(item))
     return found
 
