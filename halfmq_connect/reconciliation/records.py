@@ -168,8 +168,10 @@ class Records:
     def judge_until(self, local: LocalTransaction, until: datetime) -> None:
         """Notes where a round ended; rounds of several processes may overlap, and it never goes back."""
         values = {"name": self.name, "until": to_micros(until)}
-        if local.execute(self._update_state, **values) == 0 and self.judged_until(local) is None:
+        # No UPDATE first: of no row it locks a gap, and two first rounds that end at once would wait for each other.
+        if self.judged_until(local) is None:
             _insert(local, self._insert_state, **values)
+        local.execute(self._update_state, **values)
 
     def _hash(self, text: str) -> str:
         return hashlib.sha256(f"{self.name}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from client_core.local_database import local_database
 from consumer_sdk import Admin
 from halfmq_connect.reconciliation import (
     BusinessTable,
@@ -22,6 +23,7 @@ from halfmq_connect.reconciliation import (
     comparison,
 )
 from halfmq_connect.reconciliation import reconciliation as rounds
+from halfmq_connect.reconciliation.records import Records
 from producer_sdk import BatchRefused, BrokerUnavailable, ConfigurationError, Message, Producer, TransactionProducer
 from support.brokers import BrokerProcess
 from support.memory import MIB, forget_peak, resident
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.embedded import EmbeddedBroker
+    from client_core.local_database import LocalTransaction
     from client_core.message import LogPosition
     from halfmq_connect.reconciliation.business import BusinessRow
     from ways.shops import Shop
@@ -127,6 +130,40 @@ def test_a_round_that_breaks_off_tells_what_it_found(
         assert checked.compare().findings == ()
     assert facts(told) == [("row_without_message", each, True) for each in "13"]
     assert len(texts(broker.endpoint, created)) == 3
+
+
+def test_two_first_rounds_that_both_found_none(sales: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sales.kind == "sqlite":
+        pytest.skip("one writer at a time")
+    database = local_database(sales.engine)
+    records = Records("halfmq_delivered", "sales", database.home)
+    with database.transaction() as local:
+        records.create(local)
+    both, real = threading.Barrier(2), Records.judged_until
+
+    def judged_until(own: Records, local: LocalTransaction) -> datetime | None:
+        found = real(own, local)
+        both.wait(30)
+        return found
+
+    monkeypatch.setattr(Records, "judged_until", judged_until)
+    faults: list[Exception] = []
+
+    def end(day: int) -> None:
+        try:
+            with database.transaction() as local:
+                records.judge_until(local, datetime(2026, 1, day, tzinfo=UTC))
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=end, args=(day,)) for day in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert faults == []
+    with database.transaction() as local:
+        assert real(records, local) == datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_two_first_rounds_end_at_once(sales: Shop, broker: EmbeddedBroker, created: str) -> None:
