@@ -169,7 +169,8 @@ class Records:
         """Notes where a round ended; rounds of several processes may overlap, and it never goes back."""
         values = {"name": self.name, "until": to_micros(until)}
         # No UPDATE first: of no row it locks a gap, and two first rounds that end at once would wait for each other.
-        if self.judged_until(local) is None:
+        # Where an INSERT can pass over a row, it comes first: what has read on SQLite may find that it cannot write.
+        if local.dialect.keep_existing or self.judged_until(local) is None:
             _insert(local, self._insert_state, **values)
         local.execute(self._update_state, **values)
 

@@ -133,8 +133,8 @@ def test_a_round_that_breaks_off_tells_what_it_found(
 
 
 def test_two_first_rounds_that_both_found_none(sales: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    if sales.kind == "sqlite":
-        pytest.skip("one writer at a time")
+    if sales.kind not in {"mariadb", "mysql"}:
+        pytest.skip("others insert first")
     database = local_database(sales.engine)
     records = Records("halfmq_delivered", "sales", database.home)
     with database.transaction() as local:
