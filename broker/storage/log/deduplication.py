@@ -146,8 +146,7 @@ def reserve_for_send(
     later: dict[bytes, bytes] = {}
     for item in work:
         if item.message.dedup_key:
-            own = dedup_hash(item.message.dedup_key)
-            reservation = Reservation(item.topic_id, own, item.message_id, 0, now + windows[item.topic_id])
+            reservation = _claim(item, now, windows)
             first = wanted.setdefault(reservation.key, reservation)
             if first is not reservation:
                 later[item.message_id] = first.transaction_id
@@ -234,13 +233,13 @@ def give_back(session: Session, reservations: Sequence[Reservation]) -> None:
 
 def give_back_of_send(session: Session, work: Iterable[SendWork], now: int, windows: Mapping[int, int]) -> None:
     """Releases the keys that `reserve_for_send` claimed at this time for ordinary messages."""
-    claims = [
-        Reservation(item.topic_id, dedup_hash(item.message.dedup_key), item.message_id, 0, now + windows[item.topic_id])
-        for item in work
-        if item.message.dedup_key
-    ]
-    if claims:
+    if claims := [_claim(item, now, windows) for item in work if item.message.dedup_key]:
         give_back(session, claims)
+
+
+def _claim(item: SendWork, now: int, windows: Mapping[int, int]) -> Reservation:
+    key = dedup_hash(item.message.dedup_key or "")
+    return Reservation(item.topic_id, key, item.message_id, 0, now + windows[item.topic_id])
 
 
 def freeing(keys: Iterable[tuple[int, bytes, bytes]]) -> list[Statement]:
