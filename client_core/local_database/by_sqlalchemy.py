@@ -21,6 +21,7 @@ from client_core.local_database.drivers import (
     refuse_driver,
     refuse_unfinished,
     stay_in_session,
+    with_places,
 )
 from client_core.local_database.engine_events import EngineEvents, run_beside
 from client_core.local_database.listening import DriverListener
@@ -103,10 +104,11 @@ class SqlalchemyTransaction(WatchedTransaction):
             if self._is_own and self.dialect.name == "mysql":
                 _begin_where_it_autocommits(connection)
             _refuse_autocommit(connection)
-            refuse_unfinished(connection.connection.driver_connection)
-            stay_in_session(connection.connection.driver_connection)
-            self.take(connection.connection.dbapi_connection)
-            self._driver_connection = connection.connection.driver_connection
+            pooled = connection.connection
+            self._driver_connection = pooled.driver_connection
+            refuse_unfinished(self._driver_connection)
+            stay_in_session(self._driver_connection)
+            self.take(pooled.dbapi_connection)
         except ConfigurationError:
             if is_new:
                 self.rollback()
@@ -175,12 +177,12 @@ class SqlalchemyTransaction(WatchedTransaction):
     def watch(self) -> None:
         """By SQLAlchemy's events."""
         connection = self._session.connection() if self._session is not None else self._on()
-        if self.dialect.name == "sqlite" and in_transaction(connection.connection.driver_connection) is False:
+        driver = self._driver_connection
+        if self.dialect.name == "sqlite" and in_transaction(driver) is False:
             # Its drivers begin with the first change, and a savepoint outside of a transaction would be one.
             self._run("BEGIN", {})
-        self._was_alone = autocommits(connection.connection.driver_connection)
+        self._was_alone = autocommits(driver)
         _events.listen(connection.engine)
-        driver = self._driver_connection
         if DriverListener.can_listen(driver):
             self._listener = DriverListener(driver)
             self._watch = Watch(self.dialect, self._listener.run, lambda: driver)
@@ -288,11 +290,15 @@ class SqlalchemyTransaction(WatchedTransaction):
         if not values:
             # As it stands: one that has its keys inside comes once, and is not worth parsing.
             return connection.exec_driver_sql(sql)
+        if self.dialect.name == "mysql":
+            # All of its drivers take values by these names, and SQLAlchemy has less to do than for a text of its own.
+            return connection.exec_driver_sql(with_places(sql), values)
         return connection.execute(_text(sql), values)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:
-    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
+    pooled = connection.connection
+    driver, adapter = pooled.driver_connection, pooled.dbapi_connection
     refuse_autocommit(driver)
     if adapter is not driver:
         # What adapts drivers of asyncio has it of its own; theirs do not know.

@@ -80,10 +80,11 @@ _NO_PIPELINE = 0
 
 def in_transaction(connection: Any) -> bool | None:
     """Whether a connection has a transaction open; None: the driver does not tell."""
+    status = getattr(connection, "server_status", None)  # PyMySQL, aiomysql
+    if status is not None:
+        return bool(status & _IN_TRANSACTION)
     if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
         return bool(connection.in_transaction)
-    if hasattr(connection, "server_status"):  # PyMySQL, aiomysql
-        return bool(connection.server_status & _IN_TRANSACTION)
     if hasattr(connection, "info") and hasattr(connection.info, "transaction_status"):  # psycopg, psycopg2
         return int(connection.info.transaction_status) != _IDLE
     if hasattr(connection, "is_in_transaction"):  # asyncpg
@@ -204,13 +205,20 @@ def end_of(connection: Any) -> Callable[[], object] | None:
 
 def driver_of(given: object) -> str | None:
     """The driver of a DB-API connection; None: it is not one of those that are known."""
-    for base in type(given).__mro__:
+    # mypy takes the __hash__ of objects of a class for that of the class.
+    return _driver_of_class(type(given))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=256)
+def _driver_of_class(kind: type) -> str | None:
+    for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
         if package in DRIVERS and base.__name__.lower() == "connection":
             return package
     return None
 
 
+@functools.lru_cache(maxsize=256)
 def with_places(sql: str) -> str:
     """A statement that has its values as ``:name``, as drivers of servers take it."""
     return _PLACE.sub(r"%(\1)s", sql.replace("%", "%%"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NoReturn
 
 from client_core.errors import ConfigurationError
@@ -59,9 +60,15 @@ def join_async(given: object) -> AsyncLocalTransaction:
     _refuse(given, _ASYNC, "; what blocks goes to a TransactionProducer")
 
 
-def packages_of(given: object) -> set[str]:
+def packages_of(given: object) -> frozenset[str]:
     """The packages that the class of an object and its bases come from."""
-    return {base.__module__.partition(".")[0] for base in type(given).__mro__}
+    # mypy takes the __hash__ of objects of a class for that of the class.
+    return _packages_of_class(type(given))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=256)
+def _packages_of_class(kind: type) -> frozenset[str]:
+    return frozenset(base.__module__.partition(".")[0] for base in kind.__mro__)
 
 
 def _refuse(given: object, wanted: str, otherwise: str) -> NoReturn:

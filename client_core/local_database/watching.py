@@ -144,9 +144,10 @@ class Watch:
             self._look_for(mark)
         elif has_failed:
             self._look_at_failure()
-        if self._is_over():
+        is_open = self._is_open()
+        if self._is_over(is_open):
             self._has_ended = True
-        elif self._is_open():
+        elif is_open:
             self._was_open = True
 
     def ended(self) -> None:
@@ -161,7 +162,7 @@ class Watch:
 
     def has_ended(self) -> bool:
         """Whether the transaction is known to have been ended; asks no server."""
-        return self._has_ended or self._is_over()
+        return self._has_ended or self._is_over(self._is_open())
 
     def is_whole(self, run: Callable[[str], object]) -> bool | None:
         """Whether what is open is the transaction that the block began, all of it; None: that cannot be told.
@@ -190,9 +191,9 @@ class Watch:
         places = [place for place, (each, _) in enumerate(self._savepoints) if each == name]
         return places[-1] if places else None
 
-    def _is_over(self) -> bool:
+    def _is_over(self, is_open: bool | None) -> bool:
         """By what the driver tells, which is that of now only."""
-        return session_of(self._driver_connection()) != self._session or (self._was_open and self._is_open() is False)
+        return (self._was_open and is_open is False) or session_of(self._driver_connection()) != self._session
 
     def _is_open(self) -> bool | None:
         return in_transaction(self._driver_connection())

@@ -7,6 +7,11 @@ import json
 
 TOPIC = "bench"
 KAFKA_TOPIC = "bench-for-kafka"
+# Of those who receive orders.
+QUEUE_TOPIC = "bench-queue"
+APPLIED_TOPIC = "bench-applied"
+INPUT_TOPIC = "bench-input"
+RECONCILED_TOPIC = "bench-reconciled"
 GROUP = "bench"
 # A table whose binary log is read.
 WATCHED = "watched_orders"

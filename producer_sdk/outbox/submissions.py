@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import uuid
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from client_core.errors import ConfigurationError
 from client_core.local_database import Failure, VerifiedDatabases, first_line_of, naming_character, placed
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["SubmissionRows", "refuse_without_table"]
 
 _TABLES = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[a-z0-9_]{0,40}")
-_COLUMNS = (
-    "message_id, topic_name, body, tag, message_keys, message_group, properties, priority, deliver_at,"
-    " deduplication_key"
-)
 _NOT_HERE = (
     "with same_server the broker has the messages as soon as the transaction commits: there is no table of the outbox "
     "and no relay, so that announce(), confirm(), cancel(), state(), status(), errors(), retry(), skip() and relay() "
@@ -86,21 +82,13 @@ class SubmissionRows:
             self._tried.add(local)
         own_id, id_value = local.binary("message_id", uuid.UUID(content.message_id).bytes)
         body, body_value = local.binary("body", content.body)
-        headers = content.headers
+        places = {"message_id": own_id, "body": body}
+        values = {"message_id": id_value, "body": body_value, **_columns(content)}
         with naming_character(self._table):
             local.execute(
-                f"INSERT INTO {self._table} ({_COLUMNS}) VALUES ({own_id}, :topic, {body}, :tag, :keys, :message_group,"  # noqa: S608
-                " :properties, :priority, :deliver_at, :dedup_key)",
-                message_id=id_value,
-                topic=content.topic,
-                body=body_value,
-                tag=headers.get("tag"),
-                keys=_json(headers.get("keys")),
-                message_group=content.message_group,
-                properties=_json(headers.get("properties")),
-                priority=headers.get("priority", 0),
-                deliver_at=headers.get("deliver_at"),
-                dedup_key=headers.get("dedup_key"),
+                f"INSERT INTO {self._table} ({', '.join(values)})"  # noqa: S608
+                f" VALUES ({', '.join(places.get(name) or f':{name}' for name in values)})",
+                **values,
             )
         if local.in_transaction() is False:
             # It is committed already, for something that has not happened. By its key: others go on meanwhile.
@@ -156,6 +144,22 @@ def refuse_without_table() -> NoReturn:
         ConfigurationError: Always.
     """
     raise ConfigurationError(_NOT_HERE, field="same_server")
+
+
+def _columns(content: Content) -> dict[str, Any]:
+    """The columns that a message has, without its id and its body; the others are NULL, or have a default."""
+    headers = content.headers
+    columns = {
+        "topic_name": content.topic,
+        "tag": headers.get("tag"),
+        "message_keys": _json(headers.get("keys")),
+        "message_group": content.message_group,
+        "properties": _json(headers.get("properties")),
+        "priority": headers.get("priority"),
+        "deliver_at": headers.get("deliver_at"),
+        "deduplication_key": headers.get("dedup_key"),
+    }
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 def _json(value: object) -> str | None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def _place_orders(endpoint: str, **options: Any) -> Coroutine[Any, Any, None]:
-    from halfmq_cli.bench.clients import shop  # noqa: PLC0415 - SQLAlchemy is slow to load
+    from halfmq_cli.bench.clients.shop.shop import place_orders  # noqa: PLC0415 - SQLAlchemy is slow to load
 
-    return shop.place_orders(endpoint, **options)
+    return place_orders(endpoint, **options)
 
 
 ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {

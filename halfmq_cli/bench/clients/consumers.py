@@ -13,12 +13,12 @@ from halfmq_cli.bench.load import GROUP, TOPIC, made_at, mark_of
 RECEIVE = 512
 
 
-async def follow(endpoint: str) -> None:
+async def follow(endpoint: str, topic: str = TOPIC) -> None:
     """Receives and acknowledges; answers when it has received as many messages as each request says."""
     seen = 0
     latencies: list[float] = []
     ended = 0.0
-    async with AsyncConsumer(endpoint, GROUP, [TOPIC], prefetch=4 * RECEIVE) as consumer:
+    async with AsyncConsumer(endpoint, GROUP, [topic], prefetch=4 * RECEIVE) as consumer:
         answer("ready")
         told = asyncio.create_task(next_request())
         heard = time.monotonic()

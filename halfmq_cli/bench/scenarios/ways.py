@@ -15,7 +15,7 @@ from broker.errors import BrokerError, ConfigurationError
 from broker.storage.engine.connection import parse_url
 from halfmq_cli.bench.databases import for_sqlalchemy, side_by_side, with_tables
 from halfmq_cli.bench.kafka_topics import KafkaTopics
-from halfmq_cli.bench.load import KAFKA_TOPIC, QUEUES, TOPIC, WATCHED
+from halfmq_cli.bench.load import KAFKA_TOPIC, QUEUES, RECONCILED_TOPIC, TOPIC, WATCHED
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client, checked, running
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BARE, BOTH_ROWS = "bare", "bare, both rows"
-WITHOUT_MESSAGE = {BARE, BOTH_ROWS}
+# Those whose messages no consumer follows: they have none, or workers of the shop take them.
+NOT_FOLLOWED = {BARE, BOTH_ROWS, "queue", "queue, applied"}
+RECONCILED = "reconciled"
 HALF, FENCE = "half message, no fence", "fence"
 PLAIN_ROWS, SAME_SERVER = "same server, plain rows", ("same server, block", "same server, put")
 BINLOG, TO_KAFKA = "binlog", "fence, to kafka"
@@ -54,7 +56,8 @@ def ways(
     """Measure the ways in which an order and its message go together, with the same orders, next to bare orders.
 
     Each order is one row, written through SQLAlchemy in a transaction of its own. The ways are measured in turns in
-    one run, on one server; the consumer notes when each message arrives.
+    one run, on one server; the consumer notes when each message arrives, the worker of a queue when it has written the
+    order.
     """
     try:
         with ExitStack() as stack:
@@ -70,7 +73,9 @@ def ways(
                 stack.enter_context(_subscription(shop_url, broker.endpoint))
             consumer = _Followed(stack.enter_context(Client("consumer", broker.endpoint)))
             shop.tell("ways")
-            taken = {way: _Taken(None if way in WITHOUT_MESSAGE else consumer) for way in shop.hear()}
+            taken = {way: _Taken(None if way in NOT_FOLLOWED else consumer) for way in shop.hear()}
+            reconciled = Client("consumer", broker.endpoint, topic=RECONCILED_TOPIC)
+            taken[RECONCILED].followed = _Followed(stack.enter_context(reconciled))
             if kafka:
                 taken[TO_KAFKA].followed = _Followed(stack.enter_context(_bridge(kafka, broker.endpoint)))
             for way, each in taken.items():
@@ -168,7 +173,7 @@ class _Taken:
         """
         if answer["failures"]:
             raise ConfigurationError(f"An order failed, {way}: {answer['failures'][0]}", field="ways")
-        self.latencies += self.arrived(answer["orders"])
+        self.latencies += self.arrived(answer["orders"]) if self.followed else answer["latency_ms"]
         self.orders += answer["orders"]
         self.seconds += answer["seconds"]
         self.cpu += answer["cpu_s"]

@@ -38,11 +38,16 @@ def test_each_way_is_measured(kafka: str, tmp_path: Path) -> None:
         "same server, plain rows",
         "same server, block",
         "same server, put",
+        "queue",
+        "queue, applied",
+        "forwarded",
+        "reconciled",
         "binlog",
         "fence, to kafka",
     }
     assert (more["sent after the commit"], more["half message, no fence"], more["binlog"]) == (0, 0, 0)
     assert (more["fence"], more["outbox"], more["same server, block"], more["same server, put"]) == (1, 1, 1, 1)
+    assert (more["queue"], more["queue, applied"], more["forwarded"], more["reconciled"]) == (0, 1, 0, 0)
     assert 0 < figures["same server, block"]["to_plain_rows"] < 3
     rates = [figures[way]["orders_per_s"] for way in ("fence", "half message, no fence")]
     assert figures["fence"]["to_half_message"] == pytest.approx(rates[0] / rates[1], rel=0.02, abs=0.001)

@@ -11,36 +11,15 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
-from halfmq_cli.bench.load import GROUP, KAFKA_TOPIC, TOPIC, WATCHED, body_of, marked
+from halfmq_cli.bench.clients.shop.orders import INSERT, INSERT_MESSAGE_ROW, INSERT_WATCHED, ORDERS
+from halfmq_cli.bench.clients.shop.receiving import ReceivingWays
+from halfmq_cli.bench.load import GROUP, KAFKA_TOPIC, TOPIC, body_of, marked
 from producer_sdk import Message, Producer, TransactionProducer
 from producer_sdk.fence import TransactionFence
 from producer_sdk.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-_ORDERS = sa.MetaData()
-
-
-def _table(name: str, *columns: sa.Column[Any]) -> sa.Table:
-    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-    return sa.Table(
-        name,
-        _ORDERS,
-        sa.Column("number", number, primary_key=True, autoincrement=True),
-        *columns,
-        sa.Column("body", sa.LargeBinary, nullable=False),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-    )
-
-
-ORDER = _table("orders")
-MESSAGE_ROW = _table("message_rows", sa.Column("topic_name", sa.String(127), nullable=False))
-WATCHED_ORDER = _table(WATCHED)
-INSERT = sa.insert(ORDER)
-INSERT_WATCHED_ORDER = sa.insert(WATCHED_ORDER)
-INSERT_MESSAGE_ROW = sa.insert(MESSAGE_ROW)
+    from collections.abc import Callable, Container, Sequence
 
 
 class Shop:
@@ -55,9 +34,11 @@ class Shop:
         self._threads = threads
         self._open = ExitStack()
         self._statements = 0
+        self._counted: tuple[Container[int], ...] = ()
+        """The threads whose statements are counted."""
         self._counting = threading.Lock()
         sa.event.listen(self._engine, "before_cursor_execute", self._count)
-        _ORDERS.create_all(self._engine)
+        ORDERS.create_all(self._engine)
         fence, outbox = TransactionFence(self._engine), Outbox(self._engine)
         fence.create_tables()
         outbox.create_tables()
@@ -81,6 +62,9 @@ class Shop:
             self.ways["same server, plain rows"] = self.submitted
             self.ways["same server, block"] = self.on_the_same_server
             self.ways["same server, put"] = self.put_on_the_same_server
+        self._receiving = ReceivingWays(endpoint, self._engine, self._body, threads)
+        self._open.callback(self._receiving.close)
+        self.ways |= self._receiving.ways
         further = {"binlog": self.watched, "fence, to kafka": self.fenced_for_kafka}
         self.ways |= {way: further[way] for way in more}
 
@@ -122,7 +106,7 @@ class Shop:
     def watched(self) -> None:
         """An order, whose row is published from the binary log."""
         with self._engine.begin() as connection:
-            connection.execute(INSERT_WATCHED_ORDER, {"body": self._body()})
+            connection.execute(INSERT_WATCHED, {"body": self._body()})
 
     def boxed(self) -> None:
         """A row of the outbox, which the relay of this process sends."""
@@ -156,9 +140,10 @@ class Shop:
         return marked(time.monotonic_ns(), self._rest)
 
     def run(self, way: str, seconds: float) -> dict[str, Any]:
-        """Places orders for some time in all threads; how many, and what they took."""
-        one, until = self.ways[way], time.monotonic() + seconds
-        counts, failures = [], []
+        """Places orders for some time in all threads; how many, and what they took until workers had done them."""
+        one, until = self.ways[way], 0.0
+        counts: list[int] = []
+        failures: list[str] = []
 
         def loop() -> None:
             count = 0
@@ -170,30 +155,46 @@ class Shop:
                 failures.append(repr(error))
             counts.append(count)
 
-        start, cpu = time.monotonic(), time.process_time()
-        threads = [threading.Thread(target=loop) for _ in range(self._threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        taken, cpu = time.monotonic() - start, time.process_time() - cpu
-        return {"orders": sum(counts), "seconds": taken, "cpu_s": cpu, "failures": failures}
+        workers = self._receiving.workers(way)
+        with self._receiving.beside(way, failures):
+            until = time.monotonic() + seconds
+            start, cpu = time.monotonic(), time.process_time()
+            threads = [threading.Thread(target=loop) for _ in range(self._threads)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            latencies = workers.done(sum(counts)) if workers is not None else []
+            taken, cpu = time.monotonic() - start, time.process_time() - cpu
+        return {
+            "orders": sum(counts),
+            "seconds": taken,
+            "cpu_s": cpu,
+            "latency_ms": latencies,
+            "failures": failures,
+        }
 
     def statements(self, way: str, orders: int = 20) -> float:
-        """Statements on the business database for one order, without those of commits and of other threads."""
-        self.ways[way]()
-        own = threading.get_ident()
-        self._counted, self._statements = own, 0
-        for _ in range(orders):
-            self.ways[way]()
-        self._counted = 0
+        """Statements on the business database for one order, of its own thread and of its workers; without commits."""
+        workers = self._receiving.workers(way)
+        self._place(way, 1)
+        self._statements = 0
+        self._counted = ({threading.get_ident()}, () if workers is None else workers)
+        self._place(way, orders)
+        self._counted = ()
         return self._statements / orders
 
-    _counted = 0
+    def _place(self, way: str, orders: int) -> None:
+        for _ in range(orders):
+            self.ways[way]()
+        if (workers := self._receiving.workers(way)) is not None:
+            workers.done(orders)
 
     def _count(self, *_: Any) -> None:
-        if threading.get_ident() == self._counted:
-            self._statements += 1
+        own = threading.get_ident()
+        if any(own in each for each in self._counted):
+            with self._counting:
+                self._statements += 1
 
     def close(self) -> None:
         """Closes everything."""
