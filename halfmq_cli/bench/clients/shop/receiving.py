@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from client_core.ids import new_id
 from consumer_sdk.applied import AppliedMessages, by_property
-from halfmq_cli.bench.clients.shop.orders import INSERT, INSERT_RECONCILED, RECONCILED
+from halfmq_cli.bench.clients.shop.orders import INSERT, INSERT_RECONCILED, RECONCILED, send_after_commit
 from halfmq_cli.bench.clients.shop.workers import Workers
 from halfmq_cli.bench.load import APPLIED_TOPIC, GROUP, INPUT_TOPIC, QUEUE_TOPIC, RECONCILED_TOPIC, TOPIC
 from halfmq_connect.reconciliation import BusinessTable, Finding, Reconciliation, ReconciliationSettings
-from producer_sdk import Message, Producer
+from producer_sdk import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from consumer_sdk import ReceivedMessage
+    from producer_sdk import Producer
 
 GRACE = 5.0
 """Seconds after which an order must have its message; longer than any takes here."""
@@ -29,12 +30,14 @@ EVERY = 1.0
 class ReceivingWays:
     """A queue without and with marks of what was applied, forwarding, and reconciliation."""
 
-    def __init__(self, endpoint: str, engine: sa.Engine, body: Callable[[], bytes], threads: int) -> None:
+    def __init__(
+        self, endpoint: str, engine: sa.Engine, producer: Producer, body: Callable[[], bytes], threads: int
+    ) -> None:
         """Creates the tables, and starts the workers: so many for each way that has some."""
         self._engine = engine
         self._body = body
         self._opened = contextlib.ExitStack()
-        self._producer = self._opened.enter_context(Producer(endpoint))
+        self._producer = producer
         applied = AppliedMessages(engine, GROUP, key=by_property("order"))
         applied.create_tables()
         handlers: dict[str, tuple[str, Callable[[ReceivedMessage], object]]] = {
@@ -74,10 +77,7 @@ class ReceivingWays:
 
     def forwarded(self) -> None:
         """Sent after the commit; a worker sends the message on, which is one step with its ack."""
-        body = self._body()
-        with self._engine.begin() as connection:
-            connection.execute(INSERT, {"body": body})
-        self._producer.send(INPUT_TOPIC, body)
+        send_after_commit(self._engine, self._producer, INPUT_TOPIC, self._body())
 
     def reconciled(self) -> None:
         """Sent after the commit; what is lost there is found later."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
-from halfmq_cli.bench.clients.shop.orders import INSERT, INSERT_MESSAGE_ROW, INSERT_WATCHED, ORDERS
+from halfmq_cli.bench.clients.shop.orders import INSERT, INSERT_MESSAGE_ROW, INSERT_WATCHED, ORDERS, send_after_commit
 from halfmq_cli.bench.clients.shop.receiving import ReceivingWays
 from halfmq_cli.bench.load import GROUP, KAFKA_TOPIC, TOPIC, body_of, marked
 from producer_sdk import Message, Producer, TransactionProducer
@@ -62,7 +62,7 @@ class Shop:
             self.ways["same server, plain rows"] = self.submitted
             self.ways["same server, block"] = self.on_the_same_server
             self.ways["same server, put"] = self.put_on_the_same_server
-        self._receiving = ReceivingWays(endpoint, self._engine, self._body, threads)
+        self._receiving = ReceivingWays(endpoint, self._engine, self._producer, self._body, threads)
         self._open.callback(self._receiving.close)
         self.ways |= self._receiving.ways
         further = {"binlog": self.watched, "fence, to kafka": self.fenced_for_kafka}
@@ -82,10 +82,7 @@ class Shop:
 
     def sent_after(self) -> None:
         """The message is sent when the order is committed; lost where the process dies in between."""
-        body = self._body()
-        with self._engine.begin() as connection:
-            connection.execute(INSERT, {"body": body})
-        self._producer.send(TOPIC, body)
+        send_after_commit(self._engine, self._producer, TOPIC, self._body())
 
     def halved(self) -> None:
         """A half message that nothing answers a check for: in doubt where the process dies between the two commits."""
@@ -141,7 +138,7 @@ class Shop:
 
     def run(self, way: str, seconds: float) -> dict[str, Any]:
         """Places orders for some time in all threads; how many, and what they took until workers had done them."""
-        one, until = self.ways[way], 0.0
+        one = self.ways[way]
         counts: list[int] = []
         failures: list[str] = []
 
