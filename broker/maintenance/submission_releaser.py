@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL = 0.1
 """Seconds between two queries by primary key; a message waits for half of it on average."""
+GATHER_INTERVAL = 0.025
+"""The same after one that found some: what is committed meanwhile is released together, which costs less for each."""
 IDLE_INTERVAL = 1.0
 """The same after some time without any: most brokers never have one."""
 IDLE_AFTER = 60.0
@@ -27,7 +29,7 @@ BUSY_INTERVAL = 1.0
 
 
 class SubmissionReleaser(Loop):
-    """Releases what is committed, until nothing is left."""
+    """Releases what is committed."""
 
     name = "submission releaser"
 
@@ -39,13 +41,16 @@ class SubmissionReleaser(Loop):
         self._found_at = -IDLE_AFTER
 
     async def run_once(self) -> None:
-        """Releases part after part."""
+        """Releases part after part, up to what is committed by then."""
         while True:
             began = time.monotonic()
             released = await self._service.release()
             if not released:
                 break
             self._found_at = time.monotonic()
+            if not self._service.has_more:
+                self.interval = GATHER_INTERVAL
+                return
         taken = time.monotonic() - began
         idle = began - self._found_at >= IDLE_AFTER
         pause = BUSY_INTERVAL if released is None else IDLE_INTERVAL if idle else self._look_interval

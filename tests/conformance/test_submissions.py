@@ -56,6 +56,15 @@ async def test_what_is_committed_becomes_messages_in_order(
     assert await service.release() == 0
 
 
+async def test_it_tells_whether_it_left_some(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    committed(world, *["x"] * (submissions.AT_ONCE + 1))
+    assert (await service.release(), service.has_more) == (submissions.AT_ONCE, True)
+    assert (await service.release(), service.has_more) == (1, False)
+    assert (await service.release(), service.has_more) == (0, False)
+
+
 async def test_what_was_rolled_back_never_was(
     world: World, store: Store, service: SubmissionService, topic: Topic
 ) -> None:

@@ -63,6 +63,8 @@ class SubmissionService:
         """Topics and message groups whose queues other sessions held, and until when they are not tried again."""
         self._troubled: dict[int, _Trouble] = {}
         self._stored_at = 0.0
+        self.has_more = False
+        """Whether the last call left some that were committed before it."""
         self._has_waited = False
         """Whether this round has met a locked row: it waits for no other."""
 
@@ -76,6 +78,7 @@ class SubmissionService:
         now = time.monotonic()
         self._troubled = {number: each for number, each in self._troubled.items() if now < each.until + _FORGET_AFTER}
         self._has_waited = False
+        self.has_more = False
         until = await self._store.newest_submission()
         if until is None:
             return 0
@@ -90,6 +93,7 @@ class SubmissionService:
                     return None
                 ended += done
             if ended:
+                self.has_more = found[-1].number < until
                 return ended
             after = found[-1].number
         return 0

@@ -30,8 +30,13 @@ BARE, BOTH_ROWS = "bare", "bare, both rows"
 NOT_FOLLOWED = {BARE, BOTH_ROWS, "queue", "queue, applied"}
 RECONCILED = "reconciled"
 HALF, FENCE = "half message, no fence", "fence"
-PLAIN_ROWS, SAME_SERVER = "same server, plain rows", ("same server, block", "same server, put")
+PLAIN_ROWS = "same server, plain rows"
 BINLOG, TO_KAFKA = "binlog", "fence, to kafka"
+RATIOS = (
+    (FENCE, HALF, "to_half_message"),
+    ("same server, block", PLAIN_ROWS, "to_plain_rows"),
+    ("same server, put", PLAIN_ROWS, "to_plain_rows"),
+)
 WARM_UP = 0.3
 # Orders for the number of statements: one before that is not counted, and twenty.
 COUNTED = 21
@@ -50,6 +55,10 @@ def ways(
     ] = False,
     kafka: Annotated[
         str | None, typer.Option(help="Also to a Kafka there, host:port, by halfmq bridge; scripts/kafka starts one.")
+    ] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this one, by its name in the figures, and the bare orders; can be repeated."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -73,28 +82,41 @@ def ways(
                 stack.enter_context(_subscription(shop_url, broker.endpoint))
             consumer = _Followed(stack.enter_context(Client("consumer", broker.endpoint)))
             shop.tell("ways")
-            taken = {way: _Taken(None if way in NOT_FOLLOWED else consumer) for way in shop.hear()}
-            reconciled = Client("consumer", broker.endpoint, topic=RECONCILED_TOPIC)
-            taken[RECONCILED].followed = _Followed(stack.enter_context(reconciled))
-            if kafka:
+            wanted = _wanted(way or [], shop.hear())
+            taken = {name: _Taken(None if name in NOT_FOLLOWED else consumer) for name in wanted}
+            if RECONCILED in taken:
+                reconciled = Client("consumer", broker.endpoint, topic=RECONCILED_TOPIC)
+                taken[RECONCILED].followed = _Followed(stack.enter_context(reconciled))
+            if kafka and TO_KAFKA in taken:
                 taken[TO_KAFKA].followed = _Followed(stack.enter_context(_bridge(kafka, broker.endpoint)))
-            for way, each in taken.items():
-                each.statements = shop.ask({"way": way})["statements"]
+            for name, each in taken.items():
+                each.statements = shop.ask({"way": name})["statements"]
                 each.arrived(COUNTED)
-            for way, each in taken.items():
-                each.arrived(shop.ask({"way": way, "seconds": WARM_UP})["orders"])
+            for name, each in taken.items():
+                each.arrived(shop.ask({"way": name, "seconds": WARM_UP})["orders"])
             for _ in range(rounds):
-                for way, each in taken.items():
-                    each.take(shop.ask({"way": way, "seconds": seconds / rounds}), way)
+                for name, each in taken.items():
+                    each.take(shop.ask({"way": name, "seconds": seconds / rounds}), name)
     except BrokerError as error:
         fail(error)
-    figures: dict[str, Any] = {way: each.figures(taken) for way, each in taken.items()}
-    figures[FENCE]["to_half_message"] = round(taken[FENCE].rate / taken[HALF].rate, 3)
-    for way in SAME_SERVER:
-        if way in taken:
-            figures[way]["to_plain_rows"] = round(taken[way].rate / taken[PLAIN_ROWS].rate, 3)
+    figures: dict[str, Any] = {name: each.figures(taken) for name, each in taken.items()}
+    for name, other, ratio in RATIOS:
+        if name in taken and other in taken:
+            figures[name][ratio] = round(taken[name].rate / taken[other].rate, 3)
     figures |= {"threads": threads, "size_bytes": size, "seconds": seconds, "rounds": rounds, "database": shown}
     print_figures("ways", figures, as_json=json_output)
+
+
+def _wanted(names: list[str], ways: list[str]) -> list[str]:
+    """Of all ways those that are measured, in their order.
+
+    Raises:
+        ConfigurationError: There is none of that name.
+    """
+    for name in names:
+        if name not in ways:
+            raise ConfigurationError(f"There is no {name!r}; there are: {'; '.join(ways)}.", field="way")
+    return [each for each in ways if not names or each in {BARE, BOTH_ROWS, *names}]
 
 
 @contextmanager

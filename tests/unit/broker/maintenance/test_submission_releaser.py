@@ -13,9 +13,14 @@ from broker.maintenance.submission_releaser import SubmissionReleaser
 class Service:
     """Releases what it is told to, and takes its time."""
 
-    def __init__(self, *answers: int | None, takes: float = 0.0) -> None:
+    def __init__(self, *answers: int | None, takes: float = 0.0, more: int = 0) -> None:
         self._answers = list(answers)
         self._takes = takes
+        self._more = more
+
+    @property
+    def has_more(self) -> bool:
+        return len(self._answers) >= self._more > 0
 
     async def release(self) -> int | None:
         await asyncio.sleep(self._takes)
@@ -29,12 +34,20 @@ def at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_any_speed")
-async def test_it_goes_on_while_something_is_released() -> None:
-    service = Service(1000, 7, 0)
+async def test_it_goes_on_at_once_while_more_is_left() -> None:
+    service = Service(1000, 7, 0, more=1)
     releaser = SubmissionReleaser(service, 0.25)  # type: ignore[arg-type]
     await releaser.run_once()
     assert service._answers == []
     assert releaser.interval == 0.25
+
+
+async def test_what_comes_after_some_is_gathered() -> None:
+    service = Service(1000, 7, 0, more=2)
+    releaser = SubmissionReleaser(service, 0.25)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert service._answers == [0]
+    assert releaser.interval == submission_releaser.GATHER_INTERVAL
 
 
 @pytest.mark.usefixtures("at_any_speed")
@@ -42,6 +55,8 @@ async def test_it_looks_seldom_after_some_time_without_any() -> None:
     releaser = SubmissionReleaser(Service(0, 1, 0), 0.25)  # type: ignore[arg-type]
     await releaser.run_once()
     assert releaser.interval == submission_releaser.IDLE_INTERVAL
+    await releaser.run_once()
+    assert releaser.interval == submission_releaser.GATHER_INTERVAL
     await releaser.run_once()
     assert releaser.interval == 0.25
 
