@@ -26,6 +26,10 @@ ReceiptResults: TypeAlias = dict[str, pb.ReceiptResult]
 """The broker's outcomes of receipts, by handle. Receipts that were settled as requested have none."""
 
 _HANDLES_PER_REQUEST = 1024
+GATHER = 0.01
+"""Seconds from one request to the next in which acks are collected that nobody waits for: each request costs the broker
+a database transaction."""
+_MOST_GATHERED = 256
 # The brokers' limit.
 _LONGEST_REASON = 500
 _LONGEST_DELAY = 12 * 3600
@@ -104,10 +108,12 @@ class ReceiptLane:
         next_id: Callable[[], int],
         on_settled: Callable[[Sequence[str], ReceiptResults, bool], None],
         retry: RetryConfig,
+        gather: float = 0.0,
     ) -> None:
         """Sends nothing yet.
 
         Args:
+            gather: Seconds from one request to the next while nobody waits.
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
             on_settled: Called with handles that have their final outcomes, the outcomes, and whether they were sent on
@@ -120,7 +126,11 @@ class ReceiptLane:
         self._retry = retry
         self._waiting: deque[_Entry] = deque()
         self._current: _Request | None = None
-        self._scheduled = False
+        self._gather = gather
+        self._began_at = -gather
+        self._hurries = False
+        self._count = 0
+        self._scheduled: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -139,15 +149,30 @@ class ReceiptLane:
         settled: asyncio.Future[ReceiptResults] | None = loop.create_future() if wait else None
         self._waiting.append(_Entry(handles, nack, settled))
         self._idle.clear()
-        if self._current is None and not self._scheduled:
-            # After all callbacks that are ready now, so that handles submitted together share a request.
-            self._scheduled = True
-            loop.call_soon(self._begin)
+        self._count += len(handles)
+        self._hurries |= wait
+        self._schedule()
         return settled
 
     async def drain(self) -> None:
-        """Waits until every handle submitted so far has its outcome."""
+        """Waits until every handle submitted so far has its outcome; from now on none is gathered."""
+        self._gather = 0.0
+        self._schedule()
         await self._idle.wait()
+
+    def _schedule(self) -> None:
+        if self._current is not None or not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        left = self._began_at + self._gather - loop.time()
+        if self._hurries or self._count >= _MOST_GATHERED:
+            left = 0.0
+        if self._scheduled is not None:
+            if left > 0 or not isinstance(self._scheduled, asyncio.TimerHandle):
+                return
+            self._scheduled.cancel()
+        # After all callbacks that are ready now, so that handles submitted together share a request.
+        self._scheduled = loop.call_later(left, self._begin) if left > 0 else loop.call_soon(self._begin)
 
     def resend(self) -> None:
         """Resends unanswered requests on a new stream."""
@@ -183,7 +208,7 @@ class ReceiptLane:
         return True
 
     def _begin(self) -> None:
-        self._scheduled = False
+        self._scheduled = None
         if self._current is not None or not self._waiting:
             return
         nack = self._waiting[0].nack
@@ -195,6 +220,9 @@ class ReceiptLane:
             entry = self._waiting.popleft()
             entries.append(entry)
             handles.extend(entry.handles)
+        self._count -= len(handles)
+        self._hurries = any(entry.settled is not None for entry in self._waiting)
+        self._began_at = asyncio.get_running_loop().time()
         self._current = _Request(self._next_id(), nack, entries, handles, open=handles)
         self._transmit(self._current)
 
@@ -227,11 +255,13 @@ class ReceiptLane:
             if entry.settled is not None and not entry.settled.done():
                 entry.settled.set_exception(error)
         self._current = None
-        if not self._waiting:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._schedule()
+        else:
             self._idle.set()
-        elif not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin)
 
     def _finish(self, request: _Request) -> None:
         self._current = None
@@ -248,10 +278,7 @@ class ReceiptLane:
             elif not entry.settled.done():
                 entry.settled.set_result(part)
         _log_refusals(unheard.values(), request.nack)
-        if self._waiting:
-            self._begin()
-        else:
-            self._idle.set()
+        self._go_on()
 
 
 def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None) -> None:

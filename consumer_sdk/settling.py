@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumer_sdk.leases import LOST_REASONS, lease_of
-from consumer_sdk.receipts import Nack, ReceiptLane, ReceiptResults
+from consumer_sdk.receipts import GATHER, Nack, ReceiptLane, ReceiptResults
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,7 +50,7 @@ class Settling:
         self._on_settled = on_settled
         self._on_broken_off = on_broken_off
         self._acks, self._nacks, self._ordered = self._lanes = tuple(
-            ReceiptLane(send, next_id, self._note, retry) for _ in range(3)
+            ReceiptLane(send, next_id, self._note, retry, gather) for gather in (GATHER, 0.0, 0.0)
         )
 
     def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:

@@ -51,7 +51,11 @@ class ClaimWork:
 
 @dataclass(slots=True)
 class Delivered:
-    """Messages delivered under one lease; `ordered`: of one message group, where only the first counts as tried."""
+    """Messages delivered under one lease; `ordered`: of one message group, where only the first counts as tried.
+
+    Attributes:
+        lease_id: 0 until the lease's number is known, with the COMMIT.
+    """
 
     lease_id: int
     token: int
@@ -82,11 +86,13 @@ class Claimed:
 
     Attributes:
         unjudged: there may be more once its group's filter has evaluated the next messages.
+        group_id: the group.
     """
 
     parts: list[Delivered]
     more: bool = False
     unjudged: bool = False
+    group_id: int = field(default=0, compare=False)
 
     @property
     def size(self) -> int:

@@ -226,6 +226,10 @@ class Recording(Session):
         self.statements.extend((each.sql, tuple(each.values)) for each in statements if each.values is not None)
         return super().execute_all(statements)
 
+    def finish(self, statements: Sequence[Statement], **others: Any) -> None:
+        self.statements.extend((each.sql, tuple(each.values)) for each in statements if each.values is not None)
+        super().finish(statements, **others)
+
 
 @dataclass
 class Measured:
@@ -285,6 +289,7 @@ class Past:
             before = self._handler_reads()
             self.session.statements.clear()
             result = work(self.session)
+            self.session.run_last()
             statements = list(self.session.statements)
             after = self._handler_reads()
             locked = self._rows_locked() if locks else None

@@ -68,6 +68,11 @@ class Pause:
         self._go_on.set()
 
 
+def unheard(session: Session) -> None:
+    """Nobody gets the answers of the statements that were left to the COMMIT: they are lost with its own."""
+    session._last = [(statements, None) for statements, _ in session._last]
+
+
 class LateCommit:
     """A COMMIT whose connection breaks on the way: it takes effect, or is undone, when the test says so."""
 
@@ -90,6 +95,8 @@ class LateCommit:
             return
         self._armed = False
         self._connection = session.connection.dbapi_connection
+        unheard(session)
+        session.run_last()
         # The broker takes it for lost; the server goes on with it.
         session.connection.detach()
         self._world.clock.pass_time(1)

@@ -119,9 +119,9 @@ class Failing:
     def __init__(self, wrapped: Callable[..., list[object]], error: Callable[[Session], None], times: int) -> None:
         self.wrapped, self.error, self.left, self.calls = wrapped, error, times, 0
 
-    def __call__(self, session: Session, *rest: object) -> list[object]:
+    def __call__(self, session: Session, *rest: object, **named: object) -> list[object]:
         self.calls += 1
-        outcome = self.wrapped(session, *rest)
+        outcome = self.wrapped(session, *rest, **named)
         if self.left:
             self.left -= 1
             self.error(session)

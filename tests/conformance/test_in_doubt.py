@@ -24,6 +24,7 @@ from broker.ports.transactions import PrepareWork
 from broker.storage.engine.connection import Database
 from broker.storage.engine.session import Session
 from broker.storage.transactions import epochs
+from conformance.interleaving import unheard
 from conformance.world import HOUR, World, bodies, everywhere, half, nacks, new_id, ok, pull, sending
 from support.databases import ALL_KINDS, AnyKind
 from support.lock_waits import waiting_transactions
@@ -71,11 +72,13 @@ class LostAnswer:
             return
         self._armed = False
         self.met += 1
+        unheard(session)
         if self.fate == "kept":
             self._commit(session)
         elif self.fate == "undone":
             session.rollback()
         else:
+            session.run_last()
             self._late.append(session)
             self._thread = threading.Thread(target=self._commit_when_waited_for, args=[session])
             self._thread.start()

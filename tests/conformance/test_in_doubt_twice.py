@@ -8,6 +8,7 @@ import pymysql
 import pytest
 
 from broker.storage.engine.session import Session
+from conformance.interleaving import unheard
 from conformance.world import World, acks, bodies, nacks, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class LostAnswers:
         real = Session.commit
 
         def commit(session: Session) -> None:
+            if self.left and not session.reading:
+                unheard(session)
             real(session)
             if self.left and not session.reading:
                 self.left -= 1

@@ -61,6 +61,7 @@ class TestOneIdAtTwoBrokers:
         session = world.session()
         session.begin()
         log.send(session, [first], world.clock.now(), Directory(), 0)
+        session.run_last()
         world.clock.pass_time(1)
         task = asyncio.ensure_future(store.send([second, *mates]))
         await waits_or_ends(world, task)

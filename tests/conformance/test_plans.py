@@ -23,7 +23,7 @@ from broker.ports.transactions import Half, PrepareWork, TransactionFilter, Verd
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.group_views import GroupMemory
-from broker.storage.engine.transaction_runner import StartOver
+from broker.storage.engine.session import StartOver
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention

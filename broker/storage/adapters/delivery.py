@@ -19,10 +19,19 @@ from broker.storage.engine.group_commit import Lane
 from broker.storage.groups import joining
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.domain.group import ConsumerGroup
-    from broker.ports.delivery import AckOutcome, ClaimWork, Forwarded, GroupNews, JoinWork, ReceiptOutcome, Settling
+    from broker.ports.delivery import (
+        AckOutcome,
+        ClaimWork,
+        Forwarded,
+        GroupNews,
+        HandedOut,
+        JoinWork,
+        ReceiptOutcome,
+        Settling,
+    )
     from broker.ports.log import SendWork
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
@@ -106,22 +115,35 @@ class Delivery(Access):
 
     def _take_back(self, claimed: Sequence[Claimed | BrokerError]) -> None:
         """Releases messages claimed for consumers whose call failed because the database did not answer."""
-        parts = [part for each in claimed if isinstance(each, Claimed) for part in each.parts]
-        work = [
-            NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
-            for lease in [part.handed_out() for part in parts]
-            for offset in lease.offsets
+        given = [
+            (each.group_id, part.expires_at, part.handed_out())
+            for each in claimed
+            if isinstance(each, Claimed)
+            for part in each.parts
         ]
-        if work:
-            until = max(part.expires_at for part in parts)
-            task = asyncio.get_running_loop().create_task(self._free(work, until))
+        if given:
+            task = asyncio.get_running_loop().create_task(self._free(given))
             self._taking_back.add(task)
             task.add_done_callback(self._taking_back.discard)
 
-    async def _free(self, work: Sequence[Settling], until: int) -> None:
-        """Settles receipts without an owner, as soon as the database is reachable, unless their leases expire first."""
-        while work:
+    async def _free(self, given: Sequence[tuple[int, int, HandedOut]]) -> None:
+        """Settles receipts without an owner, as soon as the database is reachable, unless their leases expire first.
+
+        Args:
+            given: the group and the end of each lease.
+        """
+        until = max(end for _, end, _ in given)
+        ends = {(group_id, end) for group_id, end, _ in given}
+        # The COMMIT that was to tell the leases' numbers got no answer.
+        unknown = {lease.token: lease for _, _, lease in given if not lease.lease_id}
+        work = None if unknown else _returns(lease for *_, lease in given)
+        while work is None or work:
             try:
+                if work is None:
+                    found = await self._write(lambda session: claims.numbers(session, ends))
+                    for token, lease in unknown.items():
+                        lease.lease_id = found.get(token, 0)
+                    work = _returns(lease for *_, lease in given if lease.lease_id)
                 outcomes = await self._receipts.submit(work)
                 work = [item for item, one in zip(work, outcomes, strict=True) if isinstance(one, StorageUnavailable)]
             except (StorageUnavailable, Overloaded):
@@ -220,3 +242,11 @@ class Delivery(Access):
         self, session: Session, work: Sequence[Settling], before: list[_Outcome | BrokerError]
     ) -> list[_Outcome | BrokerError]:
         return receipts.still_true(before, self._settle(session, work), self.clock.now())
+
+
+def _returns(leases: Iterable[HandedOut]) -> list[Settling]:
+    return [
+        NackWork(Receipt(lease.lease_id, lease.token, offset), untried=True)
+        for lease in leases
+        for offset in lease.offsets
+    ]

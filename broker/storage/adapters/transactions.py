@@ -79,7 +79,7 @@ class Transactions(Access):
         return await self._write(check, redo=again)
 
     def _prepare(self, session: Session, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
-        return halves.prepare(session, work, self.clock.now(), self._policy, self.directory)
+        return halves.prepare(session, work, self.clock.now(), self._policy, self.directory, last=True)
 
     def _decide(self, session: Session, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
         return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._rotations))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from broker.storage.engine.statements import Answer, Statement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.storage.delivery.handout import Handout
 
 _NOTHING = Answer((), 0, 0)
@@ -24,6 +26,7 @@ class Backlog:
     min_offset: int
     locked: bool = False
     busy: bool = False
+    moved: bool = False
 
     @property
     def left(self) -> bool:
@@ -64,10 +67,19 @@ def skip_expired(handout: Handout, backlog: Backlog) -> bool:
     return True
 
 
-def progressing(handout: Handout, backlog: Backlog, following: int) -> Statement:
-    """Advances the group's progress."""
+def move_on(backlog: Backlog, following: int) -> None:
+    """Advances the group's progress; `progress_of` stores it."""
     backlog.first = following
-    return Statement(
-        "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
-        (following, handout.view.group.group_id, backlog.queue_id),
-    )
+    backlog.moved = True
+
+
+def progress_of(group_id: int, backlogs: Iterable[Backlog]) -> list[Statement]:
+    """Statements that store a group's progress where it has advanced."""
+    return [
+        Statement(
+            "UPDATE group_progress SET next_offset = ? WHERE group_id = ? AND queue_id = ?",
+            (backlog.first, group_id, backlog.queue_id),
+        )
+        for backlog in backlogs
+        if backlog.moved
+    ]

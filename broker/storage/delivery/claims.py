@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.errors import BrokerError, NotFound
 from broker.ports.delivery import Claimed, ClaimWork, GroupNews
 from broker.storage.delivery import delivery_events
-from broker.storage.delivery.backlog import Backlog
+from broker.storage.delivery.backlog import Backlog, progress_of
 from broker.storage.delivery.dispatch import dispatch
 from broker.storage.delivery.handout import Budget, Handout
 from broker.storage.delivery.redelivery import redeliver
@@ -17,7 +17,7 @@ from broker.storage.groups.groups import epochs
 from broker.storage.groups.progress import join
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from broker.domain.topic import Topic
     from broker.storage.catalog.directory import Directory
@@ -92,24 +92,36 @@ def claim(
         if isinstance(served, Claimed):
             size += served.size
         outcomes.append(served)
-    events = [event for each in counters.values() if isinstance(each, _Counter) for event in each.handout.events]
-    session.execute_all(delivery_events.recording(session, events))
+    opened = [each for each in counters.values() if isinstance(each, _Counter)]
+    for each in opened:
+        session.finish(progress_of(each.handout.view.group.group_id, each.backlogs))
+    session.finish(delivery_events.recording(session, [event for each in opened for event in each.handout.events]))
     return outcomes
 
 
-def were_made(session: Session, before: list[Claimed | BrokerError]) -> bool:
+def were_made(session: Session, before: Sequence[Claimed | BrokerError]) -> bool:
     """Whether claims whose COMMIT got no answer were committed; `before` are their deliveries.
 
-    If the COMMIT took effect, its leases exist, under tokens that are unique to it. Waits for one that has not taken
-    effect yet, which locks the leases.
+    If the COMMIT took effect, its leases exist, under tokens that are unique to it; their numbers are noted.
     """
-    parts = [part for claimed in before if isinstance(claimed, Claimed) for part in claimed.parts]
-    found = session.fetch_in(
-        f"SELECT token FROM lease{session.dialect.by_key} WHERE lease_id",
-        sorted({part.lease_id for part in parts}),
-        " ORDER BY lease_id" + session.dialect.for_update,
+    made = [claimed for claimed in before if isinstance(claimed, Claimed)]
+    found = numbers(session, {(claimed.group_id, part.expires_at) for claimed in made for part in claimed.parts})
+    parts = [part for claimed in made for part in claimed.parts if part.token in found]
+    for part in parts:
+        part.lease_id = found[part.token]
+    return bool(parts)
+
+
+def numbers(session: Session, ends: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The numbers of leases, by their tokens, from their groups and ends. Uses lease_available.
+
+    Waits for a COMMIT that has not taken effect yet, which locks the leases.
+    """
+    query = (
+        f"SELECT token, lease_id FROM lease{session.dialect.by_index('lease_available')}"
+        f" WHERE group_id = ? AND available_at = ?{session.dialect.for_update}"
     )
-    return bool({part.token for part in parts} & {row[0] for row in found})
+    return dict(row for end in sorted(ends) for row in session.fetch(query, end))
 
 
 def news_of(
@@ -165,18 +177,18 @@ class _Counter:
         self.handout = handout
         self._lists = lists
         self._due = due
-        self._backlogs = backlogs
+        self.backlogs = backlogs
 
     def serve(self, item: ClaimWork) -> Claimed | BrokerError:
         topics = self._lists.get(_topics_of(item))
         if topics is None:
             return _topic_deleted()
         budget = Budget(item.limit, item.max_bytes)
-        claimed = Claimed([])
+        claimed = Claimed([], group_id=item.group.group_id)
         if due := [lease_id for lease_id, queue_id in self._due.items() if queue_id in topics.queue_ids]:
             for lease in redeliver(self.handout, item, due, budget, claimed):
                 del self._due[lease]
-        backlogs = [backlog for backlog in self._backlogs if backlog.queue_id in topics.queue_ids]
+        backlogs = [backlog for backlog in self.backlogs if backlog.queue_id in topics.queue_ids]
         for backlog in backlogs:
             if not budget.left:
                 break

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import Lease
 from broker.storage.delivery import delivery_events, leases
-from broker.storage.delivery.backlog import Backlog, look, progressing, skip_expired
+from broker.storage.delivery.backlog import Backlog, look, move_on, skip_expired
 from broker.storage.delivery.filter_results import Judged
+from broker.storage.delivery.handout import hand_over
 from broker.storage.delivery.plan import carry_out, plan_dispatch
 from broker.storage.log.fitting import fitting
 from broker.storage.log.ranges import (
@@ -28,9 +29,11 @@ from broker.storage.log.ranges import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.ports.delivery import Claimed, ClaimWork
     from broker.storage.delivery.handout import Budget, Handout
-    from broker.storage.engine.statements import Statement
+    from broker.storage.engine.statements import Answer, Statement
 
 LARGEST_RANGE = 1024
 _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
@@ -136,8 +139,12 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
         handout.view.looks_first.add(backlog.queue_id)
         return True
     lease, statements = _leasing_range(handout, item, backlog, first, count)
-    made = handout.session.execute_all(statements)[0]
-    handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)
+    delivered = hand_over(lease, messages, budget, claimed)
+
+    def note_number(answers: Sequence[Answer]) -> None:
+        delivered.lease_id = answers[0].last_id
+
+    handout.session.finish(statements, then=note_number)
     return True
 
 
@@ -158,8 +165,8 @@ def _leasing_range(
     )
     # The history of a message deleted by retention cannot be queried.
     events = handout.deliveries(lease, range(first, first + count)) if handout.keeps_history else []
-    moved_on = progressing(handout, backlog, first + count)
-    return lease, [leases.insertion(lease), moved_on, *delivery_events.recording(handout.session, events)]
+    move_on(backlog, first + count)
+    return lease, [leases.insertion(lease), *delivery_events.recording(handout.session, events)]
 
 
 def _hand_out_range(
@@ -173,4 +180,4 @@ def _hand_out_range(
         # Retention has deleted messages since the sizes were read.
         handout.session.run("DELETE FROM lease WHERE lease_id = ?", (made.last_id,))
         return
-    handout.hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)
+    hand_over(replace(lease, lease_id=made.last_id), messages, budget, claimed)

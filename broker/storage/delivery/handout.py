@@ -46,24 +46,9 @@ class Handout:
 
     def deliver(self, lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
         """Delivers messages of a lease to a consumer, and records it for the history."""
-        self.hand_over(lease, messages, budget, claimed)
+        hand_over(lease, messages, budget, claimed)
         if self.keeps_history:
             self.events += self.deliveries(lease, [message.offset for message in messages])
-
-    @staticmethod
-    def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
-        """Delivers messages of a lease to a consumer."""
-        delivered = Delivered(
-            lease.lease_id,
-            lease.token,
-            lease.attempt,
-            lease.available_at,
-            lease.last_error,
-            messages,
-            lease.message_group is not None,
-        )
-        budget.take(delivered)
-        claimed.parts.append(delivered)
 
     def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
         """The delivery events of messages of a lease."""
@@ -82,6 +67,22 @@ class Handout:
             for some, attempt in ((offsets[:first], lease.attempt), (offsets[first:], 1))
             if some
         ]
+
+
+def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> Delivered:
+    """Delivers messages of a lease to a consumer."""
+    delivered = Delivered(
+        lease.lease_id,
+        lease.token,
+        lease.attempt,
+        lease.available_at,
+        lease.last_error,
+        messages,
+        lease.message_group is not None,
+    )
+    budget.take(delivered)
+    claimed.parts.append(delivered)
+    return delivered
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.lease import NEVER, Lease
 from broker.storage.delivery import leases, message_groups
-from broker.storage.delivery.backlog import progressing
+from broker.storage.delivery.backlog import move_on
 from broker.storage.log.ranges import (
     log_messages,
     messages_at,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.storage.delivery.backlog import Backlog
     from broker.storage.delivery.filter_results import Wanted
     from broker.storage.delivery.handout import Budget, Handout
+    from broker.storage.engine.statements import Statement
 
 
 @dataclass(slots=True)
@@ -107,7 +108,8 @@ def carry_out(
         for group, offsets in plan.waiting.items()
     ]
     session = handout.session
-    statements = [progressing(handout, backlog, plan.following)]
+    move_on(backlog, plan.following)
+    statements: list[Statement] = []
     if waiting:
         statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
     before = len(statements)

@@ -262,6 +262,11 @@ class Settlement:
             statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(each) for each in self.back])
         if keep_history:
             statements += delivery_events.recording(session, self.events)
+        ordered = [lease for lease in done if lease.message_group is not None]
+        if not moved and not ordered:
+            session.finish(statements)
+            self._tell_freed()
+            return
         answers = session.execute_all(statements)
         there = {row[0] for answer in answers[: len(guard)] for row in answer.rows}
         stored = answers[len(guard) : len(guard) + len(insertions)]
@@ -273,9 +278,11 @@ class Settlement:
                 held.receipt = Receipt(answer.last_id, lease.token, lease.first)
         # The group was deleted, and the rest of the lease has no owner.
         leases.drop_of_groups(session, {lease.group_id for lease in moved} - there)
-        ordered = [lease for lease in done if lease.message_group is not None]
         if ordered and message_groups.end_leases(session, ordered, self.now):
             self.freed.update(lease.group_id for lease in ordered)
+        self._tell_freed()
+
+    def _tell_freed(self) -> None:
         if self.freed:
             # Any item of the batch will do: it only has to wake this broker's consumers after the COMMIT.
             told = next((each for each in self.outcomes if not isinstance(each, BrokerError)), None)

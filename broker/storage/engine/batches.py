@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from broker.errors import BrokerError, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER
-from broker.storage.engine.dialects import is_lock_timeout
-from broker.storage.engine.transaction_runner import HELD, StartOver, TransactionRunner
+from broker.storage.engine.transaction_runner import HELD, TransactionRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -164,6 +163,7 @@ class BatchRunner(Generic[Item, Outcome]):
                 redo=(lambda session, before: redo(session, items, before)) if redo else None,
                 lock_waits=2 if may_skip_locked else 1,
                 in_doubt=in_doubt,
+                on_lock_wait=self._skip_locked_for_a_while,
             )
         except Exception as error:
             if redo is None or not in_doubt:
@@ -181,19 +181,11 @@ class BatchRunner(Generic[Item, Outcome]):
     def _work_on(self, session: Session, items: Sequence[Item]) -> list[Outcome | BrokerError]:
         if self._skip_locked is not None and self.skips_locked:
             return self._skip_locked(session, items)
-        return self._noticing_waits(lambda: self._work(session, items))
+        return self._work(session, items)
 
-    def _noticing_waits(self, run: Callable[[], list[Outcome | BrokerError]]) -> list[Outcome | BrokerError]:
-        try:
-            return run()
-        except StartOver as over:
-            if (again := over.again) is None:
-                raise
-            raise StartOver(lambda session: self._noticing_waits(lambda: again(session))) from None
-        except Exception as error:
-            if is_lock_timeout(error):
-                self._skips_locked_until = time.monotonic() + SKIP_LOCKED_FOR
-            raise
+    def _skip_locked_for_a_while(self) -> None:
+        if not self.skips_locked:
+            self._skips_locked_until = time.monotonic() + SKIP_LOCKED_FOR
 
     def _run_apart(self, pieces: Sequence[Sequence[Item]]) -> list[Outcome | BrokerError]:
         """Runs each caller's items separately, so that no caller fails because of others' locks."""

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.storage.engine.statements import MAX_GIVEN, MAX_UNITED, Statement, chunks, rows_of, selection
+from broker.storage.engine.statements import (
+    MAX_GIVEN,
+    MAX_UNITED,
+    Statement,
+    Unexpected,
+    chunks,
+    rows_of,
+    selection,
+)
 from broker.storage.tables.naming import TableNames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.storage.engine.dialects.base import Dialect
     from broker.storage.engine.statements import Answer, Row
 
 PLAIN_NAMES = TableNames()
+
+
+class StartOver(Exception):
+    """Raised by work to have its database transaction rolled back and restarted.
+
+    Its fast path does not apply, or a cache was outdated.
+    """
+
+    def __init__(self, again: Callable[[Session], Any] | None = None) -> None:
+        """Takes what to run instead of the whole work; None: the same work, which will then read other data."""
+        super().__init__("the work starts over in a new database transaction")
+        self.again = again
 
 
 class Session:
@@ -26,17 +46,70 @@ class Session:
         self._names = names
         self.reading = False
         self.cursor = connection.cursor()
+        self._last: list[tuple[Sequence[Statement], Callable[[Sequence[Answer]], None] | None]] = []
+        self._otherwise: Callable[[Session], Any] | None = None
 
     def begin(self, *, write: bool = True) -> None:
         """Starts a transaction; on a database with a single writer, a writing one waits for the lock here."""
+        self._forget_last()
         self.dialect.begin(self, write=write)
 
+    def finish(
+        self,
+        statements: Sequence[Statement],
+        *,
+        then: Callable[[Sequence[Answer]], None] | None = None,
+        otherwise: Callable[[Session], Any] | None = None,
+    ) -> None:
+        """Leaves statements to the COMMIT, with which they are one round trip, behind all that runs before it.
+
+        Args:
+            statements: in their order.
+            then: called with their answers, when they are committed.
+            otherwise: run in a new database transaction instead of the whole work, if a statement returns or changes
+                another number of rows than expected.
+        """
+        if statements:
+            self._last.append((statements, then))
+            self._otherwise = otherwise or self._otherwise
+
     def commit(self) -> None:
-        """Makes everything since `begin` durable."""
-        self.dialect.commit(self)
+        """Makes everything since `begin` durable.
+
+        Raises:
+            StartOver: a statement left to the COMMIT returned or changed another number of rows than expected.
+        """
+        if self._last:
+            self._run_last(commit=True)
+        else:
+            self.dialect.commit(self)
+
+    def run_last(self) -> None:
+        """Runs the statements that were left to the COMMIT, without it."""
+        self._run_last(commit=False)
+
+    def _run_last(self, *, commit: bool) -> None:
+        last, otherwise = self._last, self._otherwise
+        self._forget_last()
+        statements = [statement for some, _ in last for statement in some]
+        run = self.dialect.finish if commit else self.dialect.execute_all
+        try:
+            answers = run(self.cursor, statements, self._names.in_statement)
+        except Unexpected as error:
+            raise StartOver(otherwise) from error
+        start = 0
+        for some, then in last:
+            end = start + len(some)
+            if then is not None:
+                then(answers[start:end])
+            start = end
+
+    def _forget_last(self) -> None:
+        self._last, self._otherwise = [], None
 
     def rollback(self) -> None:
         """Rolls everything since `begin` back."""
+        self._forget_last()
         self.dialect.rollback(self)
 
     def run(self, sql: str, values: Row = ()) -> int:

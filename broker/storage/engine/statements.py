@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -24,11 +24,18 @@ class Statement:
         sql: with `?` for values and plain names of tables, unless `values` is None.
         values: None if the statement contains its values already, and final table names.
         rows: if set, it is run once for each of them, for dialects with such statements.
+        expected: if set, the number of rows that it has to return or change; otherwise Unexpected is raised, and
+            nothing behind it is run.
     """
 
     sql: str
     values: Row | None = ()
     rows: Sequence[Row] = ()
+    expected: int | None = None
+
+
+class Unexpected(Exception):
+    """A statement returned or changed another number of rows than expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,11 @@ def selection(sql: str, keys: Sequence[Any], ending: str = "") -> list[Statement
 def insertion_of_one(table: str, columns: str, row: Row) -> Statement:
     """A statement that inserts a row; its answer has the generated id."""
     return Statement(f"INSERT INTO {table} ({columns}) VALUES ({marks(row)})", row)
+
+
+def expecting(statements: Sequence[Statement], expected: int) -> list[Statement] | None:
+    """These statements, which have to change so many rows together; None if that cannot be left to the database."""
+    return [replace(statements[0], expected=expected)] if len(statements) == 1 else None
 
 
 def rows_of(answers: Iterable[Answer]) -> list[tuple[Any, ...]]:

@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from broker.errors import RowsLocked, StorageUnavailable
 from broker.storage.engine.dialects import failure_of, is_database_error, is_lock_timeout
 from broker.storage.engine.failures import Failure
-from broker.storage.engine.session import Session
+from broker.storage.engine.session import Session, StartOver
 
 if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
@@ -32,31 +32,24 @@ MOST_STARTS = 20
 HELD = "Another session holds rows that this needs; nothing was acknowledged, try again."
 
 
-class StartOver(Exception):
-    """Raised by work to have its database transaction rolled back and restarted.
-
-    Its fast path does not apply, or a cache was outdated.
-    """
-
-    def __init__(self, again: Callable[[Session], Any] | None = None) -> None:
-        """Takes what to run instead of the whole work; None: the same work, which will then read other data."""
-        super().__init__("the work starts over in a new database transaction")
-        self.again = again
-
-
 def _redone(redo: Redo[Outcome], before: Outcome, session: Session) -> Outcome:
     return redo(session, before)
 
 
-def _work(session: Session, work: Callable[[Session], Outcome], write: bool) -> Outcome:
-    """Runs work in the current transaction, or in another one if it has to start over."""
+def _run(session: Session, work: Callable[[Session], Outcome], write: bool, answers: list[Outcome]) -> Outcome:
+    """Runs work as a transaction, or as another one if it has to start over; adds the answer before the COMMIT."""
+    session.begin(write=write)
     for _ in range(MOST_STARTS):
         try:
-            return work(session)
+            answers.append(work(session))
+            session.commit()
         except StartOver as over:
+            answers.clear()
             session.rollback()
             session.begin(write=write)
             work = over.again or work
+        else:
+            return answers[0]
     raise RuntimeError("what the work builds upon changes faster than it can be looked at")
 
 
@@ -97,6 +90,7 @@ class TransactionRunner:
         redo: Redo[Outcome] | None = None,
         lock_waits: int = RETRIES_AFTER_ROLLBACK,
         in_doubt: list[Outcome] | None = None,
+        on_lock_wait: Callable[[], None] | None = None,
     ) -> Outcome:
         """Runs `work` in a separate transaction and commits it, with retries where safe.
 
@@ -105,6 +99,7 @@ class TransactionRunner:
             write: whether it writes.
             redo: used instead of `work` after a COMMIT without an answer.
             lock_waits: maximum number of timed-out waits for a row that another session holds.
+            on_lock_wait: called when one timed out.
             in_doubt: called with the results of a COMMIT without an answer, for use when this fails.
 
         Raises:
@@ -121,11 +116,8 @@ class TransactionRunner:
             began = time.monotonic()
             try:
                 session = self._connected(began, deadline)
-                session.begin(write=write)
                 run = partial(_redone, redo, in_doubt[0]) if redo and in_doubt else work
-                outcome = _work(session, run, write)
-                answers.append(outcome)
-                session.commit()
+                outcome = _run(session, run, write, answers)
             except Exception as error:
                 failure = failure_of(error)
                 if answers and failure is Failure.LOST:
@@ -137,7 +129,10 @@ class TransactionRunner:
                 if not is_database_error(error) or failure in {Failure.DUPLICATE, Failure.OTHER}:
                     self._roll_back()
                     raise
-                waited += is_lock_timeout(error)
+                if is_lock_timeout(error):
+                    waited += 1
+                    if on_lock_wait is not None:
+                        on_lock_wait()
                 # A COMMIT in doubt may hold the rows itself; only here are its results known.
                 again = self._may_retry(failure, error, attempt, deadline) and (bool(in_doubt) or waited < lock_waits)
                 if not again and failure is Failure.RETRY and not self._database.dialect.one_writer:

@@ -249,7 +249,7 @@ def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) ->
     new = [Appended(queue_id, item.topic_id, item.message_id, 0, item.message) for queue_id, item in work]
     taken, statements = append(session, new, now)
     places: dict[bytes, Place] = {item.message_id: place for (_, item), place in zip(work, taken, strict=True)}
-    session.execute_all([*_records(session, places, now), *statements])
+    session.finish([*_records(session, places, now), *statements])
     return places
 
 

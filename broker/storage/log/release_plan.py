@@ -12,7 +12,7 @@ from broker.domain.place import InLog, Scheduled
 from broker.errors import NotFound
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
-from broker.storage.engine.statements import Answer, Statement
+from broker.storage.engine.statements import Answer, Statement, expecting
 from broker.storage.log import keys
 from broker.storage.log.log import SCHEDULED_COLUMNS
 from broker.storage.log.offsets import take_offsets
@@ -79,6 +79,13 @@ class ReleasePlan:
     count: int
     copies: int
     later: set[int]
+
+    def expecting(self) -> list[Statement] | None:
+        """The statements, which fail unless all are copied; None if that cannot be left to the database."""
+        if self.later:
+            return None
+        copies = expecting(self.statements[: self.copies], self.count) if self.copies else []
+        return None if copies is None else [*copies, *self.statements[self.copies :]]
 
     def check(self, answers: Sequence[Answer]) -> None:
         """Raises an error unless all were copied; the database transaction is rolled back then.

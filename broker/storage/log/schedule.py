@@ -15,8 +15,8 @@ from broker.domain.place import InLog
 from broker.errors import NotFound
 from broker.ports.upkeep import Moved
 from broker.storage.catalog import free_queues
+from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement, marks
-from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.log import keys
 from broker.storage.log.offsets import take_offsets
 from broker.storage.log.release_plan import INTO_LOG

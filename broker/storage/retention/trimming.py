@@ -6,8 +6,8 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement
-from broker.storage.engine.transaction_runner import StartOver
 from broker.storage.groups.progress import first_unread
 from broker.storage.log import keys
 

@@ -17,7 +17,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.ports.epochs import NO_EPOCH, NOTHING_ELSE, EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
-from broker.storage.engine.transaction_runner import StartOver
+from broker.storage.engine.session import StartOver
 from broker.storage.log import bulk_release
 from broker.storage.transactions import epoch_writes, halves
 from broker.storage.transactions.verdicts import decide_all

@@ -10,6 +10,7 @@ batch: one short range is read instead of many keys.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.keys import dedup_hash
@@ -18,13 +19,13 @@ from broker.domain.transaction import TransactionState
 from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
-from broker.storage.engine.statements import Answer, Statement, rows_of, selection
-from broker.storage.engine.transaction_runner import StartOver
+from broker.storage.engine.session import StartOver
+from broker.storage.engine.statements import Answer, Statement, expecting, rows_of, selection
 from broker.storage.log import deduplication
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
     from broker.ports.transactions import Half
@@ -47,6 +48,7 @@ def prepare(
     directory: Directory,
     *,
     one_by_one: bool = False,
+    last: bool = False,
 ) -> list[TransactionOutcome | BrokerError]:
     """Stores half messages; one outcome per item, in their order.
 
@@ -57,6 +59,7 @@ def prepare(
         policy: times of checks.
         directory: the topics.
         one_by_one: process each transaction separately, not all together, which is cheaper if all are new.
+        last: nothing else is done in this database transaction, so that a few are stored together with the COMMIT.
 
     Raises:
         StartOver: some were stored before, or a topic was deleted.
@@ -80,14 +83,18 @@ def prepare(
     ):
         refused, claims = deduplication.reserve_for_prepare(session, keyed, now, windows) if keyed else ({}, [])
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
-        stored = _prepare_all(session, fresh, now, policy, claims, directory)
+
+        def again(session: Session) -> list[TransactionOutcome | BrokerError]:
+            return prepare(session, work, now, policy, directory, one_by_one=True)
+
+        stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None)
         if stored is not None:
             # A refused one may have been stored long ago, before another message took its key over.
             return [
                 stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
                 for item in work
             ]
-        raise StartOver(lambda session: prepare(session, work, now, policy, directory, one_by_one=True))
+        raise StartOver(again)
     return [_prepare_one(session, item, now, policy, windows, directory) for item in work]
 
 
@@ -98,17 +105,25 @@ def _prepare_all(
     policy: CheckPolicy,
     claims: Sequence[deduplication.Reservation],
     directory: Directory,
+    otherwise: Callable[[Session], object] | None,
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
-    """Stores new transactions; None if one of them exists already, or a topic was deleted."""
+    """Stores new transactions; None if one of them exists already, or a topic was deleted.
+
+    With `otherwise`, a few are stored together with the COMMIT, and it is run if one of them exists.
+    """
     if not work:
         return {}
     new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
     ids = {item.transaction_id for item in work}
     inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
     wanted = {half.topic_id for item in work for half in item.halves}
-    held, *inserted, between = session.execute_all(
-        [topics.holding(session, wanted), *inserts, _look_between(min(ids), max(ids))]
-    )
+    holding = topics.holding(session, wanted)
+    expected = expecting(inserts, len(new))
+    if otherwise and expected and len(ids) <= _FEW_IDS:
+        none_decided = [replace(each, expected=0) for each in _look_up(sorted(ids))]
+        session.finish([replace(holding, expected=len(wanted)), *expected, *none_decided], otherwise=otherwise)
+        return {item.transaction_id: _outcome(item, None) for item in work}
+    held, *inserted, between = session.execute_all([holding, *inserts, _look_between(min(ids), max(ids))])
     if len(held.rows) != len(wanted):
         directory.forget_ids(wanted - {row[0] for row in held.rows})
         return None
@@ -145,6 +160,7 @@ _Decided = tuple[int, int, str | None]
 _OP = "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id"
 # Up to this many op records in a range are cheaper to read than the op records of a usual batch by key.
 _FEW = 64
+_FEW_IDS = 8
 
 
 def _look_up(ids: Sequence[bytes]) -> list[Statement]:

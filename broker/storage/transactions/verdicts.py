@@ -13,14 +13,15 @@ from broker.domain.transaction import TransactionState, VerdictSource, advance, 
 from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictConflict
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
-from broker.storage.engine.transaction_runner import StartOver
+from broker.storage.engine.session import StartOver
+from broker.storage.engine.statements import expecting
 from broker.storage.log import deduplication
 from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, take_places
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import NO_CHECKS, PARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -76,18 +77,20 @@ def decide(
     """
     ids = sorted({item.transaction_id for item in work})
     pending, count = _lock_some_halves(session, ids)
+
+    def again(session: Session) -> list[TransactionOutcome | BrokerError]:
+        return decide(session, work, now, directory, rotation, free and FreeQueues(session), look_up_all=True)
+
     taken = set(ids[:count])
     some = work if count == len(ids) else [item for item in work if item.transaction_id in taken]
     looked_up = ids[:count] if look_up_all else [i for i in ids[:count] if i not in pending]
-    outcomes = _decide(session, some, pending, looked_up, now, directory, rotation, free)
+    outcomes = _decide(
+        session, some, pending, looked_up, now, directory, rotation, free, None if look_up_all else again
+    )
     if outcomes is None:
         if look_up_all:
             raise RuntimeError(_CAME_MEANWHILE)
-        raise StartOver(
-            lambda session: decide(
-                session, work, now, directory, rotation, free and FreeQueues(session), look_up_all=True
-            )
-        )
+        raise StartOver(again)
     if some is work:
         return outcomes
     first = iter(outcomes)
@@ -121,8 +124,12 @@ def _decide(
     directory: Directory,
     rotation: int,
     free: FreeQueues | None = None,
+    otherwise: Callable[[Session], object] | None = None,
 ) -> list[TransactionOutcome | BrokerError] | None:
-    """One outcome per item; None if a transaction that was not looked up has an op record already."""
+    """One outcome per item; None if a transaction that was not looked up has an op record already.
+
+    With `otherwise`, that may be left to the COMMIT, and it is run then.
+    """
     recorded = _recorded(session, looked_up) if looked_up else {}
     homeless = _without_topic(session, work, pending, directory)
     waiting = _without_queue(session, work, pending, now, directory, rotation, free) if free else {}
@@ -144,7 +151,7 @@ def _decide(
                 recorded[item.transaction_id] = outcome
                 decided[item.transaction_id] = item
         outcomes.append(outcome)
-    if decided and not _apply(session, decided, pending, recorded, now, directory, rotation, free):
+    if decided and not _apply(session, decided, pending, recorded, now, directory, rotation, free, otherwise):
         return None
     return outcomes
 
@@ -227,8 +234,9 @@ def _apply(
     directory: Directory,
     rotation: int,
     free: FreeQueues | None = None,
+    otherwise: Callable[[Session], object] | None = None,
 ) -> bool:
-    """Writes verdicts; returns whether none of these transactions had one."""
+    """Writes verdicts; returns whether none of these transactions had one, or leaves them to the COMMIT."""
     committed = sorted(i for i, item in decided.items() if item.commit)
     release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, rotation, free)
     ops = []
@@ -268,6 +276,11 @@ def _apply(
     ending = session.deletion("half_message", "transaction_id", sorted(decided)) + deduplication.freeing(freed)
     if actions:
         ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
+    if otherwise is not None:
+        expected, released = expecting(records, len(ops)), release.expecting()
+        if expected is not None and released is not None:
+            session.finish([*expected, *released, *ending], otherwise=otherwise)
+            return True
     answers = session.execute_all([*records, *release.statements, *ending])
     recorded, rest = answers[: len(records)], answers[len(records) :]
     if sum(answer.changed for answer in recorded) != len(ops):

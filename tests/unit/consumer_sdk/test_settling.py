@@ -16,6 +16,7 @@ from consumer_sdk import (
     ReceiptRefused,
     RetryConfig,
     StaleReceipt,
+    settling,
 )
 from consumer_sdk.receipts import Nack
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker, handle
@@ -362,3 +363,41 @@ async def test_close_gives_up_after_its_grace(stub: StubConsumeBroker, caplog: p
         await acking
     assert "no broker has confirmed" in caplog.text
     assert "could not be given back" in caplog.text
+
+
+async def test_acks_that_nobody_waits_for_are_gathered(
+    stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until somebody waits, or the consumer ends; a first one goes at once."""
+    monkeypatch.setattr(settling, "GATHER", 3600.0)
+    async with AsyncConsumer(stub.endpoint, "g", "orders", close_grace=5) as consumer:
+        session = await stub.session()
+        session.deliver(range(8))
+        messages = await consumer.receive(8)
+        await messages[0].ack(wait=False)
+        await stub.until(lambda: len(session.of("ack")) == 1)
+        for message in messages[1:4]:
+            await message.ack(wait=False)
+            await asyncio.sleep(0.02)
+        assert len(session.of("ack")) == 1
+        async with asyncio.timeout(5):
+            await messages[4].ack()
+        assert session.handles("ack") == [handle(offset) for offset in range(5)]
+        assert len(session.of("ack")) == 2
+        for message in messages[5:]:
+            await message.ack(wait=False)
+    assert len(session.of("ack")) == 3
+    assert session.handles("ack") == [handle(offset) for offset in range(8)]
+
+
+async def test_many_acks_do_not_wait_for_others(stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "GATHER", 3600.0)
+    async with AsyncConsumer(stub.endpoint, "g", "orders", prefetch=512, close_grace=5) as consumer:
+        session = await stub.session()
+        session.deliver(range(300))
+        messages = await consumer.receive(300)
+        await messages[0].ack(wait=False)
+        await stub.until(lambda: len(session.of("ack")) == 1)
+        for message in messages[1:]:
+            await message.ack(wait=False)
+        await stub.until(lambda: len(session.of("ack")) == 2)

@@ -169,7 +169,15 @@ class Dialect(ABC):
 
     @abstractmethod
     def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
-        """Runs statements in their order, in as few round trips as possible; `named` maps table names."""
+        """Runs statements in their order, in as few round trips as possible; `named` maps table names.
+
+        Raises:
+            Unexpected: one returned or changed another number of rows than expected.
+        """
+
+    @abstractmethod
+    def finish(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements as `execute_all` does, and commits, in as few round trips as possible."""
 
     @abstractmethod
     def now(self, session: Session) -> int:

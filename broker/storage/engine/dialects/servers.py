@@ -19,7 +19,7 @@ from broker.storage.engine.dialects.quick_connection import QuickConnection
 from broker.storage.engine.dialects.server_settings import unsafe_settings
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.literals import render, render_row
-from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, chunks, marks
+from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, Unexpected, chunks, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +34,10 @@ MAX_STATEMENT_BYTES = 12 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0
 LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
 NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+# Ends a packet with an error unless the statement before it returned or changed so many rows. MariaDB ignores the
+# errors of DO.
+_COUNTED = "SET @halfmq_counted = 18446744073709551615 + ({}() <> {:d})"
+_OUT_OF_RANGE = 1690
 _VANISHED_AFTER = 60
 """Seconds without TCP acknowledgements after which a server counts as unreachable, if there is no other timeout."""
 
@@ -166,18 +170,44 @@ class Server(Dialect):
 
     def execute_all(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
         """Runs statements in one packet, or in a few where they are large."""
+        return self._execute_all(cursor, statements, named, [])
+
+    def finish(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements and the COMMIT in one packet, or in a few where they are large."""
+        return self._execute_all(cursor, statements, named, ["COMMIT"])
+
+    def _execute_all(
+        self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str], ending: Sequence[str]
+    ) -> list[Answer]:
+        texts: list[str] = []
+        answered: list[bool] = []
+        for each in statements:
+            texts.append(each.sql if each.values is None else render(named(each.sql), each.values))
+            answered.append(True)
+            if each.expected is not None:
+                count = "FOUND_ROWS" if each.sql.startswith("SELECT") else "ROW_COUNT"
+                texts.append(_COUNTED.format(count, each.expected))
+                answered.append(False)
+        texts += ending
+        answered += [False] * len(ending)
         answers: list[Answer] = []
-        # Line ends within literals are escaped, so this one marks the end of a statement for readers of the packet.
-        for packet in _joined(
-            [each.sql if each.values is None else render(named(each.sql), each.values) for each in statements], ";\n"
-        ):
-            cursor.execute(packet)
-            more: Any = True
-            while more:
-                answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid))
-                more = cursor.nextset()
-        if len(answers) != len(statements):
-            raise RuntimeError(f"{len(answers)} answers to {len(statements)} statements")
+        done = 0
+        try:
+            # Line ends within literals are escaped, so this one marks the end of a statement for readers of the packet.
+            for packet in _joined(texts, ";\n"):
+                cursor.execute(packet)
+                more: Any = True
+                while more:
+                    if answered[done]:
+                        answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid))
+                    done += 1
+                    more = cursor.nextset()
+        except pymysql.err.MySQLError as error:
+            if error.args[:1] == (_OUT_OF_RANGE,) and not answered[done]:
+                raise Unexpected(texts[done - 1][:200]) from error
+            raise
+        if done != len(texts):
+            raise RuntimeError(f"{done} answers to {len(texts)} statements")
         return answers
 
     def now(self, session: Session) -> int:

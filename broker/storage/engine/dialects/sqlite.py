@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from broker.errors import ConfigurationError
 from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.failures import Failure
-from broker.storage.engine.statements import Answer, Statement, marks, selection
+from broker.storage.engine.statements import Answer, Statement, Unexpected, marks, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +110,16 @@ class SQLite(Dialect):
                 cursor.executemany(sql, statement.rows)
             else:
                 cursor.execute(sql, statement.values or ())
-            answers.append(Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0))
+            answer = Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0)
+            if statement.expected not in {None, len(answer.rows) if answer.changed < 0 else answer.changed}:
+                raise Unexpected(statement.sql)
+            answers.append(answer)
+        return answers
+
+    def finish(self, cursor: Any, statements: Sequence[Statement], named: Callable[[str], str]) -> list[Answer]:
+        """Runs statements one after another, then commits."""
+        answers = self.execute_all(cursor, statements, named)
+        cursor.execute("COMMIT")
         return answers
 
     def now(self, session: Session) -> int:

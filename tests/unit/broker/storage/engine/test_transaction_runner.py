@@ -8,7 +8,8 @@ import pytest
 
 from broker.storage.engine.connection import Database
 from broker.storage.engine.dialects.sqlite import IN_MEMORY
-from broker.storage.engine.transaction_runner import MOST_STARTS, StartOver, TransactionRunner
+from broker.storage.engine.session import StartOver
+from broker.storage.engine.transaction_runner import MOST_STARTS, TransactionRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
