@@ -45,7 +45,7 @@ WRITERS = 2
 PATIENCE = 120.0
 # Only what releases submissions locks them; a broker that comes too late finds none that it could append.
 LOCKS = "SELECT submission_id FROM submission"
-APPENDS = r"INSERT INTO message \("
+TAKES_OFFSETS, APPENDS = r"UPDATE queue SET stored_bytes", r"INSERT INTO message \("
 
 pytestmark = pytest.mark.timeout(300 + 60 * rounds(1))
 
@@ -207,7 +207,7 @@ def test_a_broker_that_is_frozen_goes_on_later(
                 each.transact(10)
 
         if at == "between two statements":
-            frozen.proxy.on_statement(APPENDS, when="after", action=Then(hold))
+            frozen.proxy.on_statement(TAKES_OFFSETS, when="after", action=Then(hold))
         else:
             frozen.proxy.on(is_release, when="before" if at.startswith("before") else "after", action=Then(hold))
         try:
