@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
 from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects import quick_connection
 from broker.storage.engine.dialects.quick_connection import QuickConnection, Rows, readers_of, take_apart
 from support.databases import server_url
 
@@ -26,6 +27,7 @@ def connections(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
     kind: Kind = request.param
     url = make_url(server_url(kind))
     options = {"host": url.host, "port": url.port, "user": url.username, "password": str(url.password or "")}
+    options |= {"database": url.database}
     made = [each(**options, charset="utf8mb4", ssl_disabled=True) for each in (pymysql.Connection, QuickConnection)]
     yield made[0], made[1]
     for each in made:
@@ -59,6 +61,37 @@ def test_values_and_types_are_the_drivers(connections: tuple[Any, Any], sql: str
     plain, quick = both(connections, sql)
     assert plain == quick
     assert [type(value) for row in plain[0] for value in row] == [type(value) for row in quick[0] for value in row]
+
+
+def test_columns_that_were_described_before(connections: tuple[Any, Any]) -> None:
+    """Other columns of the same number, the same again, and more kinds than are kept."""
+    queries = ["SELECT 1 AS a, 'x' AS b", "SELECT 'x' AS a, 1 AS b", "SELECT x'00' AS a, NULL AS b"]
+    for sql in [
+        *queries,
+        *queries,
+        *(f"SELECT 1 AS c{number}" for number in range(quick_connection._MOST_KNOWN + 5)),
+        *queries,
+    ]:
+        plain, quick = both(connections, sql)
+        assert plain == quick
+    assert 0 < len(connections[1].known_columns) <= quick_connection._MOST_KNOWN
+
+
+@pytest.mark.parametrize("rows", [1, 250, 251, 70_000])
+def test_numbers_of_rows_and_of_new_ids(connections: tuple[Any, Any], rows: int) -> None:
+    found = []
+    for connection in connections:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE own_driver (n BIGINT AUTO_INCREMENT PRIMARY KEY, a INT)")
+            cursor.execute(f"ALTER TABLE own_driver AUTO_INCREMENT = {1 << 33}")
+            cursor.execute(f"INSERT INTO own_driver (a) VALUES {','.join(['(1)'] * rows)}")
+            found.append((cursor.rowcount, cursor.lastrowid, connection.server_status))
+            cursor.execute("UPDATE own_driver SET a = 2")
+            found[-1] += (cursor.rowcount,)
+            cursor.execute("SELECT 10 / 0")
+            found[-1] += (cursor.warning_count,)
+    assert found[0] == found[1]
+    assert found[0][:2] == (rows, 1 << 33)
 
 
 def test_an_error_between_rows_is_raised_and_the_connection_goes_on(connections: tuple[Any, Any]) -> None:

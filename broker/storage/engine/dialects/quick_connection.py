@@ -1,8 +1,9 @@
-"""PyMySQL's connection with a faster row parser.
+"""PyMySQL's connection with a faster parser of results.
 
 The driver reads each value through several calls, which is most of a broker's cost of delivering messages. Here a row
-is parsed in one loop, or by one call if it has the shape of the previous row. Same values, same types; only the
-driver's methods for that are replaced.
+is parsed in one loop, or by one call if it has the shape of the previous row. The descriptions of columns are parsed
+once: a connection meets the same ones again and again. Same values, same types; only the driver's methods for that are
+replaced.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import io
 import operator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pymysql.connections import MAX_PACKET_LEN, Connection, MySQLResult
 from pymysql.constants import CR
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 256 * 1024
 # Rows begin with the length of their first value; error and end packets begin with these.
 _FIRST_OF_OTHERS = 0xFE
+_END, _LONGEST_END = 0xFE, 8
+_MORE_RESULTS = 8
+_MOST_KNOWN = 500
+_OK = Struct("<HH")
 Reader: TypeAlias = "Callable[[Any], Any]"
 _Column: TypeAlias = "tuple[str | None, Reader | None]"
 _NULL = 251
@@ -100,6 +105,12 @@ def _length_at(data: bytes, at: int) -> tuple[int | None, int]:
     return None if first == _NULL else first, at + 1
 
 
+def _number_at(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and the position behind it."""
+    number, at = _length_at(data, at)
+    return number or 0, at
+
+
 class Rows:
     """The rows of one result, parsed as they arrive."""
 
@@ -139,13 +150,71 @@ class Rows:
         self.taken.append(take_apart(data, self._readers, start))
 
 
+class Columns(NamedTuple):
+    """What the driver makes of the descriptions of a result's columns, and the readers of their values."""
+
+    fields: list[Any]
+    converters: list[_Column]
+    description: tuple[Any, ...]
+    readers: list[Reader | None]
+
+
+class _Again:
+    """A connection that returns packets which were read before."""
+
+    def __init__(self, connection: Any, packets: Iterable[bytes]) -> None:
+        self._connection = connection
+        self._packets = iter(packets)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        packet = packet_type(next(self._packets), self._connection.encoding)
+        if packet.is_error_packet():
+            packet.raise_for_error()
+        return packet
+
+
 class QuickResult(MySQLResult):  # type: ignore[misc]
     """The driver's result, with rows parsed immediately."""
 
     connection: Any
+    fields: list[Any]
+    converters: list[_Column]
+    description: tuple[Any, ...]
+
+    def _read_ok_packet(self, first_packet: Any) -> None:
+        data = first_packet.get_all_data()
+        self.affected_rows, at = _number_at(data, 1)
+        self.insert_id, at = _number_at(data, at)
+        self.server_status, self.warning_count = _OK.unpack_from(data, at)
+        self.message = data[at + 4 :]
+        self.has_next = self.server_status & _MORE_RESULTS
+
+    def _get_descriptions(self) -> None:
+        connection = self.connection
+        packets = []
+        while True:
+            packets.append(connection.read_row_data())
+            if packets[-1][0] >= _FIRST_OF_OTHERS:
+                break
+        key = tuple(packets[:-1])
+        columns = connection.known_columns.get(key)
+        if columns is None:
+            self.connection = _Again(connection, packets)
+            try:
+                super()._get_descriptions()
+            finally:
+                self.connection = connection
+            columns = Columns(self.fields, self.converters, self.description, readers_of(self.converters))
+            if len(connection.known_columns) >= _MOST_KNOWN:
+                connection.known_columns.clear()
+            connection.known_columns[key] = columns
+        self.fields, self.converters, self.description, self._readers = columns
 
     def _read_rowdata_packet(self) -> None:
-        connection, rows = self.connection, Rows(readers_of(self.converters))
+        connection, rows = self.connection, Rows(self._readers)
         while True:
             connection.take_buffered(rows)
             data = connection.read_row_data()
@@ -157,13 +226,15 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
 
     def _ended_by(self, data: bytes) -> bool:
         """Whether this is the end packet."""
+        if data[0] == _END and len(data) <= _LONGEST_END:
+            self.warning_count, status = _OK.unpack_from(data, 1)
+            self.has_next = status & _MORE_RESULTS
+            self.connection = None
+            return True
         packet = MysqlPacket(data, self.connection.encoding)
         if packet.is_error_packet():
             packet.raise_for_error()
-        ended: bool = self._check_packet_is_eof(packet)
-        if ended:
-            self.connection = None
-        return ended
+        return False
 
 
 class QuickConnection(Connection):  # type: ignore[misc]
@@ -171,9 +242,11 @@ class QuickConnection(Connection):  # type: ignore[misc]
 
     _rfile: Any
     _next_seq_id: int
+    known_columns: dict[tuple[bytes, ...], Columns]
 
     def connect(self, sock: Any = None) -> None:
         """Connects; everything sent by the server so far has been read, so the buffer can be replaced."""
+        self.known_columns = {}
         super().connect(sock)
         self._rfile = io.BufferedReader(self._rfile.detach(), READ_AT_ONCE)
 
