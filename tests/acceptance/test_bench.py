@@ -232,3 +232,18 @@ def test_relay(kind: Kind | None) -> None:
     assert (figures["rows"], figures["size_bytes"], figures["groups"]) == (1000, 100, 20)
     assert figures["ratio"] == pytest.approx(figures["rows_per_s"] / figures["floor_per_s"], abs=0.001)
     assert figures["read_and_delete_per_s"] > figures["floor_per_s"] < figures["sends_per_s"]
+
+
+def test_some_of_the_ways() -> None:
+    figures = bench("ways", "--way", "outbox", "--seconds", "0.2", "--rounds", "1", "--threads", "2")
+    assert [way for way, found in figures.items() if isinstance(found, dict)] == ["bare", "bare, both rows", "outbox"]
+    assert figures["outbox"]["to_bare"] > 0
+
+
+def test_a_way_that_there_is_not() -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "ways", "--way", "pigeon"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "way: " in done.stderr
+    assert "'pigeon'" in done.stderr
+    assert "Traceback" not in done.stderr

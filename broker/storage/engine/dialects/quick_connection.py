@@ -183,6 +183,7 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
     fields: list[Any]
     converters: list[_Column]
     description: tuple[Any, ...]
+    _readers: list[Reader | None]
 
     def _read_ok_packet(self, first_packet: Any) -> None:
         data = first_packet.get_all_data()
@@ -200,7 +201,7 @@ class QuickResult(MySQLResult):  # type: ignore[misc]
             if packets[-1][0] >= _FIRST_OF_OTHERS:
                 break
         key = tuple(packets[:-1])
-        columns = connection.known_columns.get(key)
+        columns = connection.known_columns.get(key) if packets[-1][0] == _END else None
         if columns is None:
             self.connection = _Again(connection, packets)
             try:
