@@ -131,6 +131,7 @@ class ReceiptLane:
         self._hurries = False
         self._count = 0
         self._scheduled: asyncio.Handle | None = None
+        self._gathering = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -168,9 +169,10 @@ class ReceiptLane:
         if self._hurries or self._count >= _MOST_GATHERED:
             left = 0.0
         if self._scheduled is not None:
-            if left > 0 or not isinstance(self._scheduled, asyncio.TimerHandle):
+            if left > 0 or not self._gathering:
                 return
             self._scheduled.cancel()
+        self._gathering = left > 0
         # After all callbacks that are ready now, so that handles submitted together share a request.
         self._scheduled = loop.call_later(left, self._begin) if left > 0 else loop.call_soon(self._begin)
 
@@ -179,6 +181,11 @@ class ReceiptLane:
         if self._current is not None:
             self._current.sent_before = True
             self._transmit(self._current)
+
+    def unsent(self) -> list[str]:
+        """The handles that were submitted, and have no outcome yet."""
+        under_way = self._current.handles if self._current is not None else []
+        return [*under_way, *(handle for entry in self._waiting for handle in entry.handles)]
 
     def fail_waiters(self, error: Exception) -> None:
         """Fails all waiters; the handles are still sent when there is a stream again."""

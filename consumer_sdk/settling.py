@@ -102,6 +102,10 @@ class Settling:
         for lane in self._lanes:
             await lane.drain()
 
+    def unsent_acks(self) -> list[str]:
+        """Handles of acks without an outcome, except those of message groups."""
+        return self._acks.unsent()
+
     def fail_waiters(self, error: Exception) -> None:
         """Fails all waiters; see ReceiptLane.fail_waiters."""
         for lane in self._lanes:

@@ -204,7 +204,14 @@ class Subscription:
         self._settling.fail_waiters(_closed_error())
 
     async def _give_back(self) -> None:
-        held = self._keeper.held()
+        # Handled, and possibly gathered for a stream that has failed: these must not come again.
+        acked = list(dict.fromkeys(self._settling.unsent_acks()))
+        for start in range(0, len(acked), _HANDLES_PER_RETURN):
+            handles = pb.AckRequest(receipt_handles=acked[start : start + _HANDLES_PER_RETURN])
+            response = await self._link.call(lambda broker: broker.consumer.Ack, handles)
+            self._keeper.release([result.receipt_handle for result in response.results])
+        settled = set(acked)
+        held = [handle for handle in self._keeper.held() if handle not in settled]
         waiting = self.inbox.handles() if self.failed_with else set(held)
         await self._return([handle for handle in held if handle not in waiting], self.failed_with, untried=False)
         untried = self._fifo.heads(handle for handle in held if handle in waiting)

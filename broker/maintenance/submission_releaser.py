@@ -42,6 +42,7 @@ class SubmissionReleaser(Loop):
 
     async def run_once(self) -> None:
         """Releases part after part, up to what is committed by then."""
+        self.interval = self._look_interval
         while True:
             began = time.monotonic()
             released = await self._service.release()

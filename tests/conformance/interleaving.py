@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,11 +11,13 @@ import pymysql
 import pytest
 
 from broker.storage.engine.session import Session
+from broker.storage.engine.statements import Unexpected
 from support.lock_waits import waiting_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from broker.storage.engine.statements import Statement
     from conformance.world import World
 
 Result = TypeVar("Result")
@@ -74,14 +77,20 @@ def unheard(session: Session) -> None:
 
 
 class LateCommit:
-    """A COMMIT whose connection breaks on the way: it takes effect, or is undone, when the test says so."""
+    """A COMMIT whose connection breaks on the way: it takes effect, or is undone, when the test says so.
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    With `whole`, so do the statements that were left to it.
+    """
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *, whole: bool = False) -> None:
         self._world = world
+        self._whole = whole
         self._real = Session.commit
         self._armed = False
         self._met = threading.Event()
         self._connection: Any = None
+        self._session: Any = None
+        self._rest: list[Statement] = []
         late = self
 
         def commit(session: Session) -> None:
@@ -95,8 +104,13 @@ class LateCommit:
             return
         self._armed = False
         self._connection = session.connection.dbapi_connection
+        self._rest = [each for statements, _ in session._last for each in statements]
+        self._session = session
         unheard(session)
-        session.run_last()
+        if self._whole:
+            session._forget_last()
+        else:
+            session.run_last()
         # The broker takes it for lost; the server goes on with it.
         session.connection.detach()
         self._world.clock.pass_time(1)
@@ -110,7 +124,12 @@ class LateCommit:
         task = asyncio.ensure_future(call)
         assert await asyncio.to_thread(self._met.wait, PATIENCE)
         await waits_or_ends(self._world, task)
-        if arrives:
+        if arrives and self._whole and self._rest:
+            cursor = self._connection.cursor()
+            # It may come too late, and be refused then.
+            with contextlib.suppress(pymysql.err.MySQLError, Unexpected):
+                self._session.dialect.finish(cursor, self._rest, self._session._names.in_statement)
+        elif arrives:
             self._connection.commit()
         self._connection.close()
         return await ending(task)

@@ -16,14 +16,17 @@ from broker.domain.group import GroupSettings
 from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, NotFound, StorageRejected
+from broker.ports.delivery import Claimed, ClaimWork, JoinWork
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.log import Duplicate, RecallWork
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog.directory import Directory
+from broker.storage.engine.session import Session
 from broker.storage.log import log
-from conformance.interleaving import LateCommit, ending, waits_or_ends
+from conformance.interleaving import PATIENCE, LateCommit, ending, unheard, waits_or_ends
 from conformance.world import (
     HOUR,
+    LEASE,
     POLICY,
     World,
     acks,
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
-    from broker.storage.engine.session import Session
 
 ONE_QUEUE = TopicSettings(1, HOUR)
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
@@ -132,9 +134,12 @@ async def test_a_key_that_exists_is_met_a_few_times(
 
 @SERVERS
 class TestLateCommit:
-    @pytest.fixture
-    def late(self, world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> LateCommit:
-        return LateCommit(world, monkeypatch)
+    @pytest.fixture(params=["commit", "packet"])
+    def late(
+        self, world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    ) -> LateCommit:
+        """What is late: the COMMIT, or the statements with it."""
+        return LateCommit(world, monkeypatch, whole=request.param == "packet")
 
     @EITHER_WAY
     @pytest.mark.parametrize("dedup_key", [None, "k"])
@@ -253,6 +258,50 @@ class TestLateCommit:
         assert [(bodies([each]), each.attempt) for each in held] == [(["a"], 2)]
         ok(await store.settle(acks(held)))
         assert world.count("lease") == 0
+
+    async def test_a_first_delivery_that_is_the_last(
+        self, world: World, store: Store, topic: Topic, late: LateCommit
+    ) -> None:
+        """A message that may be delivered once was a dead letter before anybody saw it."""
+        group = await store.create_group("once", GroupSettings(1), TopicSettings(1, HOUR))
+        await store.join(JoinWork(group, [topic], "consumer", {}))
+        ok(await store.send([sending(topic, "a")]))
+        assert bodies(await late.during(pull(store, group, topic), arrives=True)) == ["a"]
+
+    @pytest.mark.parametrize("late", ["commit"], indirect=True)
+    async def test_one_of_two_leases_has_ended_meanwhile(
+        self,
+        world: World,
+        store: Store,
+        topic: Topic,
+        group: ConsumerGroup,
+        monkeypatch: pytest.MonkeyPatch,
+        late: LateCommit,
+    ) -> None:
+        """Its messages are another consumer's by then."""
+        other = world.broker("b")
+        ok(await store.send([sending(topic, "a"), sending(topic, "b")]))
+        real, loop, left = Session.commit, asyncio.get_running_loop(), [1]
+
+        def commit_late(session: Session) -> None:
+            if not left[0] or not session._last:
+                real(session)
+                return
+            left[0] = 0
+            unheard(session)
+            real(session)
+            world.clock.pass_time(2_000_000)
+            taken = asyncio.run_coroutine_threadsafe(pull(other, group, topic), loop).result(PATIENCE)
+            assert bodies(taken) == ["a"]
+            raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+
+        monkeypatch.setattr(Session, "commit", commit_late)
+        work = [ClaimWork(group, [topic], name, 1, 1 << 20, time) for name, time in (("x", 1_000_000), ("y", LEASE))]
+        first, second = await store.claim(work)
+        assert isinstance(first, Claimed)
+        assert isinstance(second, Claimed)
+        assert (first.parts, first.more, bodies(second.parts)) == ([], True, ["b"])
+        assert all(part.lease_id for part in second.parts)
 
     async def test_a_verdict_of_an_operator(self, world: World, store: Store, topic: Topic, late: LateCommit) -> None:
         transaction_id = await prepared(store, topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
     _Outcome = ReceiptOutcome | AckOutcome
+
+logger = logging.getLogger("halfmq.storage")
 
 # Seconds between attempts to release leases without an owner.
 TAKE_BACK_PAUSE = 0.5
@@ -148,9 +151,11 @@ class Delivery(Access):
                 work = [item for item, one in zip(work, outcomes, strict=True) if isinstance(one, StorageUnavailable)]
             except (StorageUnavailable, Overloaded):
                 pass
+            except Exception:  # They have an end in any case.
+                logger.exception("messages claimed for nobody cannot be given back now")
             if self._closing.is_set() or self.clock.now() >= until:
                 return
-            if work:
+            if work is None or work:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), TAKE_BACK_PAUSE)
 
@@ -158,7 +163,7 @@ class Delivery(Access):
         """Waits for submitted work, then closes the lanes' connections."""
         await self._claims.close()
         self._closing.set()
-        await asyncio.gather(*self._taking_back)
+        await asyncio.gather(*self._taking_back, return_exceptions=True)
         await self._receipts.close()
 
     async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:

@@ -102,26 +102,49 @@ def claim(
 def were_made(session: Session, before: Sequence[Claimed | BrokerError]) -> bool:
     """Whether claims whose COMMIT got no answer were committed; `before` are their deliveries.
 
-    If the COMMIT took effect, its leases exist, under tokens that are unique to it; their numbers are noted.
+    If the COMMIT took effect, its leases exist, under tokens that are unique to it; their numbers are noted. Those that
+    exist no longer have expired meanwhile, and others have their messages: they are taken out of the deliveries.
     """
     made = [claimed for claimed in before if isinstance(claimed, Claimed)]
-    found = numbers(session, {(claimed.group_id, part.expires_at) for claimed in made for part in claimed.parts})
-    parts = [part for claimed in made for part in claimed.parts if part.token in found]
-    for part in parts:
-        part.lease_id = found[part.token]
-    return bool(parts)
+    parts = [part for claimed in made for part in claimed.parts]
+    found = numbers(
+        session,
+        {(claimed.group_id, part.expires_at) for claimed in made for part in claimed.parts},
+        [part.lease_id for part in parts if part.lease_id],
+    )
+    for claimed in made if found else ():
+        lost = [part for part in claimed.parts if part.token not in found]
+        if lost:
+            claimed.parts = [part for part in claimed.parts if part.token in found]
+            claimed.more = True
+        for part in claimed.parts:
+            part.lease_id = found[part.token]
+    return bool(found.keys() & {part.token for part in parts})
 
 
-def numbers(session: Session, ends: Iterable[tuple[int, int]]) -> dict[int, int]:
+def numbers(session: Session, ends: Iterable[tuple[int, int]], known: Sequence[int] = ()) -> dict[int, int]:
     """The numbers of leases, by their tokens, from their groups and ends. Uses lease_available.
 
-    Waits for a COMMIT that has not taken effect yet, which locks the leases.
+    Waits for a claim that has not taken effect yet: its last packet, with the leases, may still be on its way. Until
+    then it holds the groups' progress, or the leases that it took over.
+
+    Args:
+        session: a transaction.
+        ends: groups and ends of leases.
+        known: numbers of leases that were taken over.
     """
+    dialect, ends = session.dialect, sorted(ends)
+    progress = f"SELECT queue_id FROM group_progress{dialect.by_key} WHERE group_id = ? ORDER BY queue_id"
+    for group_id in sorted({group_id for group_id, _ in ends}):
+        session.fetch(f"{progress}{dialect.for_update}", (group_id,))
+    if known:
+        query = f"SELECT lease_id FROM lease{dialect.by_key} WHERE lease_id"
+        session.fetch_in(query, sorted(known), f" ORDER BY lease_id{dialect.for_update}")
     query = (
-        f"SELECT token, lease_id FROM lease{session.dialect.by_index('lease_available')}"
-        f" WHERE group_id = ? AND available_at = ?{session.dialect.for_update}"
+        f"SELECT token, lease_id FROM lease{dialect.by_index('lease_available')}"
+        f" WHERE group_id = ? AND available_at = ?{dialect.for_update}"
     )
-    return dict(row for end in sorted(ends) for row in session.fetch(query, end))
+    return dict(row for end in ends for row in session.fetch(query, end))
 
 
 def news_of(

@@ -112,6 +112,7 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
         self.deliver_first: Iterable[int] = ()
         self.errors: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
         self.dead: set[str] = set()
+        self.acks: list[pb.AckRequest] = []
         self.nacks: list[pb.NackRequest] = []
 
     async def __aenter__(self) -> Self:
@@ -184,7 +185,8 @@ class StubConsumeBroker(Signals, consumer_pb2_grpc.ConsumerServiceServicer):
         yield pb.PullResponse()
 
     async def Ack(self, request: Any, context: Any) -> pb.AckResponse:
-        return pb.AckResponse()
+        self.acks.append(request)
+        return pb.AckResponse(results=[pb.ReceiptResult(receipt_handle=one) for one in request.receipt_handles])
 
     async def Nack(self, request: Any, context: Any) -> pb.NackResponse:
         self.nacks.append(request)

@@ -12,6 +12,7 @@ from consumer_sdk import (
     BatchReceiptsRefused,
     ClientClosed,
     Consumer,
+    HalfmqError,
     LogPosition,
     ReceiptRefused,
     RetryConfig,
@@ -20,6 +21,7 @@ from consumer_sdk import (
 )
 from consumer_sdk.receipts import Nack
 from unit.consumer_sdk.stub_consume_broker import StubConsumeBroker, handle
+from unit.producer_sdk.stub_broker import Failure
 
 STALE = (grpc.StatusCode.FAILED_PRECONDITION, "RECEIPT_STALE")
 GONE = (grpc.StatusCode.FAILED_PRECONDITION, "RECEIPT_GONE")
@@ -388,6 +390,29 @@ async def test_acks_that_nobody_waits_for_are_gathered(
             await message.ack(wait=False)
     assert len(session.of("ack")) == 3
     assert session.handles("ack") == [handle(offset) for offset in range(8)]
+
+
+async def test_what_was_gathered_for_a_stream_that_failed_is_acked_and_not_given_back(
+    stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages came again at once, although they were handled."""
+    monkeypatch.setattr(settling, "GATHER", 3600.0)
+    consumer = AsyncConsumer(stub.endpoint, "g", "orders", close_grace=5)
+    await consumer.start()
+    session = await stub.session()
+    session.deliver(range(4))
+    messages = await consumer.receive(4)
+    await messages[0].ack(wait=False)
+    await stub.until(lambda: session.of("ack"))
+    for message in messages[1:3]:
+        await message.ack(wait=False)
+    stub.refusal = Failure(grpc.StatusCode.NOT_FOUND)
+    session.fail(grpc.StatusCode.NOT_FOUND)
+    with pytest.raises(HalfmqError):
+        await consumer.receive(1)
+    await consumer.close()
+    assert [list(ack.receipt_handles) for ack in stub.acks] == [[handle(1), handle(2)]]
+    assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(3)]]
 
 
 async def test_many_acks_do_not_wait_for_others(stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

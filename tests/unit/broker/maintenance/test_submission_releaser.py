@@ -24,6 +24,8 @@ class Service:
 
     async def release(self) -> int | None:
         await asyncio.sleep(self._takes)
+        if not self._answers:
+            raise RuntimeError("the disk is full")
         return self._answers.pop(0)
 
 
@@ -48,6 +50,15 @@ async def test_what_comes_after_some_is_gathered() -> None:
     await releaser.run_once()
     assert service._answers == [0]
     assert releaser.interval == submission_releaser.GATHER_INTERVAL
+
+
+async def test_a_failure_is_not_repeated_at_the_pace_of_what_is_gathered() -> None:
+    releaser = SubmissionReleaser(Service(7, more=1), 0.25)  # type: ignore[arg-type]
+    await releaser.run_once()
+    assert releaser.interval == submission_releaser.GATHER_INTERVAL
+    with pytest.raises(RuntimeError):
+        await releaser.run_once()
+    assert releaser.interval == 0.25
 
 
 @pytest.mark.usefixtures("at_any_speed")
