@@ -182,10 +182,11 @@ class ReceiptLane:
             self._current.sent_before = True
             self._transmit(self._current)
 
-    def unsent(self) -> list[str]:
-        """The handles that were submitted, and have no outcome yet."""
-        under_way = self._current.handles if self._current is not None else []
-        return [*under_way, *(handle for entry in self._waiting for handle in entry.handles)]
+    def unawaited(self) -> list[str]:
+        """Handles without an outcome for which nobody waits: a caller that waits for one learns that it failed."""
+        entries = [*(self._current.entries if self._current is not None else ()), *self._waiting]
+        awaited = {handle for entry in entries if entry.settled is not None for handle in entry.handles}
+        return [h for h in dict.fromkeys(h for entry in entries for h in entry.handles) if h not in awaited]
 
     def fail_waiters(self, error: Exception) -> None:
         """Fails all waiters; the handles are still sent when there is a stream again."""

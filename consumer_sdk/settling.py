@@ -102,9 +102,9 @@ class Settling:
         for lane in self._lanes:
             await lane.drain()
 
-    def unsent_acks(self) -> list[str]:
-        """Handles of acks without an outcome, except those of message groups."""
-        return self._acks.unsent()
+    def unawaited_acks(self) -> list[str]:
+        """Handles of acks without an outcome for which nobody waits, except those of message groups."""
+        return self._acks.unawaited()
 
     def fail_waiters(self, error: Exception) -> None:
         """Fails all waiters; see ReceiptLane.fail_waiters."""

@@ -205,11 +205,10 @@ class Subscription:
 
     async def _give_back(self) -> None:
         # Handled, and possibly gathered for a stream that has failed: these must not come again.
-        acked = list(dict.fromkeys(self._settling.unsent_acks()))
-        for start in range(0, len(acked), _HANDLES_PER_RETURN):
-            handles = pb.AckRequest(receipt_handles=acked[start : start + _HANDLES_PER_RETURN])
-            response = await self._link.call(lambda broker: broker.consumer.Ack, handles)
-            self._keeper.release([result.receipt_handle for result in response.results])
+        acked = self._settling.unawaited_acks()
+        await self._settle_by_calls(
+            acked, lambda broker: broker.consumer.Ack, lambda part: pb.AckRequest(receipt_handles=part)
+        )
         settled = set(acked)
         held = [handle for handle in self._keeper.held() if handle not in settled]
         waiting = self.inbox.handles() if self.failed_with else set(held)
@@ -218,10 +217,17 @@ class Subscription:
         await self._return(untried, "the consumer was closed", untried=True)
 
     async def _return(self, handles: list[str], reason: str, *, untried: bool) -> None:
+        await self._settle_by_calls(
+            handles,
+            lambda broker: broker.consumer.Nack,
+            lambda part: pb.NackRequest(receipt_handles=part, reason=reason, untried=untried),
+        )
+
+    async def _settle_by_calls(
+        self, handles: list[str], method: Callable[[Broker], Any], request: Callable[[list[str]], Any]
+    ) -> None:
         for start in range(0, len(handles), _HANDLES_PER_RETURN):
-            part = handles[start : start + _HANDLES_PER_RETURN]
-            request = pb.NackRequest(receipt_handles=part, reason=reason, untried=untried)
-            response = await self._link.call(lambda broker: broker.consumer.Nack, request)
+            response = await self._link.call(method, request(handles[start : start + _HANDLES_PER_RETURN]))
             self._keeper.release([result.receipt_handle for result in response.results])
 
     async def _run(self) -> None:

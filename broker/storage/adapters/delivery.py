@@ -163,7 +163,7 @@ class Delivery(Access):
         """Waits for submitted work, then closes the lanes' connections."""
         await self._claims.close()
         self._closing.set()
-        await asyncio.gather(*self._taking_back, return_exceptions=True)
+        await asyncio.gather(*self._taking_back)
         await self._receipts.close()
 
     async def settle(self, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:

@@ -112,14 +112,16 @@ def were_made(session: Session, before: Sequence[Claimed | BrokerError]) -> bool
         {(claimed.group_id, part.expires_at) for claimed in made for part in claimed.parts},
         [part.lease_id for part in parts if part.lease_id],
     )
-    for claimed in made if found else ():
-        lost = [part for part in claimed.parts if part.token not in found]
-        if lost:
-            claimed.parts = [part for part in claimed.parts if part.token in found]
-            claimed.more = True
-        for part in claimed.parts:
+    # Leases of other claims may end at the same time.
+    if not any(part.token in found for part in parts):
+        return False
+    for claimed in made:
+        kept = [part for part in claimed.parts if part.token in found]
+        claimed.more |= len(kept) < len(claimed.parts)
+        claimed.parts = kept
+        for part in kept:
             part.lease_id = found[part.token]
-    return bool(found.keys() & {part.token for part in parts})
+    return True
 
 
 def numbers(session: Session, ends: Iterable[tuple[int, int]], known: Sequence[int] = ()) -> dict[int, int]:

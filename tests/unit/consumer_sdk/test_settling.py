@@ -395,24 +395,29 @@ async def test_acks_that_nobody_waits_for_are_gathered(
 async def test_what_was_gathered_for_a_stream_that_failed_is_acked_and_not_given_back(
     stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its messages came again at once, although they were handled."""
+    """Its messages came again at once, although handled; one whose caller is told of a failure does come again."""
     monkeypatch.setattr(settling, "GATHER", 3600.0)
     consumer = AsyncConsumer(stub.endpoint, "g", "orders", close_grace=5)
     await consumer.start()
     session = await stub.session()
-    session.deliver(range(4))
-    messages = await consumer.receive(4)
+    session.deliver(range(5))
+    messages = await consumer.receive(5)
+    stub.answering = False
     await messages[0].ack(wait=False)
     await stub.until(lambda: session.of("ack"))
     for message in messages[1:3]:
         await message.ack(wait=False)
+    acking = asyncio.create_task(messages[3].ack())
+    await asyncio.wait([acking], timeout=0.01)
     stub.refusal = Failure(grpc.StatusCode.NOT_FOUND)
     session.fail(grpc.StatusCode.NOT_FOUND)
     with pytest.raises(HalfmqError):
         await consumer.receive(1)
+    with pytest.raises(HalfmqError):
+        await acking
     await consumer.close()
-    assert [list(ack.receipt_handles) for ack in stub.acks] == [[handle(1), handle(2)]]
-    assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(3)]]
+    assert [list(ack.receipt_handles) for ack in stub.acks] == [[handle(0), handle(1), handle(2)]]
+    assert [list(nack.receipt_handles) for nack in stub.nacks] == [[handle(3), handle(4)]]
 
 
 async def test_many_acks_do_not_wait_for_others(stub: StubConsumeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
