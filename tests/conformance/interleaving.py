@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymysql
 import pytest
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
+from broker.storage.engine import greenlets
 from broker.storage.engine.session import Session
 from broker.storage.engine.statements import Unexpected
 from support.lock_waits import waiting_transactions
@@ -47,6 +50,22 @@ async def ending(task: asyncio.Future[Result]) -> Result:
     return await asyncio.wait_for(task, PATIENCE)
 
 
+def wait_in_work(event: threading.Event) -> None:
+    """Stops work until the test lets it go on, whether it runs in a thread or in a greenlet on the event loop."""
+    for _ in range(PATIENCE * 100):
+        if event.is_set():
+            return
+        greenlets.pause(0.01)
+    pytest.fail("the test does not let the work go on")
+
+
+def await_in_work(call: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> Result:
+    """What a call on the event loop gives, for work in a thread or in a greenlet."""
+    if in_greenlet():
+        return await_only(call)
+    return asyncio.run_coroutine_threadsafe(call, loop).result(PATIENCE)
+
+
 class Pause:
     """Stops a function the first time that it is called, after it did its work, until the test lets it go on."""
 
@@ -61,7 +80,7 @@ class Pause:
         if not self._met:
             self._met = True
             self._entered.set()
-            assert self._go_on.wait(PATIENCE)
+            wait_in_work(self._go_on)
         return result
 
     async def reached(self) -> None:
@@ -124,12 +143,16 @@ class LateCommit:
         task = asyncio.ensure_future(call)
         assert await asyncio.to_thread(self._met.wait, PATIENCE)
         await waits_or_ends(self._world, task)
-        if arrives and self._whole and self._rest:
-            cursor = self._connection.cursor()
-            # It may come too late, and be refused then.
-            with contextlib.suppress(pymysql.err.MySQLError, Unexpected):
-                self._session.dialect.finish(cursor, self._rest, self._session._names.in_statement)
-        elif arrives:
-            self._connection.commit()
+        if arrives:
+            await asyncio.to_thread(self._arrive)
         self._connection.close()
         return await ending(task)
+
+    def _arrive(self) -> None:
+        if not (self._whole and self._rest):
+            self._connection.commit()
+            return
+        cursor = self._connection.cursor()
+        # It may come too late, and be refused then.
+        with contextlib.suppress(pymysql.err.MySQLError, Unexpected):
+            self._session.dialect.finish(cursor, self._rest, self._session._names.in_statement)

@@ -19,6 +19,7 @@ from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.log import log
 from broker.storage.log import log as log_module
 from broker.storage.transactions import halves, verdicts
+from conformance.interleaving import wait_in_work
 from conformance.world import (
     HOUR,
     InThread,
@@ -293,7 +294,7 @@ async def test_more_than_may_wait_is_refused(world: World, topic: Topic, monkeyp
 
     def blocked(session: Session, work: Sequence[SendWork], *rest: object) -> object:
         entered.set()
-        assert go.wait(60)
+        wait_in_work(go)
         return log.send(session, work, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "_sends", _relaned(store, blocked))
@@ -325,7 +326,7 @@ async def test_a_caller_that_gives_up_while_waiting_changes_nothing(
 
     def blocked(session: Session, work: Sequence[SendWork], *rest: object) -> object:
         entered.set()
-        assert go.wait(60)
+        wait_in_work(go)
         return log.send(session, work, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "_sends", _relaned(store, blocked))

@@ -24,7 +24,7 @@ from broker.ports.transactions import PrepareWork
 from broker.storage.engine.connection import Database
 from broker.storage.engine.session import Session
 from broker.storage.transactions import epochs
-from conformance.interleaving import unheard
+from conformance.interleaving import await_in_work, unheard
 from conformance.world import HOUR, World, bodies, everywhere, half, nacks, new_id, ok, pull, sending
 from support.databases import ALL_KINDS, AnyKind
 from support.lock_waits import waiting_transactions
@@ -264,8 +264,7 @@ class TestALatePrepare:
         other, loop = world.broker("b"), asyncio.get_running_loop()
 
         def commit() -> None:
-            committing = asyncio.run_coroutine_threadsafe(other.commit_epoch(EPOCH, {wins.attempt_id: 1}), loop)
-            assert committing.result(60).messages == 1
+            assert await_in_work(other.commit_epoch(EPOCH, {wins.attempt_id: 1}), loop).messages == 1
 
         between(commit)
         assert await store.prepare_epoch(late) is True

@@ -15,6 +15,7 @@ from broker.storage.adapters.access import LOOK_UP_THREADS
 from broker.storage.engine import group_commit
 from broker.storage.engine.group_commit import LaneConfig
 from broker.storage.log import log
+from conformance.interleaving import wait_in_work
 from conformance.world import HOUR, World, log_of, ok, sending
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Blocked:
 
     def wait(self) -> None:
         self.entered.set()
-        assert self.go.wait(ENOUGH)
+        wait_in_work(self.go)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog.directory import Directory
 from broker.storage.engine.session import Session
 from broker.storage.log import log
-from conformance.interleaving import PATIENCE, LateCommit, ending, unheard, waits_or_ends
+from conformance.interleaving import LateCommit, await_in_work, ending, unheard, waits_or_ends
 from conformance.world import (
     HOUR,
     LEASE,
@@ -291,7 +291,7 @@ class TestLateCommit:
             unheard(session)
             real(session)
             world.clock.pass_time(2_000_000)
-            taken = asyncio.run_coroutine_threadsafe(pull(other, group, topic), loop).result(PATIENCE)
+            taken = await_in_work(pull(other, group, topic), loop)
             assert bodies(taken) == ["a"]
             raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
 

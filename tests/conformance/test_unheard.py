@@ -17,7 +17,7 @@ from broker.storage.adapters import access
 from broker.storage.engine import group_commit
 from broker.storage.engine.batches import BatchRunner
 from broker.storage.engine.group_commit import LaneConfig
-from conformance.interleaving import LateCommit
+from conformance.interleaving import LateCommit, wait_in_work
 from conformance.world import HOUR, LEASE, World, acks, bodies, ok, pull, sending
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def test_what_is_claimed_too_late_is_free_at_once(
     def work(session: Session, items: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         outcomes = real(session, items)
         entered.set()
-        assert go_on.wait(ENOUGH)
+        wait_in_work(go_on)
         return outcomes
 
     monkeypatch.setattr(store._claims._runner, "_work", work)

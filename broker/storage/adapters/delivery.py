@@ -47,6 +47,8 @@ TAKE_BACK_PAUSE = 0.5
 OFFSET_MEMORY = 40
 # Seconds that sends with acks do not wait for queues of a topic of which one was held for long.
 HELD_FOR = 5.0
+# Messages that cost as much to read as an item of another lane does.
+MESSAGES_PER_ITEM = 8
 LARGE_FORWARD = 256 * 1024
 """Bytes of bodies from which a send with acks leaves a thread to others."""
 
@@ -66,6 +68,7 @@ class Delivery(Access):
             self._claim,
             redo=self._claim_again,
             on_unacknowledged=self._take_back,
+            effort_of=_effort,
             config=config.lanes,
         )
         self._held_topics: dict[int, float] = {}
@@ -247,6 +250,13 @@ class Delivery(Access):
         self, session: Session, work: Sequence[Settling], before: list[_Outcome | BrokerError]
     ) -> list[_Outcome | BrokerError]:
         return receipts.still_true(before, self._settle(session, work), self.clock.now())
+
+
+def _effort(claimed: Claimed | BrokerError) -> float:
+    """What a claim costs, compared with an ack or a send: that depends on the messages it finds."""
+    if not isinstance(claimed, Claimed):
+        return 0
+    return sum(len(part.messages) for part in claimed.parts) / MESSAGES_PER_ITEM
 
 
 def _returns(leases: Iterable[HandedOut]) -> list[Settling]:

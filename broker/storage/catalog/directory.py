@@ -19,7 +19,7 @@ TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_w
 
 
 class Directory:
-    """Topics by name, by id and by queue, cached briefly; used by every lane's thread.
+    """Topics by name, by id and by queue, cached briefly; used by every lane.
 
     A result that was read while an entry was dropped is not cached: it may be older than the change.
     """

@@ -36,7 +36,7 @@ class GroupView:
 
 
 class GroupMemory:
-    """Groups by id, cached while their epoch is unchanged; used by every lane's thread."""
+    """Groups by id, cached while their epoch is unchanged; used by every lane."""
 
     def __init__(self) -> None:
         """Starts empty."""

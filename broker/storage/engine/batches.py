@@ -49,7 +49,7 @@ APART_FOR = 3.0
 
 
 class BatchRunner(Generic[Item, Outcome]):
-    """Runs the batches of one lane, in the lane's thread, on its own connection."""
+    """Runs the batches of one lane, on its own connection."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class BatchRunner(Generic[Item, Outcome]):
             redo: used instead of `work` after a COMMIT without an answer.
             skip_locked: used instead of `work` while other sessions hold rows for long.
             settled: called with each item and its outcome once that is committed.
-            on_unacknowledged: called, in this thread, with outcomes that may have taken effect although their callers
-                got an unavailable error.
+            on_unacknowledged: called, where the batch runs, with outcomes that may have taken effect although their
+                callers got an unavailable error.
             reconnect_timeout: seconds to try to reach the database.
             observer: notified of every batch.
         """

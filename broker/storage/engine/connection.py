@@ -97,6 +97,11 @@ class Database:
         )
 
     @property
+    def gives_way(self) -> bool:
+        """Whether its sessions can be used in a greenlet: they give the event loop back while they wait."""
+        return self.dialect.gives_way and self.target.quick
+
+    @property
     def shown_url(self) -> str:
         """The URL without its password."""
         return self.url.render_as_string(hide_password=True)

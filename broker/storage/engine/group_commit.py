@@ -1,9 +1,12 @@
 """Group commit: waiting work is batched into one database transaction while the previous one runs.
 
-A lane has one thread and one connection. Callers submit items on the event loop; when the lane is free, all waiting
-items (up to a number and a size) become one batch, the thread runs it as one database transaction, and the callers get
-their results after COMMIT has returned. So a lone item runs at once, and under load the cost of a durable commit is
-shared by hundreds of items.
+A lane has one connection and one thread. Callers submit items on the event loop; when the lane is free, all waiting
+items (up to a number and a size) become one batch, which runs as one database transaction, and the callers get their
+results after COMMIT has returned. So a lone item runs at once, and under load the cost of a durable commit is shared by
+hundreds of items.
+
+A large batch runs in the thread. A small one takes less time than the change between threads: where the database's
+connections allow it, it runs on the event loop, in a greenlet.
 
 The handling of failures in a batch is described in `batches`. Items that wait for rows locked by other sessions are
 retried until their timeout, while others proceed.
@@ -20,6 +23,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sqlalchemy.util import greenlet_spawn
 
 from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER, Observer
@@ -41,6 +46,9 @@ PAUSE_IF_WAITED = 0.5
 """Seconds until items are retried after a lock timeout; meanwhile the lane serves others."""
 LATE = 1.0
 """Seconds after its timeout when a caller gets an answer in any case."""
+MOST_ON_LOOP = 16
+MOST_BYTES_ON_LOOP = 64 * 1024
+"""Items, and bytes, of a batch that runs on the event loop."""
 ITEM_MEMORY = 1024
 """Approximate bytes of an item in this process, in addition to its payload."""
 
@@ -100,6 +108,7 @@ class Lane(Generic[Item, Outcome]):
         settled: Callable[[Item, Outcome | BrokerError], None] | None = None,
         on_unacknowledged: Callable[[Sequence[Outcome | BrokerError]], None] | None = None,
         size_of: Callable[[Item], int] | None = None,
+        effort_of: Callable[[Outcome | BrokerError], float] | None = None,
         config: LaneConfig | None = None,
     ) -> None:
         """Takes the work: one outcome per item, in their order, in one database transaction.
@@ -107,15 +116,17 @@ class Lane(Generic[Item, Outcome]):
         Args:
             name: shown in logs and thread names.
             database: source of the lane's connection.
-            work: called in the lane's thread.
+            work: called in the lane's thread, or in a greenlet on the event loop; never twice at a time.
             redo: used instead of `work` after a COMMIT without an answer; also gets the results of the run in doubt.
             skip_locked: used instead of `work` while other sessions hold rows for long; it avoids waiting for them, and
                 returns RowsLocked for items that have to wait.
-            settled: called in the lane's thread with each item and its outcome once that is committed, before items of
+            settled: called as `work` is, with each item and its outcome once that is committed, before items of
                 the same caller that run behind it.
             on_unacknowledged: called on the event loop with outcomes that took effect, or may have, although their
                 callers got an unavailable error.
             size_of: bytes of an item; 0 for all when not given.
+            effort_of: what an outcome costs, in items, where an item does not tell: after a batch that cost much, the
+                next one does not run on the event loop.
             config: bounds.
         """
         self._name = name
@@ -123,6 +134,9 @@ class Lane(Generic[Item, Outcome]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done_at = 0.0
         self._size_of = size_of
+        self._effort_of = effort_of
+        self._last_effort = 0.0
+        self._gives_way = database.gives_way
         self._config = config or LaneConfig()
         self._runner = BatchRunner(
             name,
@@ -220,14 +234,24 @@ class Lane(Generic[Item, Outcome]):
         self._busy = True
         self._idle.clear()
         pieces = [entry.items for entry in batch]
-        running = asyncio.get_running_loop().run_in_executor(self._executor, self._runner.run, pieces)
+        running: asyncio.Future[list[Outcome | BrokerError]]
+        small = max(count, self._last_effort) <= MOST_ON_LOOP and size <= MOST_BYTES_ON_LOOP
+        if small and self._gives_way:
+            running = asyncio.ensure_future(greenlet_spawn(self._runner.run, pieces))
+        else:
+            running = asyncio.get_running_loop().run_in_executor(self._executor, self._runner.run, pieces)
         running.add_done_callback(lambda done: self._finish(batch, done))
 
     def _finish(self, batch: list[_Waiting[Item, Outcome]], done: asyncio.Future[list[Outcome | BrokerError]]) -> None:
-        self._start_batch()
-        error = done.exception()
+        if done.cancelled():
+            error: BaseException | None = StorageUnavailable("The broker was stopped; try again.")
+        else:
+            error = done.exception()
         if error is None:
             self._done_at = asyncio.get_running_loop().time()
+            if self._effort_of is not None:
+                self._last_effort = sum(map(self._effort_of, done.result()))
+        self._start_batch()
         start = 0
         for entry in batch:
             end = start + len(entry.items)

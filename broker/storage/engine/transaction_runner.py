@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from broker.errors import RowsLocked, StorageUnavailable
+from broker.storage.engine import greenlets
 from broker.storage.engine.dialects import failure_of, is_database_error, is_lock_timeout
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.session import Session, StartOver
@@ -54,7 +55,7 @@ def _run(session: Session, work: Callable[[Session], Outcome], write: bool, answ
 
 
 class TransactionRunner:
-    """Runs work as database transactions on one persistent connection, in the calling thread."""
+    """Runs work as database transactions on one persistent connection, in the calling thread or greenlet."""
 
     def __init__(
         self,
@@ -159,15 +160,17 @@ class TransactionRunner:
     def _connected(self, now: float, deadline: float) -> Session:
         session = self._session
         if session is not None and now - self._used_at > self._database.idle_limit(reading=self._reading):
-            self._database.renew(session)
+            greenlets.in_thread(partial(self._database.renew, session))
             session = self._session = None
         if session is None:
-            session = self._session = self._database.session(
+            connect = partial(
+                self._database.session,
                 reading=self._reading,
                 within=deadline - now,
                 answer_timeout=self._answer_timeout,
                 lock_wait=self._lock_wait,
             )
+            session = self._session = greenlets.in_thread(connect)
         return session
 
     def _may_retry(self, failure: Failure, error: Exception, attempt: int, deadline: float) -> bool:
@@ -185,7 +188,7 @@ class TransactionRunner:
             again = time.monotonic() < deadline and failure is not Failure.FULL
             pause = min(0.05 * attempt, 0.5)
         if again:
-            time.sleep(pause)
+            greenlets.pause(pause)
         return again
 
     def _roll_back(self) -> None:
@@ -198,5 +201,5 @@ class TransactionRunner:
 
     def _drop(self) -> None:
         if self._session is not None:
-            self._database.discard(self._session)
+            greenlets.in_thread(partial(self._database.discard, self._session))
             self._session = None

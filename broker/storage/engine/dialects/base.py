@@ -66,6 +66,7 @@ class Dialect(ABC):
     Attributes:
         name: as halfmq names it, such as mysql.
         what: what a URL names: a database, or a file.
+        gives_way: its connections can be used in a greenlet: they give the event loop back while they wait.
         one_writer: it has one writer at a time and locks the whole database, not rows.
         for_update: suffix of a SELECT that locks the rows it returns.
         for_share: suffix of a SELECT with shared locks on the rows it returns.
@@ -78,6 +79,7 @@ class Dialect(ABC):
 
     name: ClassVar[str]
     what: ClassVar[str] = "database"
+    gives_way: ClassVar[bool] = False
     one_writer: ClassVar[bool] = False
     for_update: ClassVar[str] = ""
     for_share: ClassVar[str] = ""

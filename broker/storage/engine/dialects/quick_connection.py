@@ -3,25 +3,25 @@
 The driver reads each value through several calls, which is most of a broker's cost of delivering messages. Here a row
 is parsed in one loop, or by one call if it has the shape of the previous row. The descriptions of columns are parsed
 once: a connection meets the same ones again and again. Same values, same types; only the driver's methods for that are
-replaced.
+replaced. Its socket does not block, so that it can be used in a greenlet on the event loop too.
 """
 
 from __future__ import annotations
 
-import io
 import operator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pymysql.connections import MAX_PACKET_LEN, Connection, MySQLResult
 from pymysql.constants import CR
 from pymysql.err import OperationalError
 from pymysql.protocol import MysqlPacket
 
+from broker.storage.engine.dialects.byte_stream import ByteStream
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-READ_AT_ONCE = 256 * 1024
 # Rows begin with the length of their first value; error and end packets begin with these.
 _FIRST_OF_OTHERS = 0xFE
 _END, _LONGEST_END = 0xFE, 8
@@ -243,13 +243,65 @@ class QuickConnection(Connection):  # type: ignore[misc]
 
     _rfile: Any
     _next_seq_id: int
+    _stream: ByteStream | None = None
     known_columns: dict[tuple[bytes, ...], Columns]
 
     def connect(self, sock: Any = None) -> None:
-        """Connects; everything sent by the server so far has been read, so the buffer can be replaced."""
+        """Connects and logs in as the driver does; after that, the socket does not block."""
         self.known_columns = {}
+        self._stream = None
         super().connect(sock)
-        self._rfile = io.BufferedReader(self._rfile.detach(), READ_AT_ONCE)
+        # Everything sent by the server so far has been read, so the driver's buffer can be replaced.
+        self._rfile.close()
+        self._rfile = self._stream = ByteStream(self._sock)
+
+    def _force_close(self) -> None:
+        super()._force_close()
+        self._stream = None
+
+    def _write_bytes(self, data: bytes) -> None:
+        if self._stream is None:
+            super()._write_bytes(data)
+            return
+        try:
+            self._stream.write(data, self._write_timeout)
+        except OSError as error:
+            self._force_close()
+            raise OperationalError(CR.CR_SERVER_GONE_ERROR, f"MySQL server has gone away ({error!r})") from error
+        except BaseException:
+            # Whoever waited was stopped: the rest of the packet was not sent.
+            self._force_close()
+            raise
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        if self._stream is None:
+            data: bytes = super()._read_bytes(num_bytes)
+            return data
+        try:
+            data = self._stream.read(num_bytes, self._read_timeout)
+        except BaseException as error:
+            self._lost(error)
+        if len(data) < num_bytes:
+            self._lost(None)
+        return data
+
+    def _lost(self, error: BaseException | None) -> NoReturn:
+        """Closes the connection; raises an error of the driver, unless this one is not of the socket."""
+        self._force_close()
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        reason = f" ({error})" if error else ""
+        raise OperationalError(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query{reason}") from error
+
+    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        if self._stream is None:
+            return super()._read_packet(packet_type)
+        packet = packet_type(self.read_row_data(), self.encoding)
+        if packet.is_error_packet():
+            if self._result is not None:
+                self._result.unbuffered_active = False
+            packet.raise_for_error()
+        return packet
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         if unbuffered:
@@ -268,13 +320,11 @@ class QuickConnection(Connection):  # type: ignore[misc]
         A packet has 3 bytes of length and 1 of its number before it. Reading each separately costs as much as parsing
         its row.
         """
+        stream = self._rfile
         try:
-            buffered: bytes = self._rfile.peek()
-        except OSError as error:
-            self._force_close()
-            raise OperationalError(
-                CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})"
-            ) from error
+            buffered: bytes = stream.peek(self._read_timeout)
+        except BaseException as error:
+            self._lost(error)
         end, at, number = len(buffered) - 4, 0, self._next_seq_id
         take = rows.take
         while at < end:
@@ -284,7 +334,7 @@ class QuickConnection(Connection):  # type: ignore[misc]
                 break
             take(buffered, start, following)
             at, number = following, (number + 1) & 255
-        self._rfile.read(at)
+        stream.read(at, None)
         self._next_seq_id = number
 
     def read_row_data(self) -> bytes:
@@ -294,8 +344,7 @@ class QuickConnection(Connection):  # type: ignore[misc]
             header = self._read_bytes(4)
             length = header[0] | header[1] << 8 | header[2] << 16
             if header[3] != self._next_seq_id:
-                self._force_close()
-                raise OperationalError(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
+                self._lost(None)
             self._next_seq_id = (self._next_seq_id + 1) % 256
             part: bytes = self._read_bytes(length)
             if length < MAX_PACKET_LEN:

@@ -80,6 +80,7 @@ class Server(Dialect):
 
     oldest: ClassVar[tuple[int, int]]
     idle_setting: ClassVar[str]
+    gives_way = True
     for_update = " FOR UPDATE"
     for_share = " LOCK IN SHARE MODE"
     skip_locked = " FOR UPDATE SKIP LOCKED"

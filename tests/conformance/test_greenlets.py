@@ -1,0 +1,148 @@
+"""Small batches run on the event loop, and keep nothing else from it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy.util import greenlet_spawn
+
+from broker.errors import StorageUnavailable
+from broker.storage.engine.connection import Database
+from broker.storage.engine.group_commit import MOST_BYTES_ON_LOOP, MOST_ON_LOOP
+from broker.storage.engine.transaction_runner import TransactionRunner
+from conformance.world import bodies, ok, pull, sending
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.group import ConsumerGroup
+    from broker.domain.topic import Topic
+    from broker.ports.delivery import ClaimWork
+    from broker.ports.log import SendWork
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
+    from conformance.world import World
+
+ENOUGH = 60.0
+SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+
+
+async def turns_until_done(running: asyncio.Future[object]) -> int:
+    """How often others had their turn on the event loop."""
+    turns = 0
+    while not running.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    return turns
+
+
+async def test_where_a_batch_runs(world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    real = store._sends._runner._work
+
+    def work(session: Session, items: Sequence[SendWork]) -> object:
+        threads.append(threading.get_ident())
+        return real(session, items)
+
+    monkeypatch.setattr(store._sends._runner, "_work", work)
+    here = threading.get_ident()
+    for count, body in ((1, "a"), (MOST_ON_LOOP, "a"), (MOST_ON_LOOP + 1, "a"), (1, "a" * (MOST_BYTES_ON_LOOP + 1))):
+        ok(await store.send([sending(topic, body) for _ in range(count)]))
+    on_loop = world.kind != "sqlite"
+    assert [each == here for each in threads] == [on_loop, on_loop, False, False]
+
+
+@SERVERS
+async def test_after_a_claim_of_many_messages_the_next_one_is_made_in_the_thread(
+    store: Store, topic: Topic, group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    real = store._claims._runner._work
+
+    def work(session: Session, items: Sequence[ClaimWork]) -> object:
+        threads.append(threading.get_ident())
+        return real(session, items)
+
+    monkeypatch.setattr(store._claims._runner, "_work", work)
+    ok(await store.send([sending(topic, f"{number}") for number in range(200)]))
+    assert len(bodies(await pull(store, group, topic, limit=200))) == 200
+    for _ in range(2):
+        assert await pull(store, group, topic) == []
+    here = threading.get_ident()
+    assert [each == here for each in threads] == [True, False, True]
+
+
+@SERVERS
+async def test_others_have_their_turn_while_the_server_works(
+    store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store._sends._runner._work
+
+    def work(session: Session, items: Sequence[SendWork]) -> object:
+        session.fetch("SELECT SLEEP(0.5)")
+        return real(session, items)
+
+    monkeypatch.setattr(store._sends._runner, "_work", work)
+    async with asyncio.timeout(ENOUGH):
+        running = asyncio.ensure_future(store.send([sending(topic)]))
+        assert await turns_until_done(running) > 1
+    ok(await running)
+
+
+@SERVERS
+async def test_a_server_that_does_not_answer_is_given_up_in_time(world: World) -> None:
+    with closing(Database(world.url, answer_timeout=0.2)) as database:
+        runner = TransactionRunner(database, reconnect_timeout=0.0)
+        # Its own shortest timeout is longer.
+        assert await greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 1")) == ((1,),)
+        running = asyncio.ensure_future(
+            greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT SLEEP(30)"))
+        )
+        async with asyncio.timeout(ENOUGH):
+            with pytest.raises(StorageUnavailable, match="lost"):
+                await running
+        assert await greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 2")) == ((2,),)
+        runner.close()
+
+
+@SERVERS
+async def test_others_have_their_turn_while_it_connects(world: World) -> None:
+    with (
+        closing(Database(world.url)) as database,
+        socket.create_server(("127.0.0.1", 0)) as silent,  # The system accepts connections, and nobody answers.
+    ):
+        host, port = silent.getsockname()
+        database.target = replace(database.target, url=database.url.set(host=host, port=port))
+        runner = TransactionRunner(database, reconnect_timeout=1.0)
+        async with asyncio.timeout(ENOUGH):
+            running = asyncio.ensure_future(greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 1")))
+            assert await turns_until_done(running) > 1
+        with pytest.raises(StorageUnavailable):
+            await running
+
+
+@SERVERS
+async def test_work_that_is_stopped_while_it_waits_leaves_a_usable_lane(world: World) -> None:
+    """When the event loop ends before the broker was closed."""
+    with closing(Database(world.url)) as database:
+        runner = TransactionRunner(database, reconnect_timeout=5.0)
+        running = asyncio.ensure_future(
+            greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT SLEEP(30)"))
+        )
+        began = time.monotonic()
+        while not (running.done() or (runner._session and runner._session.cursor.connection._stream)):
+            assert time.monotonic() < began + ENOUGH
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await asyncio.to_thread(runner.transact, lambda session: session.fetch("SELECT 1")) == ((1,),)
+        runner.close()
