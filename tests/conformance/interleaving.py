@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymysql
 import pytest
-from sqlalchemy.util import await_only
-from sqlalchemy.util.concurrency import in_greenlet
 
 from broker.storage.engine import greenlets
 from broker.storage.engine.session import Session
@@ -61,8 +59,9 @@ def wait_in_work(event: threading.Event) -> None:
 
 def await_in_work(call: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> Result:
     """What a call on the event loop gives, for work in a thread or in a greenlet."""
-    if in_greenlet():
-        return await_only(call)
+    here = greenlets.current()
+    if here is not None:
+        return here.wait_for(asyncio.ensure_future(call))
     return asyncio.run_coroutine_threadsafe(call, loop).result(PATIENCE)
 
 

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy.util import greenlet_spawn
 
 from broker.errors import StorageUnavailable
+from broker.storage.engine import greenlets
 from broker.storage.engine.connection import Database
 from broker.storage.engine.group_commit import MOST_BYTES_ON_LOOP, MOST_ON_LOOP
 from broker.storage.engine.transaction_runner import TransactionRunner
 from conformance.world import bodies, ok, pull, sending
+from support.databases import server_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from broker.storage.adapters.store import Store
     from broker.storage.engine.session import Session
     from conformance.world import World
+    from support.databases import Kind
 
 ENOUGH = 60.0
 SERVERS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
@@ -101,14 +103,12 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(world: World) -
     with closing(Database(world.url, answer_timeout=0.2)) as database:
         runner = TransactionRunner(database, reconnect_timeout=0.0)
         # Its own shortest timeout is longer.
-        assert await greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 1")) == ((1,),)
-        running = asyncio.ensure_future(
-            greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT SLEEP(30)"))
-        )
+        assert await greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT 1"))) == ((1,),)
+        running = greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT SLEEP(30)")))
         async with asyncio.timeout(ENOUGH):
             with pytest.raises(StorageUnavailable, match="lost"):
                 await running
-        assert await greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 2")) == ((2,),)
+        assert await greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT 2"))) == ((2,),)
         runner.close()
 
 
@@ -122,27 +122,23 @@ async def test_others_have_their_turn_while_it_connects(world: World) -> None:
         database.target = replace(database.target, url=database.url.set(host=host, port=port))
         runner = TransactionRunner(database, reconnect_timeout=1.0)
         async with asyncio.timeout(ENOUGH):
-            running = asyncio.ensure_future(greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT 1")))
+            running = greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT 1")))
             assert await turns_until_done(running) > 1
         with pytest.raises(StorageUnavailable):
             await running
 
 
 @SERVERS
-async def test_work_that_is_stopped_while_it_waits_leaves_a_usable_lane(world: World) -> None:
+def test_an_answer_that_nobody_awaits_any_more_is_not_taken_for_another_one(kind: Kind) -> None:
     """When the event loop ends before the broker was closed."""
-    with closing(Database(world.url)) as database:
+    with closing(Database(server_url(kind))) as database:
         runner = TransactionRunner(database, reconnect_timeout=5.0)
-        running = asyncio.ensure_future(
-            greenlet_spawn(runner.transact, lambda session: session.fetch("SELECT SLEEP(30)"))
-        )
-        began = time.monotonic()
-        while not (running.done() or (runner._session and runner._session.cursor.connection._stream)):
-            assert time.monotonic() < began + ENOUGH
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert await asyncio.to_thread(runner.transact, lambda session: session.fetch("SELECT 1")) == ((1,),)
+
+        async def leave() -> None:
+            await greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT 1")))
+            greenlets.start(lambda: runner.transact(lambda session: session.fetch("SELECT SLEEP(0.1), 1")))
+
+        asyncio.run(leave())
+        time.sleep(0.3)
+        assert runner.transact(lambda session: session.fetch("SELECT 2")) == ((2,),)
         runner.close()

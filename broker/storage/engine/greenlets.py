@@ -1,71 +1,85 @@
-"""Waiting in work that runs in a thread, or in a greenlet on the event loop.
+"""Work that waits without a thread: it runs on the event loop, and gives the loop back while it waits.
 
-A greenlet gives the event loop back while it waits, so that lone work needs no thread: a change between threads costs
-as much as a small statement. Work that may run in either waits with these functions only.
+A change between threads costs as much as a small statement. Work that may run in a thread or in a greenlet waits with
+the functions of this module only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import select
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy.util import await_only
-from sqlalchemy.util.concurrency import in_greenlet
+import greenlet
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
 Result = TypeVar("Result")
 
 
+class Greenlet(greenlet.greenlet):
+    """Runs a function on an event loop.
+
+    Attributes:
+        loop: the event loop.
+        done: what the function returned or raised.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        """Takes the function; `switch` starts it, on the running event loop."""
+        super().__init__(self._run)
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[Any] = self.loop.create_future()
+        self._work = work
+        self._home = greenlet.getcurrent()
+
+    def wait(self) -> Any:
+        """Gives the loop back; returns what a callback of the loop calls `switch` with."""
+        return self._home.switch()
+
+    def wait_for(self, future: asyncio.Future[Result]) -> Result:
+        """Waits for a future of the loop; returns its result."""
+        if not future.done():
+            future.add_done_callback(self.switch)
+            self.wait()
+        return future.result()
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+        except greenlet.GreenletExit:
+            pass  # The loop was dropped while this waited.
+        except BaseException as error:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(result)
+
+
+def start(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Runs work on the running event loop, at once up to where it first waits; returns a future of its result."""
+    begun = Greenlet(work)
+    begun.switch()
+    return begun.done
+
+
+def current() -> Greenlet | None:
+    """The greenlet that this runs in; None in a thread, or on the event loop itself."""
+    found = greenlet.getcurrent()
+    return found if isinstance(found, Greenlet) else None
+
+
 def pause(seconds: float) -> None:
     """Waits for so many seconds; 0 lets others run."""
-    if in_greenlet():
-        await_only(asyncio.sleep(seconds))
-    else:
+    here = current()
+    if here is None:
         time.sleep(seconds)
+    else:
+        here.loop.call_later(seconds, here.switch)
+        here.wait()
 
 
 def in_thread(work: Callable[[], Result]) -> Result:
     """Runs work that would block the event loop; in a thread it is called as it is."""
-    if in_greenlet():
-        return await_only(asyncio.to_thread(work))
-    return work()
-
-
-def wait_for_socket(own: socket.socket, timeout: float | None, *, writing: bool = False) -> None:
-    """Waits until a non-blocking socket can be read, or written.
-
-    Raises:
-        TimeoutError: it could not within this many seconds.
-    """
-    if in_greenlet():
-        ready = await_only(_readiness(own, timeout, writing))
-    else:
-        poll = select.poll()
-        poll.register(own, select.POLLOUT if writing else select.POLLIN)
-        ready = bool(poll.poll(None if timeout is None else timeout * 1000))
-    if not ready:
-        raise TimeoutError("timed out")
-
-
-async def _readiness(own: socket.socket, within: float | None, writing: bool) -> bool:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[bool] = loop.create_future()
-    watch, leave = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
-    watch(own, _answer, ready, True)
-    timer = None if within is None else loop.call_later(within, _answer, ready, False)
-    try:
-        return await ready
-    finally:
-        leave(own)
-        if timer is not None:
-            timer.cancel()
-
-
-def _answer(ready: asyncio.Future[bool], value: bool) -> None:
-    if not ready.done():
-        ready.set_result(value)
+    here = current()
+    return work() if here is None else here.wait_for(here.loop.run_in_executor(None, work))

@@ -24,10 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sqlalchemy.util import greenlet_spawn
-
 from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.storage.engine import greenlets
 from broker.storage.engine.batches import BatchRunner
 from broker.storage.engine.transaction_runner import SHORTEST_TIMEOUT
 
@@ -237,16 +236,13 @@ class Lane(Generic[Item, Outcome]):
         running: asyncio.Future[list[Outcome | BrokerError]]
         small = max(count, self._last_effort) <= MOST_ON_LOOP and size <= MOST_BYTES_ON_LOOP
         if small and self._gives_way:
-            running = asyncio.ensure_future(greenlet_spawn(self._runner.run, pieces))
+            running = greenlets.start(lambda: self._runner.run(pieces))
         else:
             running = asyncio.get_running_loop().run_in_executor(self._executor, self._runner.run, pieces)
         running.add_done_callback(lambda done: self._finish(batch, done))
 
     def _finish(self, batch: list[_Waiting[Item, Outcome]], done: asyncio.Future[list[Outcome | BrokerError]]) -> None:
-        if done.cancelled():
-            error: BaseException | None = StorageUnavailable("The broker was stopped; try again.")
-        else:
-            error = done.exception()
+        error = done.exception()
         if error is None:
             self._done_at = asyncio.get_running_loop().time()
             if self._effort_of is not None:

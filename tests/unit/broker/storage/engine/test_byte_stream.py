@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from sqlalchemy.util import greenlet_spawn
 
+from broker.storage.engine import greenlets
 from broker.storage.engine.dialects.byte_stream import READ_AT_ONCE, ByteStream
 from support.certificates import Authority
 
@@ -29,7 +29,11 @@ SOON = 0.05
 
 def in_greenlet(work: Callable[[], Result]) -> Result:
     """Runs it on an event loop."""
-    return asyncio.run(greenlet_spawn(work))
+
+    async def run() -> Result:
+        return await greenlets.start(work)
+
+    return asyncio.run(run())
 
 
 @pytest.fixture(params=["thread", "greenlet"])
@@ -152,7 +156,7 @@ async def test_a_long_answer_keeps_nobody_from_the_event_loop(pair: Pair) -> Non
     turns = 0
     sender = threading.Thread(target=lambda: [peer.sendall(wanted) for _ in range(pieces)])
     sender.start()
-    running = asyncio.ensure_future(greenlet_spawn(stream.read, pieces * READ_AT_ONCE, ENOUGH))
+    running = greenlets.start(lambda: stream.read(pieces * READ_AT_ONCE, ENOUGH))
     while not running.done():
         turns += 1
         await asyncio.sleep(0)
@@ -161,13 +165,23 @@ async def test_a_long_answer_keeps_nobody_from_the_event_loop(pair: Pair) -> Non
     assert turns >= pieces // 2
 
 
-async def test_a_greenlet_that_is_stopped_leaves_nothing_on_the_event_loop(pair: Pair) -> None:
+async def test_each_wait_has_its_own_time(pair: Pair) -> None:
+    """One timer serves them all."""
     stream, peer = pair
-    running = asyncio.ensure_future(greenlet_spawn(stream.read, 1, ENOUGH))
-    await asyncio.sleep(SOON)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    for timeout in (ENOUGH, SOON, 2 * SOON):
+        with pytest.raises(TimeoutError):
+            await greenlets.start(lambda: stream.read(1, min(timeout, SOON)))  # noqa: B023 - awaited at once
+        waiting = greenlets.start(lambda: stream.read(1, timeout))  # noqa: B023 - as above
+        await asyncio.sleep(SOON / 2)
+        peer.sendall(b"x")
+        assert await waiting == b"x"
+
+
+async def test_nothing_is_left_on_the_event_loop(pair: Pair) -> None:
+    stream, peer = pair
+    with pytest.raises(TimeoutError):
+        await greenlets.start(lambda: stream.read(1, SOON))
     assert not asyncio.get_running_loop().remove_reader(stream._own)
     peer.sendall(b"x")
-    assert await greenlet_spawn(stream.read, 1, ENOUGH) == b"x"
+    assert await greenlets.start(lambda: stream.read(1, ENOUGH)) == b"x"
+    assert not asyncio.get_running_loop().remove_reader(stream._own)
