@@ -33,8 +33,10 @@ LONGEST_SLEEP = 600.0
 RETRY_PAUSE = 0.5
 # Another broker is claiming from the queue; that takes a few milliseconds.
 BUSY_PAUSE = 0.005
-# Messages that come faster than this are claimed together: a claim costs the same for one message and for a few.
-GATHER = 0.01
+# A claim costs the same for one message and for a few, so claims begin so many durations of a claim apart: a slow
+# database, or a busy machine, gets fewer of them. Seconds at most.
+GATHER_FACTOR = 1.5
+LONGEST_GATHER = 0.025
 # A consumer with fewer credits may wait for each message.
 GATHERS_FROM = 8
 # Fraction of a lease's time; less than 1, because two clocks are compared.
@@ -106,7 +108,7 @@ class Subscription:
         self._granted = asyncio.Event()
         self._silent_since: float | None = None
         self._given: list[int] = []
-        self._claimed_at = -GATHER
+        self._gathers_until = 0.0
         self._spoken = asyncio.Event()
 
     def grant(self, messages: int, body_bytes: int = 0) -> None:
@@ -231,6 +233,7 @@ class Subscription:
                                 await self._awake()
                             asked_at = time.monotonic()
                             claimed = await (ahead or self.take(self._credits))
+                            self._gather(asked_at)
                         except (StorageUnavailable, Overloaded):
                             # The stream survives an outage of the database, and continues when it is back. Overloaded
                             # is raised for requests queued behind others during the outage.
@@ -271,13 +274,15 @@ class Subscription:
             self._granted.clear()
             await self._granted.wait()
 
+    def _gather(self, asked_at: float) -> None:
+        """Sets when the claim after one that began at this time is made at the earliest."""
+        took = time.monotonic() - asked_at
+        self._gathers_until = asked_at + min(GATHER_FACTOR * took, LONGEST_GATHER)
+
     async def _gathered(self, caught_up: bool) -> None:
-        """Waits until some time after the last claim, if that left nothing: others may arrive meanwhile."""
-        now = asyncio.get_running_loop().time()
-        if caught_up and self._credits >= GATHERS_FROM and (left := self._claimed_at + GATHER - now) > 0:
+        """Waits for some time after a claim that left nothing: others may arrive meanwhile."""
+        if caught_up and self._credits >= GATHERS_FROM and (left := self._gathers_until - time.monotonic()) > 0:
             await asyncio.sleep(left)
-            now += left
-        self._claimed_at = now
 
     def _has_credits(self) -> bool:
         return self._credits > 0 and (self._byte_credits is None or self._byte_credits > 0)

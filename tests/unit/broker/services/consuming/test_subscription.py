@@ -148,11 +148,11 @@ async def test_a_stream_outlives_a_claim_that_waited_for_too_long(
         assert (await anext(batches))[0].messages[0].offset == 0
 
 
-@pytest.mark.parametrize(("credit", "gather"), [(8, 0.05), (7, HANGS)])
+@pytest.mark.parametrize(("credit", "factor", "gather"), [(8, 1e9, 0.05), (7, 1e9, HANGS), (8, 0.0, HANGS)])
 async def test_what_comes_soon_after_a_claim_is_gathered(
-    monkeypatch: pytest.MonkeyPatch, credit: int, gather: float
+    monkeypatch: pytest.MonkeyPatch, credit: int, factor: float, gather: float
 ) -> None:
-    """Unless the consumer has few credits, and may wait for each message; or more is left than fits."""
+    """Unless the claim was quick, or the consumer has few credits, and may wait for each message; or more is left."""
     claimed_at: list[float] = []
 
     def claim(offset: int, *, more: bool) -> Callable[[], Claimed]:
@@ -165,11 +165,12 @@ async def test_what_comes_soon_after_a_claim_is_gathered(
     rig = Rig(claim(0, more=True), claim(1, more=False), claim(2, more=False))
     consumer = rig.subscription()
     consumer.grant(credit + 2)
-    monkeypatch.setattr(module, "GATHER", gather)
+    monkeypatch.setattr(module, "GATHER_FACTOR", factor)
+    monkeypatch.setattr(module, "LONGEST_GATHER", gather)
     async with aclosing(consumer.batches()) as batches, asyncio.timeout(HANGS):
         for offset in range(3):
             if offset == 2:
                 rig.wakeups.released({(OLD.topic_id, 10): 3})
             assert (await anext(batches))[0].messages[0].offset == offset
-    if credit >= module.GATHERS_FROM:
+    if gather < HANGS:
         assert claimed_at[2] - claimed_at[1] >= gather - 0.001
