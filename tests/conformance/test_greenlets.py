@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import weakref
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -142,3 +144,44 @@ def test_an_answer_that_nobody_awaits_any_more_is_not_taken_for_another_one(kind
         time.sleep(0.3)
         assert runner.transact(lambda session: session.fetch("SELECT 2")) == ((2,),)
         runner.close()
+
+
+@SERVERS
+def test_a_connection_of_before_a_loss_is_closed_when_it_is_released(kind: Kind) -> None:
+    """Not by the collector of garbage, some time."""
+    with closing(Database(server_url(kind))) as database:
+        lost, kept = database.session(), database.session()
+        own = kept.connection.dbapi_connection
+        database.discard(lost)
+        database.release(kept)
+        assert own._sock is None
+        later = database.session()
+        own = later.connection.dbapi_connection
+        database.release(later)
+        assert own._sock is not None
+
+
+async def test_a_failure_keeps_nothing_alive() -> None:
+    """An error refers to the work by its traceback, and nothing of it must refer to the error."""
+
+    class Held:
+        pass
+
+    async def fail() -> weakref.ref[Held]:
+        held = Held()
+
+        def work() -> None:
+            greenlets.pause(0)
+            raise LookupError(held)
+
+        with pytest.raises(LookupError):
+            await greenlets.start(work)
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        held = await fail()
+        await asyncio.sleep(0)  # The event loop itself still has it.
+        assert held() is None
+    finally:
+        gc.enable()

@@ -26,6 +26,7 @@ LOGIN_TIMEOUT = 10.0
 """Seconds to wait for each answer of a server that accepted a connection, until its session is ready."""
 _SHORTEST = 1.0
 _USED_AT = "used_at"
+_GENERATION = "generation"
 HOLD_LIMIT = 5
 """Seconds that a session may keep an idle database transaction open, before the server ends it.
 
@@ -87,6 +88,8 @@ class Database:
         self.names = TableNames(table_prefix)
         self.availability = Availability()
         self._connecting = threading.local()
+        # Of the pool: a discarded session's is replaced.
+        self._generation = 0
         given = DIALECTS[self.url.get_backend_name()]
         self.dialect: Dialect
         self.dialect, self.version = given.recognised(self.target, LOGIN_TIMEOUT)
@@ -128,6 +131,7 @@ class Database:
             lock_wait: seconds to wait for a row that another session holds.
         """
         self._connecting.within = within
+        generation = self._generation
         try:
             connection = self._pool.connect()
             while time.monotonic() - connection.info.get(_USED_AT, float("inf")) > self.idle_limit():
@@ -135,12 +139,22 @@ class Database:
                 connection = self._pool.connect()
         finally:
             del self._connecting.within
-        session = Session(connection, self.dialect, self.names)
-        self.dialect.prepare(session, self.target, reading=reading, answer_timeout=answer_timeout, lock_wait=lock_wait)
+        connection.info[_GENERATION] = generation
+        try:
+            session = Session(connection, self.dialect, self.names)
+            self.dialect.prepare(
+                session, self.target, reading=reading, answer_timeout=answer_timeout, lock_wait=lock_wait
+            )
+        except BaseException:
+            connection.invalidate()
+            raise
         return session
 
     def release(self, session: Session) -> None:
-        """Returns a healthy session to the pool; detects a lost connection."""
+        """Returns a healthy session to the pool, if that is still in use; detects a lost connection."""
+        if session.connection.info[_GENERATION] != self._generation:
+            self.renew(session)
+            return
         try:
             self.dialect.restore(session)
         except Exception as error:
@@ -152,12 +166,13 @@ class Database:
         session.connection.close()
 
     def renew(self, session: Session) -> None:
-        """Drops a session that was idle for so long that the server may have ended it."""
+        """Drops a session, such as one that was idle for so long that the server may have ended it."""
         session.connection.invalidate()
 
     def discard(self, session: Session) -> None:
         """Drops a session whose connection is unreliable, and all idle ones, which are probably broken as well."""
         session.connection.invalidate()
+        self._generation += 1
         self._pool.dispose()
         self._pool = self._pool.recreate()
 

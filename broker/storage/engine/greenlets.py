@@ -46,14 +46,18 @@ class Greenlet(greenlet.greenlet):
         return future.result()
 
     def _run(self) -> None:
+        done, work = self.done, self._work
+        # The traceback of an error refers to this frame, and must not refer to itself by it.
+        del self._work, self
         try:
-            result = self._work()
+            result = work()
         except greenlet.GreenletExit:
             pass  # The loop was dropped while this waited.
         except BaseException as error:
-            self.done.set_exception(error)
+            done.set_exception(error)
+            del done, work
         else:
-            self.done.set_result(result)
+            done.set_result(result)
 
 
 def start(work: Callable[[], Result]) -> asyncio.Future[Result]:
