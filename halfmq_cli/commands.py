@@ -113,6 +113,7 @@ app = _group(
 bench = _group(
     "halfmq_cli.bench.scenarios",
     {
+        "summary": ("summary", "summary"),
         "transactions": ("transactions", "transactions"),
         "send": ("send", "send"),
         "consume": ("consume", "consume"),
@@ -138,6 +139,7 @@ pipeline = _group(
         "replay": ("replay", "replay"),
         "aggregate": ("aggregate", "aggregate"),
         "reconcile": ("reconcile", "reconcile"),
+        "summary": ("summary", "summary"),
         "transactions": ("transactions", "transactions"),
     },
     help="Keep, check and condense what goes through topics, on Spark.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 30
 
-_HALFMQ = [sys.executable, "-m", "halfmq_cli"]
+HALFMQ = [sys.executable, "-m", "halfmq_cli"]
 _CLIENT = [sys.executable, "-m", "halfmq_cli.bench.clients"]
 _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
@@ -36,7 +36,7 @@ class BrokerProcess:
 
     def __init__(self, url: str, *options: str) -> None:
         """Takes the database, and further options of the command."""
-        self._command = [*_HALFMQ, "serve", *_SERVE, *options]
+        self._command = [*HALFMQ, "serve", *_SERVE, *options]
         self._environment = environment(HALFMQ_DATABASE=url)
         self.endpoint = ""
 
@@ -68,7 +68,7 @@ def running(*arguments: str, **settings: str) -> Iterator[None]:
     """A further command of halfmq, with variables of its environment."""
     # A file, not a pipe: nobody reads while it runs.
     with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen([*_HALFMQ, *arguments], env={**environment(), **settings}, stderr=told)
+        process = subprocess.Popen([*HALFMQ, *arguments], env={**environment(), **settings}, stderr=told)
         try:
             yield
         finally:
@@ -85,7 +85,7 @@ def checked(*arguments: str, **settings: str) -> None:
         ConfigurationError: It found something wrong.
     """
     done = subprocess.run(
-        [*_HALFMQ, *arguments], env={**environment(), **settings}, capture_output=True, text=True, check=False
+        [*HALFMQ, *arguments], env={**environment(), **settings}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise ConfigurationError(done.stderr.strip().removeprefix("halfmq: "), field=arguments[0])

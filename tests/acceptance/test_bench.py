@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
+from halfmq_cli.bench.scenarios.summary import MEASURES, measured
 from support.databases import KINDS, Kind, server_url
 
 
@@ -247,3 +248,14 @@ def test_a_way_that_there_is_not() -> None:
     assert "way: " in done.stderr
     assert "'pigeon'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [each.name for each in MEASURES] if EVERYWHERE else ["lone", "steady", "official 8"])
+def test_summary(name: str) -> None:
+    """Each of its measurements finds its figures in what another command prints."""
+    measure = next(each for each in MEASURES if each.name == name)
+    figures = measured(measure, server_url("mariadb"), 1.0)
+    others = figures.pop(f"{name}: processors used by others")
+    assert list(figures) == list(measure.figures)
+    assert all(value > 0 for value in figures.values())
+    assert others >= 0
