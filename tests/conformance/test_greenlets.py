@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -185,3 +186,16 @@ async def test_a_failure_keeps_nothing_alive() -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+@SERVERS
+async def test_connecting_needs_no_thread_of_others(world: World, topic: Topic) -> None:
+    """Those of the event loop may all be busy, with large requests or with connections of other lanes."""
+    store = world.broker("b")
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))  # The event loop shuts it down.
+    busy = loop.run_in_executor(None, free.wait, ENOUGH)
+    async with asyncio.timeout(ENOUGH / 2):
+        ok(await store.send([sending(topic)]))
+    free.set()
+    assert await busy

@@ -14,6 +14,7 @@ import greenlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
 Result = TypeVar("Result")
 
@@ -24,11 +25,13 @@ class Greenlet(greenlet.greenlet):
     Attributes:
         loop: the event loop.
         done: what the function returned or raised.
+        executor: threads for what blocks; None: those of the event loop.
     """
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        """Takes the function; `switch` starts it, on the running event loop."""
+    def __init__(self, work: Callable[[], Any], executor: Executor | None) -> None:
+        """Takes the function, and threads for what blocks; `switch` starts it, on the running event loop."""
         super().__init__(self._run)
+        self.executor = executor
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[Any] = self.loop.create_future()
         self._work = work
@@ -60,9 +63,14 @@ class Greenlet(greenlet.greenlet):
             done.set_result(result)
 
 
-def start(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Runs work on the running event loop, at once up to where it first waits; returns a future of its result."""
-    begun = Greenlet(work)
+def start(work: Callable[[], Result], executor: Executor | None = None) -> asyncio.Future[Result]:
+    """Runs work on the running event loop, at once up to where it first waits; returns a future of its result.
+
+    Args:
+        work: a function that waits as this module says.
+        executor: threads for what blocks; None: those of the event loop.
+    """
+    begun = Greenlet(work, executor)
     begun.switch()
     return begun.done
 
@@ -86,4 +94,4 @@ def pause(seconds: float) -> None:
 def in_thread(work: Callable[[], Result]) -> Result:
     """Runs work that would block the event loop; in a thread it is called as it is."""
     here = current()
-    return work() if here is None else here.wait_for(here.loop.run_in_executor(None, work))
+    return work() if here is None else here.wait_for(here.loop.run_in_executor(here.executor, work))

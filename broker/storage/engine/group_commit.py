@@ -236,7 +236,7 @@ class Lane(Generic[Item, Outcome]):
         running: asyncio.Future[list[Outcome | BrokerError]]
         small = max(count, self._last_effort) <= MOST_ON_LOOP and size <= MOST_BYTES_ON_LOOP
         if small and self._gives_way:
-            running = greenlets.start(lambda: self._runner.run(pieces))
+            running = greenlets.start(lambda: self._runner.run(pieces), self._executor)
         else:
             running = asyncio.get_running_loop().run_in_executor(self._executor, self._runner.run, pieces)
         running.add_done_callback(lambda done: self._finish(batch, done))
