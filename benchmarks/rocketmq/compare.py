@@ -12,6 +12,7 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
 from halfmq_cli.bench.load import TOPIC
@@ -19,10 +20,15 @@ from halfmq_cli.bench.machine import Machine
 from halfmq_cli.bench.processes import Client, cpu_seconds_of
 from halfmq_cli.bench.scenarios.summary import IN_FLIGHT, MEASURES, OFFICIAL_THREADS, STEADY_RATE, measured
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".halfmq" / "rocketmq"
 SIZE = 1024
 CONSUMED = 300_000
+# The client for the proxy's protocol, and the older one for the broker's own.
+PROTOCOLS = ("grpc", "remoting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is measured of RocketMQ: words for Load.java, or the number of threads of the official Python client."""
+    """What is measured of RocketMQ: words for the Java program, or threads of the official Python client."""
 
     load: tuple[str, int] | None
     threads: int
@@ -67,6 +73,7 @@ PAIRS = {
     "consume": Pair(("consume", CONSUMED), 0, (Row("consumed_per_s", "per_s"),)),
     **{f"official {threads}": _official(threads) for threads in OFFICIAL_THREADS},
 }
+OTHERS = "processors used by others"
 SERVER_CPU = "server's processor time, us: "
 
 
@@ -78,7 +85,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each")
     parser.add_argument("--only", nargs="*", choices=list(PAIRS), help="some of the measurements")
     options = parser.parse_args()
-    endpoint = _server("start")
+    endpoints = dict(zip(PROTOCOLS, _server("start").split(), strict=True))
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[str, list[float]] = defaultdict(list)
     try:
@@ -87,8 +94,12 @@ def main() -> None:
                 if measure.name not in (options.only or PAIRS):
                     continue
                 pair = PAIRS[measure.name]
-                for name, value in _of_rocketmq(endpoint, f"{measure.name} {number}", pair, options.seconds).items():
-                    theirs[f"{measure.name} {name}"].append(value)
+                for protocol, endpoint in endpoints.items():
+                    if pair.load is None and protocol != "grpc":
+                        continue
+                    label = f"{measure.name} {protocol}"
+                    for name, value in _of_rocketmq(protocol, endpoint, f"{label} {number}", pair, options.seconds):
+                        theirs[f"{label} {name}"].append(value)
                 for name, value in measured(measure, options.database, options.seconds).items():
                     ours[name].append(value)
     except BrokerError as error:
@@ -98,7 +109,7 @@ def main() -> None:
     _print(ours, theirs)
 
 
-def _of_rocketmq(endpoint: str, name: str, pair: Pair, seconds: float) -> dict[str, float]:
+def _of_rocketmq(protocol: str, endpoint: str, name: str, pair: Pair, seconds: float) -> Iterable[tuple[str, float]]:
     server = int((ROOT / "broker.pid").read_text())
     machine = Machine(server, int((ROOT / "names.pid").read_text()))
     if pair.load is None:
@@ -106,14 +117,12 @@ def _of_rocketmq(endpoint: str, name: str, pair: Pair, seconds: float) -> dict[s
     else:
         topic = "load-" + name.replace(" ", "-")
         _server("topic", topic)
-        what, amount = pair.load
-        command = ["java", "-cp", f"{ROOT}/client/*", str(HERE / "Load.java"), endpoint, topic, what, str(amount)]
-        home = f"-Duser.home={ROOT}"
-        done = subprocess.run(
-            [command[0], home, *command[1:], f"{seconds:g}", str(SIZE)], stdout=subprocess.PIPE, text=True, check=True
-        )
-        figures = json.loads(done.stdout)
-    return {**figures, "processors used by others": machine.used_by_others()}
+        jars = "client" if protocol == "grpc" else "server"
+        command = ["java", f"-Duser.home={ROOT}", "-cp", f"{ROOT}/{jars}/*:{ROOT}/classes", "Load", protocol, endpoint]
+        command += [topic, *map(str, pair.load), f"{seconds:g}", str(SIZE)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        figures = json.loads(done.stdout.splitlines()[-1])
+    return [*figures.items(), (OTHERS, machine.used_by_others())]
 
 
 def _of_official_client(endpoint: str, threads: int, seconds: float, server: int) -> dict[str, float]:
@@ -140,15 +149,19 @@ def _server(*words: str) -> str:
 
 
 def _print(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
-    print("| | RocketMQ | halfmq | halfmq is better by |\n|---|---|---|---|")
+    print(
+        "| | RocketMQ, gRPC client | RocketMQ, remoting client | halfmq | halfmq is better by |\n|---|---|---|---|---|"
+    )
     for name, pair in PAIRS.items():
         for row in pair.rows:
             if row.halfmq not in ours:
                 continue
-            mine, other = statistics.median(ours[row.halfmq]), statistics.median(theirs[f"{name} {row.rocketmq}"])
-            better = mine / other if row.higher_is_better else other / mine
-            shown = _shown(theirs[f"{name} {row.rocketmq}"]), _shown(ours[row.halfmq])
-            print(f"| {row.halfmq} | {shown[0]} | {shown[1]} | {better:.2f} |")
+            mine = statistics.median(ours[row.halfmq])
+            others = [theirs[f"{name} {protocol} {row.rocketmq}"] for protocol in PROTOCOLS]
+            medians = [statistics.median(values) for values in others if values]
+            better = mine / max(medians) if row.higher_is_better else min(medians) / mine
+            shown = [_shown(values) for values in (*others, ours[row.halfmq])]
+            print(f"| {row.halfmq} | {' | '.join(shown)} | {better:.2f} |")
     paired = {row.halfmq for pair in PAIRS.values() for row in pair.rows}
     print("\nOf halfmq alone:")
     for name, values in ours.items():
@@ -156,12 +169,14 @@ def _print(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None
             print(f"* {name}: {_shown(values)}")
     print("\nOf RocketMQ alone:")
     for name, values in theirs.items():
-        if SERVER_CPU in name or "others" in name:
+        if values and (SERVER_CPU in name or OTHERS in name):
             print(f"* {name}: {_shown(values)}")
 
 
 def _shown(values: list[float]) -> str:
-    """The median, and all in their order."""
+    """The median, and all in their order; nothing if there are none."""
+    if not values:
+        return ""
     each = ", ".join(f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in values)
     return each if len(values) == 1 else f"{statistics.median(values):,.2f} ({each})"
 

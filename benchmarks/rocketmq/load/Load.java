@@ -1,17 +1,17 @@
-// Load on a server that speaks RocketMQ's protocol, by its official client for Java. One measurement a process:
+// Load on RocketMQ. One measurement a process:
 //
-//   java -cp JARS Load.java ENDPOINT TOPIC transactions THREADS SECONDS SIZE
-//   java -cp JARS Load.java ENDPOINT TOPIC send         THREADS SECONDS SIZE
-//   java -cp JARS Load.java ENDPOINT TOPIC steady       RATE    SECONDS SIZE
-//   java -cp JARS Load.java ENDPOINT TOPIC consume      COUNT   0       SIZE
+//   java -cp JARS:CLASSES Load PROTOCOL ENDPOINT TOPIC transactions THREADS SECONDS SIZE
+//   java -cp JARS:CLASSES Load PROTOCOL ENDPOINT TOPIC send         THREADS SECONDS SIZE
+//   java -cp JARS:CLASSES Load PROTOCOL ENDPOINT TOPIC steady       RATE    SECONDS SIZE
+//   java -cp JARS:CLASSES Load PROTOCOL ENDPOINT TOPIC consume      COUNT   0       SIZE
 //
-// Transactions are prepared and committed, and delivered to a push consumer that runs beside them; so are those at a steady
-// rate, whose times count from when each was due. What is measured follows as much time to warm up. Prints one line of JSON.
+// PROTOCOL is grpc (ENDPOINT: the proxy) or remoting (ENDPOINT: the name server). Transactions are prepared and committed,
+// and delivered to a push consumer that runs beside them; so are those at a steady rate, whose times count from when each was
+// due. What is measured follows as much time to warm up. Prints one line of JSON.
 
 import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.Locale;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
@@ -19,33 +19,19 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import org.apache.rocketmq.client.apis.ClientConfiguration;
-import org.apache.rocketmq.client.apis.ClientServiceProvider;
-import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
-import org.apache.rocketmq.client.apis.consumer.FilterExpression;
-import org.apache.rocketmq.client.apis.consumer.MessageListener;
-import org.apache.rocketmq.client.apis.consumer.PushConsumer;
-import org.apache.rocketmq.client.apis.message.Message;
-import org.apache.rocketmq.client.apis.producer.Producer;
-import org.apache.rocketmq.client.apis.producer.Transaction;
-import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 public class Load {
-  static final ClientServiceProvider provider = ClientServiceProvider.loadService();
-  static final int CONSUMER_THREADS = 20;
   static final int STEADY_THREADS = 64;
-  static ClientConfiguration configuration;
-  static String topic;
+  static Peer peer;
   static int size;
 
   public static void main(String[] arguments) throws Exception {
-    configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false).build();
-    topic = arguments[1];
-    size = Integer.parseInt(arguments[5]);
-    int amount = Integer.parseInt(arguments[3]);
-    double seconds = Double.parseDouble(arguments[4]);
+    peer = Peer.of(arguments[0], arguments[1], arguments[2]);
+    int amount = Integer.parseInt(arguments[4]);
+    double seconds = Double.parseDouble(arguments[5]);
+    size = Integer.parseInt(arguments[6]);
     String answer;
-    switch (arguments[2]) {
+    switch (arguments[3]) {
       case "transactions":
         answer = transactions(amount, seconds);
         break;
@@ -59,7 +45,7 @@ public class Load {
         answer = consume(amount);
         break;
       default:
-        throw new IllegalArgumentException(arguments[2]);
+        throw new IllegalArgumentException(arguments[3]);
     }
     System.out.println(answer);
     System.out.flush();
@@ -94,14 +80,13 @@ public class Load {
     AtomicLong delivered = new AtomicLong();
     long from = System.nanoTime() + (long) (seconds * 1e9);
     long until = from + (long) (seconds * 1e9);
-    Producer producer = producer();
-    PushConsumer consumer = consumer(body -> {
+    AutoCloseable consumer = peer.consume(marked -> {
       long now = System.nanoTime();
       if (now >= from && now < until) {
         delivered.incrementAndGet();
       }
     });
-    Times times = loops(threads, from, until, () -> transact(producer, 0));
+    Times times = loops(threads, from, until, () -> transact(0));
     consumer.close();
     return String.format(Locale.ROOT, "{\"per_s\": %.1f, \"delivered_per_s\": %.1f, \"p50_ms\": %s, \"p99_ms\": %s}",
         times.count() / seconds, delivered.get() / seconds, times.percentile(50), times.percentile(99));
@@ -109,8 +94,7 @@ public class Load {
 
   static String send(int threads, double seconds) throws Exception {
     long from = System.nanoTime() + (long) (seconds * 1e9);
-    Producer producer = producer();
-    Times times = loops(threads, from, from + (long) (seconds * 1e9), () -> producer.send(message(0)));
+    Times times = loops(threads, from, from + (long) (seconds * 1e9), () -> send(0));
     return String.format(Locale.ROOT, "{\"per_s\": %.1f, \"p50_ms\": %s, \"p99_ms\": %s}",
         times.count() / seconds, times.percentile(50), times.percentile(99));
   }
@@ -118,10 +102,9 @@ public class Load {
   static String steady(int rate, double seconds) throws Exception {
     Times confirmed = new Times();
     Times received = new Times();
-    Producer producer = producer();
     long start = System.nanoTime() + 500_000_000L;
     long from = start + (long) (seconds * 1e9);
-    consumer(due -> {
+    peer.consume(due -> {
       if (due >= from) {
         received.add(System.nanoTime() - due);
       }
@@ -135,7 +118,7 @@ public class Load {
         TimeUnit.NANOSECONDS.sleep(left);
       }
       pool.submit(() -> {
-        transact(producer, due);
+        transact(due);
         if (due >= from) {
           confirmed.add(System.nanoTime() - due);
         }
@@ -156,11 +139,10 @@ public class Load {
 
   /** Fills the topic, then measures how fast that is consumed, from the first message on. */
   static String consume(int count) throws Exception {
-    Producer producer = producer();
     // The group begins at the end of the topic, so it is made known first.
     AtomicInteger known = new AtomicInteger();
-    PushConsumer before = consumer(body -> known.incrementAndGet());
-    producer.send(message(0));
+    AutoCloseable before = peer.consume(marked -> known.incrementAndGet());
+    send(0);
     while (known.get() == 0) {
       Thread.sleep(50);
     }
@@ -170,7 +152,7 @@ public class Load {
     for (int thread = 0; thread < STEADY_THREADS; thread++) {
       pool.submit(() -> {
         while (left.getAndDecrement() > 0) {
-          producer.send(message(0));
+          send(0);
         }
         return null;
       });
@@ -180,7 +162,7 @@ public class Load {
     AtomicLong first = new AtomicLong();
     AtomicLong last = new AtomicLong();
     AtomicInteger taken = new AtomicInteger();
-    consumer(body -> {
+    peer.consume(marked -> {
       first.compareAndSet(0, System.nanoTime());
       if (taken.incrementAndGet() == count) {
         last.set(System.nanoTime());
@@ -192,44 +174,20 @@ public class Load {
     return String.format(Locale.ROOT, "{\"per_s\": %.1f}", count / ((last.get() - first.get()) / 1e9));
   }
 
-  interface Seen {
-    void body(long marked);
-  }
-
-  static Producer producer() throws Exception {
-    return provider.newProducerBuilder()
-        .setClientConfiguration(configuration)
-        .setTopics(topic)
-        .setTransactionChecker(view -> TransactionResolution.UNKNOWN)
-        .build();
-  }
-
-  static PushConsumer consumer(Seen seen) throws Exception {
-    MessageListener listener = view -> {
-      ByteBuffer body = view.getBody();
-      seen.body(body.getLong());
-      return ConsumeResult.SUCCESS;
-    };
-    return provider.newPushConsumerBuilder()
-        .setClientConfiguration(configuration)
-        .setConsumerGroup(topic + "-load")
-        .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
-        .setConsumptionThreadCount(CONSUMER_THREADS)
-        .setMessageListener(listener)
-        .build();
-  }
-
-  static Void transact(Producer producer, long marked) throws Exception {
-    Transaction transaction = producer.beginTransaction();
-    producer.send(message(marked), transaction);
-    transaction.commit();
+  static Void send(long marked) throws Exception {
+    peer.send(body(marked));
     return null;
   }
 
-  static Message message(long marked) {
+  static Void transact(long marked) throws Exception {
+    peer.transact(body(marked));
+    return null;
+  }
+
+  static byte[] body(long marked) {
     byte[] body = new byte[size];
     ByteBuffer.wrap(body).putLong(marked);
-    return provider.newMessageBuilder().setTopic(topic).setBody(body).build();
+    return body;
   }
 
   static Times loops(int threads, long from, long until, Callable<?> one) throws Exception {
