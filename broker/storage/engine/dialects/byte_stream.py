@@ -44,12 +44,13 @@ class ByteStream:
         Raises:
             OSError: the connection is lost; TimeoutError: nothing came in time.
         """
-        end = self._at + size
-        if end > len(self._buffer):
+        if self._at + size > len(self._buffer):
             self._fill(size, timeout)
-            end = size
-        taken = self._buffer[self._at : end]
+        end = self._at + size
+        taken = self._buffer if end - self._at == len(self._buffer) else self._buffer[self._at : end]
         self._at = end
+        if end >= len(self._buffer):
+            self.close()  # An answer may be large, and the next one is far.
         return taken
 
     def peek(self, timeout: float | None) -> bytes:
@@ -80,19 +81,21 @@ class ByteStream:
         self._asked = True
 
     def close(self) -> None:
-        """Drops the buffer."""
+        """Drops what is in the buffer."""
         self._buffer, self._at = b"", 0
 
     def _fill(self, size: int, timeout: float | None) -> None:
         """Receives until the buffer holds so many bytes, or the connection has ended."""
         parts = [self._buffer[self._at :]]
+        self.close()
         missing = size - len(parts[0])
-        while missing > 0 and (part := self._receive(timeout)):
+        # Of what is large, not more than that, so that it need not be cut.
+        while missing > 0 and (part := self._receive(timeout, missing if size > READ_AT_ONCE else READ_AT_ONCE)):
             parts.append(part)
             missing -= len(part)
-        self._buffer, self._at = b"".join(parts), 0
+        self._buffer = b"".join(parts)
 
-    def _receive(self, timeout: float | None) -> bytes:
+    def _receive(self, timeout: float | None, most: int) -> bytes:
         if self._since_pause > READ_AT_ONCE:
             # A long answer keeps nobody else from the event loop.
             self._since_pause = 0
@@ -103,7 +106,7 @@ class ByteStream:
                 self._wait_to_read(timeout)
         while True:
             try:
-                received = self._own.recv_into(self._space)
+                received = self._own.recv_into(self._space, min(most, READ_AT_ONCE))
             except _LATER as error:
                 self._wait_to_read(timeout, writing=isinstance(error, ssl.SSLWantWriteError))
             else:

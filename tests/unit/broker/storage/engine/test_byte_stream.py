@@ -88,6 +88,7 @@ def test_more_than_is_received_at_once(pair: Pair, run: Runner[bytes]) -> None:
     sender.start()
     assert run(lambda: stream.read(len(wanted), ENOUGH)) == wanted
     sender.join()
+    assert stream._buffer == b""
 
 
 def test_peeking_takes_nothing(pair: Pair, run: Runner[list[bytes]]) -> None:
